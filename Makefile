@@ -88,7 +88,7 @@ format: $(VENV)/.dev
 
 # Tests fail while one of these files is out of date.
 docs: $(VENV)/.dev
-	$(BIN)/python -m isochrone.control.fleet.schema docs/fleet.schema.json
+	$(BIN)/python -m isochrone.control.fleet.settings.schema docs/fleet.schema.json
 	$(BIN)/python -m isochrone.cli.triton.page > docs/triton-flags.md
 	$(BIN)/python scripts/fleet_reference.py docs/reference/fleet.md
 	$(BIN)/python scripts/cli_reference.py docs/reference/cli.md

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from processes import START_SECONDS, STOP_SECONDS, DemoFailed, end_with, signals_held
 
-from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.bundled.writing import write_bundled
 
 ISOCHRONE = (sys.executable, "-m", "isochrone")
 USUAL_CONTROL = 8003

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isochrone.control.fleet.schema import fleet_schema
+from isochrone.control.fleet.settings.schema import fleet_schema
 
 _HEAD = """\
 # fleet.yaml: reference

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isochrone.cli.render.writing import write_files
-from isochrone.control.fleet.reading import load_fleet
+from isochrone.control.fleet.reading.parsing import load_fleet
 from isochrone.engines.kubernetes.rendering import Format, rendered
 
 #: Directory in deploy/ → the fleet and the format that it shows.

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from isochrone.control.fleet.file import FleetFile
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.reading.file import FleetFile
+from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (

@@ -64,10 +64,16 @@ def upstream_of(server: ServerProcess | str) -> str:
 
 @contextlib.contextmanager
 def start_gateway(
-    upstreams: Sequence[ServerProcess | str], *arguments: str, log_path: Path, check_exit: bool = True
+    upstreams: Sequence[ServerProcess | str],
+    *arguments: str,
+    log_path: Path,
+    check_exit: bool = True,
+    prefix: Sequence[str] = (),
 ) -> Iterator[GatewayProcess]:
-    """Runs ``isochrone gateway`` in front of ``upstreams`` on free loopback ports until the block ends."""
+    """Runs ``isochrone gateway`` in front of ``upstreams`` on free loopback ports until the block ends. ``prefix``
+    stands before its command."""
     command = [
+        *prefix,
         str(Path(sys.executable).with_name("isochrone")),
         *("gateway", "--listen", "127.0.0.1:0", "--metrics-port", "0", "--log-json", "--seed", "1"),
         # A check that is late on a busy machine takes no worker away; tests of silent workers choose a shorter time.

@@ -32,8 +32,8 @@ from bench.gateway.bystanders import warning
 from bench.ports import ports_in_a_row
 from bench.worker.machine import RESULTS, describe
 from bench.worker.peers.process import scratch
-from isochrone.control.fleet.processes import processes
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.derived.processes import processes
+from isochrone.control.fleet.reading.parsing import parse_fleet
 
 _VERSIONS = 3
 _SETTLE_SECONDS = 90.0

@@ -88,9 +88,10 @@ class RayFleet(RunningFleet):
     def write(self) -> None:
         self.file.write_text(yaml.safe_dump(self.document, sort_keys=False))
 
-    def start_supervisor(self) -> None:
+    def start_supervisor(self, state: str = "state") -> None:
+        """``state``: its directory, which no two supervisors of one machine can share."""
         words = [*self.cluster.head.prefix, sys.executable, "-m", "isochrone", "up", str(self.file)]
-        words += ["--engine", "ray", "--address", self.cluster.address, "--state", str(self._directory / "state")]
+        words += ["--engine", "ray", "--address", self.cluster.address, "--state", str(self._directory / state)]
         with self.log_path.open("ab") as log:
             self.supervisor = subprocess.Popen(
                 words,

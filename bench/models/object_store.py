@@ -1,7 +1,8 @@
 """A real S3 server (``rclone serve s3``) behind a proxy that counts, slows down and breaks what it sends.
 
-The proxy corrects one thing: rclone answers a request for a range with status 200, where RFC 9110 (15.3.7) and S3 have
-206. Everything else is the server's own: signatures, listings, ETags, ranges.
+The proxy corrects one thing, unless ``corrects_status`` is off: rclone (1.75) answers a request for a range with that
+range, but with status 200, where RFC 9110 (15.3.7) and S3 have 206. Otherwise nothing here would test parallel and
+resumed ranges. Everything else is the server's own: signatures, listings, ETags, ranges.
 """
 
 from __future__ import annotations
@@ -67,12 +68,16 @@ Plan = Callable[[Served], str]
 
 
 class FaultyProxy:
-    """``plan`` may be replaced at any time; ``bytes_per_second`` limits each connection."""
+    """``plan`` may be replaced at any time; ``bytes_per_second`` limits each connection.
+
+    ``corrects_status``: whether a range has status 206, as with S3, or what the server gave it.
+    """
 
     def __init__(self, upstream: int) -> None:
         self.record = Record()
         self.plan: Plan = lambda served: ""
         self.bytes_per_second = 0.0
+        self.corrects_status = True
         self._lock = threading.Lock()
         self._closing = threading.Event()
         proxy = self
@@ -133,7 +138,7 @@ class FaultyProxy:
             connection.close()
 
     def _answer(self, handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, path: str, fault: str) -> None:
-        is_partial = answer.status == 200 and answer.headers.get("Content-Range")
+        is_partial = self.corrects_status and answer.status == 200 and answer.headers.get("Content-Range")
         handler.send_response(206 if is_partial else answer.status)
         for name, value in answer.headers.items():
             if name.lower() not in ("connection", "transfer-encoding", "date", "server"):
@@ -168,6 +173,8 @@ class S3:
     files: Path
     proxy: FaultyProxy
     process: subprocess.Popen[bytes]
+    #: Of rclone itself.
+    port: int
 
     @property
     def environment(self) -> dict[str, str]:
@@ -200,7 +207,7 @@ def s3_server(directory: Path, *arguments: str) -> Iterator[S3]:
     with rclone(directory, "s3", files, *options) as (process, port):
         proxy = FaultyProxy(port)
         try:
-            yield S3(files, proxy, process)
+            yield S3(files, proxy, process, port)
         finally:
             proxy.close()
 

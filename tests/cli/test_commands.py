@@ -59,8 +59,8 @@ def test_up_refuses_an_engine_that_is_not_there(
     [
         (
             ["--help"],
-            "isochrone.cli.processes.serve isochrone.cli.simulate isochrone.cli.fleet.up isochrone.cli.requests.infer"
-            " numpy",
+            "isochrone.cli.processes.serve isochrone.cli.simulate isochrone.cli.fleet.changing.up"
+            " isochrone.cli.requests.infer numpy",
         ),
         (["serve", "--help"], "isochrone.simulate isochrone.control isochrone.gateway httpx starlette uvicorn"),
         (["gateway", "--help"], "isochrone.simulate isochrone.worker httpx starlette uvicorn"),

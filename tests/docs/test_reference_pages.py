@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from isochrone.control.fleet.schema import fleet_schema
+from isochrone.control.fleet.settings.schema import fleet_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"

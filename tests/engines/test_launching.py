@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.bundled.writing import write_bundled
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import BY_ADDRESS, FleetRecord, GatewayRecord, WorkerRecord, encode
 from isochrone.control.state.view import View

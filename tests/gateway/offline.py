@@ -14,6 +14,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.resolving.resolver import Resolver
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Buffer, Head, Headers
 from isochrone.wire.receiver import Receiver
@@ -50,6 +51,13 @@ class RecordingTransport(asyncio.Transport):
     def close(self) -> None: ...
 
     def abort(self) -> None: ...
+
+
+class NoNames(Resolver):
+    """Gives every name as its own address, without a lookup."""
+
+    async def addresses(self, host: str, seconds: float = 1.0) -> tuple[str, ...]:
+        return (host,)
 
 
 class OfflineLoop(asyncio.SelectorEventLoop):

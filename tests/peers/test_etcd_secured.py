@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
-from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.bundled.writing import write_bundled
 from isochrone.store.base import Put, StoreUnavailable
 from isochrone.store.opening import open_store
 from store_conformance import LIMIT_SECONDS, mirrored, run

@@ -14,7 +14,7 @@ import pytest
 from kubernetes_api import ApiServer
 from loopback_kubelet import Kubelets
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.kubernetes.names import FLEET_LABEL, PROCESS_LABEL, SPEC_ANNOTATION
 from isochrone.engines.kubernetes.pods.cluster_api import PODS, ClusterApi, ClusterUnavailable, WatchExpired

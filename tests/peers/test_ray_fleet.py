@@ -6,6 +6,7 @@ The nodes have addresses of their own on the loopback interface; the store is a 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,28 @@ def test_processes_outlive_their_supervisor_and_the_next_one_adopts_them(fleet: 
         told = fleet.log_path.stat().st_size
         fleet.start_supervisor()
         wait_until(lambda: b"is up:" in fleet.log_path.read_bytes()[told:], "the fleet is adopted", SECONDS)
+    assert {name: fleet.pid(name) for name in names} == before
+
+
+def test_one_supervisor_at_a_time_and_one_that_was_paused_gives_way(fleet: RayFleet, tmp_path: Path) -> None:
+    paused = fleet.supervisor
+    assert paused is not None
+    done = up(fleet, fleet.file, "--engine", "ray", "--address", fleet.cluster.address)
+    assert done.returncode == 1
+    assert f"this fleet is up already, by process {paused.pid} on" in done.stderr
+    names = [*fleet.nodes_of_workers(), *fleet.parts]
+    before = {name: fleet.pid(name) for name in names}
+    with trial(fleet, tmp_path / "history"):
+        paused.send_signal(signal.SIGSTOP)
+        try:
+            told = fleet.log_path.stat().st_size
+            fleet.start_supervisor("other-state")
+            wait_until(lambda: b"is up:" in fleet.log_path.read_bytes()[told:], "the fleet is adopted", SECONDS)
+        finally:
+            paused.send_signal(signal.SIGCONT)
+        assert paused.wait(SECONDS) == 1
+        assert "gave way to process" in fleet.log_path.read_text()
+        wait_until(lambda: fleet.capacity() == WORKERS, "all workers serve", SECONDS)
     assert {name: fleet.pid(name) for name in names} == before
 
 

@@ -23,7 +23,7 @@ import pytest
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from bench.ports import free_ports
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.fleet_objects import parts
 from sample_models import write_models

@@ -13,7 +13,7 @@ from bench.control.fleet_run import Shape, fleet_yaml
 from bench.control.history import ERROR, OK, Answer
 from bench.control.models import MODELS
 from bench.control.running_fleet import CONTROLLER, GATEWAY, WORKER
-from isochrone.control.fleet.file import lost_versions, read_file
+from isochrone.control.fleet.reading.file import lost_versions, read_file
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys

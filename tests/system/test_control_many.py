@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from isochrone.control.desired.reconcile import DesiredModel
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from bench.ports import free_ports
 from isochrone.cli.main import app
-from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.bundled.writing import write_bundled
 
 ANSWERING = ("preprocess", "detector", "pipeline")
 

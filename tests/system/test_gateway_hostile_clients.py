@@ -87,6 +87,7 @@ class TestSlowReaders:
                 head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 200 ")
                 assert len(body) >= 16 * MIB
+        # What the heap has kept is returned some seconds later (isochrone.heap).
         wait_for(lambda: resident(fleet.gateway.pid) - before < 200 * MIB)
 
     def test_of_a_stream_without_end(self, fleet: Fleet) -> None:

@@ -18,7 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from bench.ports import free_ports
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.variants.kserve import MODELS, serving_runtimes
 from sample_models import write_models
 

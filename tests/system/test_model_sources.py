@@ -155,6 +155,22 @@ def test_a_wrong_byte_loads_nothing_and_others_serve(s3: S3, tmp_path: Path) -> 
         assert "wrong bytes" in reason
 
 
+def test_a_prefix_without_objects_is_no_repository(s3: S3, tmp_path: Path) -> None:
+    write_models(s3.repository, "add_sub")
+    command = [sys.executable, "-m", "isochrone", "serve", f"{s3.url}z", "--host", "127.0.0.1", "--http-port", "0"]
+    command += ["--no-allow-grpc", "--no-allow-metrics", "--model-cache", str(tmp_path / "cache")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    assert ended.returncode == 1
+    assert "model repository s3://bucket/modelsz has no files" in ended.stderr
+
+
+def test_a_plain_rclone_is_served_from(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3.port}")
+    add_weights(s3, 2)
+    with serve(s3, tmp_path, "worker", "--model-cache-bytes", "1GiB") as server:
+        assert index(server)["add_sub"][0] == "READY"
+
+
 @pytest.mark.long
 def test_a_worker_starts_from_its_cache_while_the_store_is_away(s3: S3, tmp_path: Path) -> None:
     write_models(s3.repository, "add_sub")

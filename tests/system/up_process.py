@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from bench.ports import ports_in_a_row
-from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.bundled.writing import write_bundled
 
 SECONDS = 120.0
 ISOCHRONE = (sys.executable, "-m", "isochrone")

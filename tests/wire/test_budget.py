@@ -73,3 +73,17 @@ def test_what_is_held_adds_up(events: list[tuple[int, str, int]]) -> None:
         assert budget.held == sum(each.held for each in shares)
         assert all(each.held >= 0 for each in shares)
         assert budget.lowest <= budget.free
+
+
+def test_the_peak_since_the_last_question_and_the_peak_of_all_times() -> None:
+    budget = MemoryBudget(1000)
+    share = Share(budget)
+    share.add(300)
+    share.give_back(200)
+    assert (budget.take_peak(), budget.peak) == (300, 300)
+    # What is held still counts.
+    assert (budget.take_peak(), budget.peak) == (100, 300)
+    share.add(400)
+    assert budget.peak == 500
+    share.close()
+    assert (budget.take_peak(), budget.take_peak(), budget.peak) == (500, 0, 500)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.records import LOCAL
 
 
@@ -60,6 +60,8 @@ class Engine(ABC):
 
     #: As in ``isochrone up --engine`` and in the fleet record.
     name: ClassVar[str] = LOCAL
+    #: Its processes go on without a supervisor, and the next one adopts them.
+    adoptable: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Exit], None]] = []

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from isochrone.control.fleet.bundled import write_bundled
-from isochrone.control.fleet.file import lost_versions, read_file
-from isochrone.control.fleet.local_ports import FREE, fixed_ports, port_problems
-from isochrone.control.fleet.passwords import without_password
-from isochrone.control.fleet.processes import store_url
-from isochrone.control.fleet.reading import fleet_of, load_fleet, read_text
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.bundled.writing import write_bundled
+from isochrone.control.fleet.derived.locations import store_url
+from isochrone.control.fleet.reading.file import lost_versions, read_file
+from isochrone.control.fleet.reading.local_ports import FREE, fixed_ports, port_problems
+from isochrone.control.fleet.reading.parsing import fleet_of, load_fleet, read_text
+from isochrone.control.fleet.reading.passwords import without_password
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys

@@ -144,6 +144,10 @@ class Gateway:
                 removed=[member.upstream.address for member in gone],
             )
 
+    def is_healthy(self, upstream: Upstream) -> bool:
+        member = self.fleet.members.get(upstream.address)
+        return member is not None and member.endpoint.healthy
+
     async def _retire(self, member: Member, monitor: Monitor) -> None:
         """A member that was removed finishes what it has; nothing new goes there."""
         await monitor.stop()

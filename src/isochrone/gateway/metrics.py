@@ -20,6 +20,7 @@ from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_unexpected
+from isochrone.resolving.resolver import Resolver, resolver
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ _WRITTEN_AT_ONCE = 131_072
 class GatewayCollector(Collector):
     """Reads the gateway's state when the page is asked for: all at once, or in ``pieces``."""
 
-    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
+    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot], names: Resolver = resolver) -> None:
         self._gateway = gateway
         self._wire = wire
+        self._resolver = names
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_models(list(self._gateway.fleet.models.values()))
@@ -89,6 +91,15 @@ class GatewayCollector(Collector):
             for served in models:
                 family.add_metric((served.name,), getattr(served, attribute))
             yield family
+        rejections = CounterMetricFamily(
+            _PREFIX + "rejections",
+            "Requests rejected by reason: the code of the gateway's error, or worker: no worker took it",
+            labels=("model", "reason"),
+        )
+        for served in models:
+            for reason, count in served.rejections.items():
+                rejections.add_metric((served.name, reason), count)
+        yield rejections
         yield from self._decisions(models)
         now = now_ns()
         quarantined = GaugeMetricFamily(
@@ -105,7 +116,19 @@ class GatewayCollector(Collector):
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs(committed)
         yield from self._workers(members)
+        yield from self._names()
         yield from wire_metrics(self._wire())
+
+    def _names(self) -> Iterator[Metric]:
+        """Of names that this process has looked up: of workers, and of the store."""
+        resolves = GaugeMetricFamily(
+            _PREFIX + "name_resolves", "0: lookups fail, and the last addresses are used", labels=("name",)
+        )
+        failures = CounterMetricFamily(_PREFIX + "name_lookup_failures", "Lookups that failed", labels=("name",))
+        for state in self._resolver.states():
+            resolves.add_metric((state.name,), float(not state.error))
+            failures.add_metric((state.name,), state.failures)
+        yield from (resolves, failures)
 
     def _decisions(self, models: Iterable[ServedModel]) -> Iterator[Metric]:
         """What admission, tiers, shadows and policies have decided."""

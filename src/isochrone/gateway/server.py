@@ -171,7 +171,7 @@ class GatewayServer:
         gateway.set_upstreams("command line", settings.upstreams)
         self._tasks.append(asyncio.ensure_future(gateway.run()))
         for upstream in settings.dns:
-            dns = DnsSource(upstream, partial(gateway.set_upstreams, f"dns {upstream.address}"))
+            dns = DnsSource(upstream, partial(gateway.set_upstreams, f"dns {upstream.address}"), gateway.is_healthy)
             self._tasks.append(asyncio.ensure_future(dns.run()))
         for path in settings.files:
             file = FileSource(path, partial(gateway.set_upstreams, f"file {path}"))

@@ -53,6 +53,14 @@ class InferenceService(abc.ABC):
     @abc.abstractmethod
     def is_ready(self) -> bool: ...
 
+    def is_committed(self) -> bool:
+        """Whether it is ready and, in a fleet, serves every version that is committed for it.
+
+        For whatever replaces servers one after the other. Gateways and controllers ask ``is_ready``: models are loaded
+        into a server that is ready.
+        """
+        return self.is_ready()
+
     @abc.abstractmethod
     def is_model_ready(self, model_name: str, model_version: str) -> Deferrable[bool]:
         """False also for an unknown model. Raises if the version is not a number."""

@@ -20,7 +20,7 @@ SMALL = 16 * 1024
 class MemoryBudget:
     """The memory of one process."""
 
-    __slots__ = ("free", "limit", "lowest", "rejected", "scarce")
+    __slots__ = ("_earlier_peak", "free", "limit", "lowest", "rejected", "scarce")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -28,14 +28,27 @@ class MemoryBudget:
         self.scarce = limit >> 4
         #: Negative while answers exceed the limit.
         self.free = limit
-        #: The least that was ever free.
+        #: The least that was free since the last ``take_peak``, and the most that was held before it.
         self.lowest = limit
+        self._earlier_peak = 0
         #: Requests rejected because there was no memory.
         self.rejected = 0
 
     @property
     def held(self) -> int:
         return self.limit - self.free
+
+    @property
+    def peak(self) -> int:
+        """The most that was ever held."""
+        return max(self._earlier_peak, self.limit - self.lowest)
+
+    def take_peak(self) -> int:
+        """The most that was held since the last call."""
+        taken = self.limit - self.lowest
+        self._earlier_peak = max(self._earlier_peak, taken)
+        self.lowest = self.free
+        return taken
 
     def is_overdrawn_by(self, unsent: int) -> bool:
         """Whether memory is scarce and one connection's ``unsent`` bytes of answers exceed the free memory.

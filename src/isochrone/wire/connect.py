@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from isochrone.errors import Unavailable
+from isochrone.resolving.resolver import LOOKUP_SECONDS, DoesNotResolve, is_literal, resolver
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
@@ -79,16 +81,19 @@ async def _connect(
     protocol: str,
     seconds: float,
 ) -> _Connection:
-    loop = asyncio.get_running_loop()
+    ends = asyncio.get_running_loop().time() + seconds
+    addresses: Sequence[str] = (host,)
     try:
-        async with asyncio.timeout(seconds):
-            transport, _ = await loop.create_connection(
-                lambda: connection, host, port, ssl=tls, server_hostname=(server_name or host) if tls else None
-            )
+        if not is_literal(host):
+            addresses = await resolver.addresses(host, min(LOOKUP_SECONDS, seconds))
+        async with asyncio.timeout_at(ends):
+            transport = await _first_connection(connection, addresses, port, tls, server_name or host)
     except TimeoutError:
-        raise Unavailable(f"{host}:{port} did not accept a connection within {seconds:g} s") from None
-    except (OSError, ssl.SSLError) as error:
+        raise Unavailable(f"{host}:{port} did not accept a connection within {seconds:g} s{_outdated(host)}") from None
+    except DoesNotResolve as error:
         raise Unavailable(f"cannot connect to {host}:{port}: {error}") from None
+    except (OSError, ssl.SSLError) as error:
+        raise Unavailable(f"cannot connect to {host}:{port}: {error}{_outdated(host)}") from None
     connected = transport.get_extra_info("socket")
     if connected is not None and connected.family != socket.AF_UNIX:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -99,3 +104,29 @@ async def _connect(
             connection.close()
             raise Unavailable(f"{host}:{port}: expected the server to choose {protocol} by ALPN, given {chosen}")
     return connection
+
+
+async def _first_connection(
+    connection: _Connection, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None, server_name: str
+) -> Any:
+    """The transport to the first address that accepts."""
+    loop = asyncio.get_running_loop()
+    last = len(addresses) - 1
+    for number, address in enumerate(addresses):
+        try:
+            transport, _ = await loop.create_connection(
+                lambda: connection, address, port, ssl=tls, server_hostname=server_name if tls else None
+            )
+            return transport
+        except ssl.SSLError:
+            raise
+        except OSError:
+            if number == last:
+                raise
+    raise OSError("no address")
+
+
+def _outdated(host: str) -> str:
+    """For an error: the addresses may no longer be the name's."""
+    reason = resolver.fault(host)
+    return f"; the name does not resolve ({reason}), so its last addresses were tried" if reason else ""

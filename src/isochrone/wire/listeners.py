@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from isochrone.heap import HeapTrimming
 from isochrone.observe.loop_lag import LoopLag
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.settings.wire_limits import WireLimits
@@ -14,20 +15,26 @@ from isochrone.wire.listener import Listener
 
 
 class Listeners:
-    """All listeners of a process; also measures the event loop's lag, from the first listener until ``stop``."""
+    """All listeners of a process. From the first one until ``stop`` they also measure the event loop's lag, and return
+    the freed memory of large messages."""
 
     def __init__(self, limits: WireLimits) -> None:
         self._limits = limits
         self._budget = MemoryBudget(limits.max_buffered_bytes)
         self._lag = LoopLag()
+        self._trimming = HeapTrimming(self._held, self._budget.take_peak)
         self._listeners: list[Listener] = []
 
     def add(self, application: Application, tls: ssl.SSLContext | None) -> Listener:
         """Create a listener, not yet started."""
         self._lag.start()
+        self._trimming.start()
         listener = Listener(application, self._limits, tls, self._budget)
         self._listeners.append(listener)
         return listener
+
+    def _held(self) -> int:
+        return self._budget.held
 
     def snapshot(self) -> WireSnapshot:
         budget = self._budget
@@ -35,7 +42,7 @@ class Listeners:
             connections=sum(len(listener.connections) for listener in self._listeners),
             stalled=sum(listener.stalled for listener in self._listeners),
             buffered=budget.held,
-            buffered_peak=budget.limit - budget.lowest,
+            buffered_peak=budget.peak,
             buffered_limit=budget.limit,
             rejected=budget.rejected,
             loop_lag=self._lag.histogram(),
@@ -45,4 +52,5 @@ class Listeners:
         """Stop accepting, let connections finish within ``grace`` seconds, and abort the rest; returns their number."""
         cut = sum(await asyncio.gather(*(listener.stop(grace) for listener in self._listeners)))
         self._lag.stop()
+        self._trimming.stop()
         return cut

@@ -111,6 +111,11 @@ class Companion(Protocol):
         """The worker is ready; ``ports`` are by service."""
         ...
 
+    def is_complete(self, served: Mapping[tuple[str, str], str]) -> bool:
+        """Whether the worker serves all that it should, as far as the companion knows. ``served``: digests, by model
+        and version."""
+        ...
+
     async def stop(self) -> None:
         """The worker is about to stop; it accepts requests until this returns."""
         ...
@@ -176,6 +181,7 @@ class Worker:
             allow_file_overrides=settings.allow_file_overrides,
             control_token=settings.control_token,
             trace=settings.trace,
+            is_complete=self._is_complete,
         )
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
@@ -288,6 +294,9 @@ class Worker:
             return
         except IsochroneError as error:
             raise StartFailed(str(error)) from None
+        if settings.control_mode == "none" and (missing := self.catalog.repository.missing()):
+            # Nothing would ever be loaded from it, as from a directory that is not there.
+            raise StartFailed(f"model repository {missing[0]} has no files; expected {EXPECTED}")
         if not entries:
             log.warning(
                 f"no models in the repository; expected {EXPECTED}", repositories=[*map(str, settings.repositories)]
@@ -313,6 +322,10 @@ class Worker:
                 f"models failed to load: {', '.join(failed)}; the log above says why"
                 " (--exit-on-error=false serves the others)"
             )
+
+    def _is_complete(self) -> bool:
+        served = {(each.model_name, each.model_version): each.digest for each in self.catalog.all_versions()}
+        return all(companion.is_complete(served) for companion in self._companions)
 
     def _snapshot(self) -> ServerSnapshot:
         return self.service.snapshot(self._listeners.snapshot())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -59,6 +59,7 @@ class WorkerService(InferenceService):
         allow_file_overrides: bool = False,
         control_token: str = "",
         trace: Mapping[str, list[str]] | None = None,
+        is_complete: Callable[[], bool] | None = None,
     ) -> None:
         self.catalog = catalog
         self.shared_memory = SharedMemoryRegions() if allow_shared_memory else None
@@ -69,6 +70,7 @@ class WorkerService(InferenceService):
         self.control_token = control_token
         self.fence = Fence()
         self._strict_readiness = strict_readiness
+        self._is_complete = is_complete
         self._trace = TraceSettings(trace or {})
         #: True once start-up is done; False again when stopping.
         self.accepting = False
@@ -159,6 +161,9 @@ class WorkerService(InferenceService):
         if not self.accepting or self.stopping:
             return False
         return not self._strict_readiness or not any(row[2] == "UNAVAILABLE" for row in self._requested())
+
+    def is_committed(self) -> bool:
+        return self.is_ready() and (self._is_complete is None or self._is_complete())
 
     def _requested(self) -> list[tuple[str, str, str, str]]:
         """Rows of the index, without models that were unloaded on request."""

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from isochrone.cli.files.first_fleet import FoundModel, fleet_name, fleet_text, without_missing_steps
 from isochrone.cli.main import app
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.reading.parsing import parse_fleet
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -16,12 +16,13 @@ def test_the_manifest_is_written_and_written_again(tmp_path: Path) -> None:
     (tmp_path / "m" / "1" / "model.py").write_text("x")
     first = CliRunner().invoke(app, ["repository", "index", str(tmp_path)])
     assert first.exit_code == 0, first.output
-    assert "1 files, 1 bytes" in first.output
+    assert "1 file, 1 byte" in first.output
+    (tmp_path / "ensemble" / "1").mkdir(parents=True)
     (tmp_path / "m" / "config.pbtxt").write_text("name: 'm'")
     second = CliRunner().invoke(app, ["repository", "index", str(tmp_path), "--json"])
     assert json.loads(second.output) == {"manifest": str(tmp_path / MANIFEST), "files": 2, "bytes": 10}
     files = parse_manifest((tmp_path / MANIFEST).read_bytes(), "")
-    assert [file.path for file in files] == ["m/1/model.py", "m/config.pbtxt"]
+    assert [file.path for file in files] == ["ensemble/1", "m/1/model.py", "m/config.pbtxt"]
 
 
 def test_a_model_or_nothing_is_no_repository(tmp_path: Path) -> None:
@@ -31,6 +32,13 @@ def test_a_model_or_nothing_is_no_repository(tmp_path: Path) -> None:
         ended = CliRunner().invoke(app, ["repository", "index", str(path)])
         assert ended.exit_code == 1
         assert "expected a directory of models in Triton's layout" in ended.output
+
+
+def test_a_url_is_no_directory() -> None:
+    for place, named in (("s3://bucket/models", "a directory of this machine"), ("s3:/bucket/m", "'s3://bucket/m'")):
+        ended = CliRunner().invoke(app, ["repository", "index", place])
+        assert ended.exit_code == 1
+        assert f"{named}" in ended.output
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
+from isochrone.cli.processes.serve import read_model_cache_bytes
 from isochrone.models.repository.layout import is_model
 from server_process import StartServer
 
@@ -67,6 +68,27 @@ def test_a_port_in_use_is_named_with_the_flag_that_changes_it(samples: Path) -> 
     assert "--http-port" in said
     assert "stopping" not in result.stdout + result.stderr
     assert "stopped" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("10gb", "a number of bytes such as 200MiB, 2GiB or 1500000000 (did you mean '10GB'?), given '10gb'"),
+        ("0", "at least 1 byte, given '0'"),
+        ("-1", "a number of bytes such as 200MiB"),
+    ],
+)
+def test_a_wrong_size_of_the_model_cache_is_named(samples: Path, given: str, expected: str) -> None:
+    result = CliRunner().invoke(app, ["serve", str(samples), f"--model-cache-bytes={given}"])
+    assert result.exit_code == 1
+    assert f"--model-cache-bytes: expected {expected}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, None), ("1000", 1000), ("10GB", 10**10), ("2GiB", 2 << 30), ("20Gi", 20 << 30)]
+)
+def test_the_size_of_the_model_cache_is_a_quantity(given: str | None, expected: int | None) -> None:
+    assert read_model_cache_bytes(given) == expected
 
 
 def test_an_empty_repository_is_served_with_a_warning(server_factory: StartServer, tmp_path: Path) -> None:

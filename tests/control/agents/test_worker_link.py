@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -110,6 +111,9 @@ class Bench:
         self.store = Unsteady(open_store(f"sqlite:{path}"))
         self.outside = open_store(f"sqlite:{path}")
         self.ports: list[Mapping[str, int]] = []
+        #: What the log says, and the revisions of the link's own record that were seen.
+        self.lines: Sequence[MutableMapping[str, Any]] = []
+        self.revisions: set[int] = set()
         self.record = record
         # A lease that a busy machine does not miss.
         self.link = WorkerLink(self.store, KEYS, self.record_of, lease_seconds=60)
@@ -128,6 +132,10 @@ class Bench:
     async def until_there(self, record: WorkerRecord = OWN) -> Entry:
         seen = await self.until(lambda seen: seen is not None and decode(seen.value, WorkerRecord) == record)
         assert seen is not None
+        if record == self.record:
+            # The record is there before the link, which logs it, has the store's answer.
+            self.revisions.add(seen.revision)
+            await until(lambda: [line["event"] for line in self.lines].count("registered") >= len(self.revisions))
         return seen
 
 
@@ -141,6 +149,7 @@ def run(path: Path, scenario: Callable[[Bench], Awaitable[None]]) -> list[str]:
 
     async def play() -> None:
         bench = Bench(path)
+        bench.lines = lines
         try:
             await scenario(bench)
         finally:

@@ -91,7 +91,7 @@ def test_a_caller_elsewhere_names_no_new_place(tmp_path: Path) -> None:
 
 
 async def _apply_locally(api: Api, body: dict[str, str]) -> None:
-    from isochrone.control.fleet.reading import parse_fleet
+    from isochrone.control.fleet.reading.parsing import parse_fleet
 
     spec = parse_fleet(body["text"], "fleet.yaml", api.directory).model_dump(mode="json")
     record = FleetRecord(1, body["text"], spec, body["directory"])

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from fleet_records import ALL, CONTEXT, FLEET, KEYS, Records, file_of, read_rollout, renamed, served
+from isochrone.control.fleet.derived.processes import ProcessSpec, processes
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.planning.steps import RESTART
-from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.fleet import NotAgreed, apply_fleet, scale
 from isochrone.control.requests.processes import drain, forget_gateway, undrain

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isochrone.control.fleet.reading import parse_fleet
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.reading.parsing import parse_fleet
+from isochrone.control.fleet.settings.spec import Fleet
 
 DIRECTORY = Path("/srv/demo")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fleets import parse
 
-from isochrone.control.fleet.model_spec import Canary, Compare, Model, Rollout, Slo
 from isochrone.control.fleet.planning.plan import plan
-from isochrone.control.fleet.sections import (
+from isochrone.control.fleet.settings.model_spec import Canary, Compare, Model, Rollout, Slo
+from isochrone.control.fleet.settings.sections import (
     Control,
     Gateway,
     Log,
@@ -24,7 +24,7 @@ from isochrone.control.fleet.sections import (
     Tracing,
     Traffic,
 )
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.settings.problems import SettingsError
 from isochrone.settings.sections import Section
 

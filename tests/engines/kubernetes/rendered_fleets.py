@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from isochrone.control.fleet.reading import examine
+from isochrone.control.fleet.reading.parsing import examine
 from isochrone.engines.kubernetes.rendering import Format, rendered
 from isochrone.settings.problems import settings_error
 

@@ -8,9 +8,9 @@ from manifest_policy import objections
 from rendered_fleets import DEPLOY, STORE, container_of, documents, documents_of, find, render
 from schema_checks import RELEASES, check
 
-from isochrone.control.fleet.engine_processes import processes_on
-from isochrone.control.fleet.reading import load_fleet, parse_fleet
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.reading.parsing import load_fleet, parse_fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.scaling.keda_scaler import Trigger, read_trigger
 from isochrone.control.state.records import KUBERNETES
 from isochrone.engines.kubernetes.pods.engine import marked, spec_of

@@ -116,3 +116,13 @@ def test_the_examples_in_deploy_are_current() -> None:
         assert present == files.keys(), f"run: make docs ({directory})"
         for name, text in files.items():
             assert (directory / name).read_text(encoding="utf-8") == text, f"run: make docs ({directory / name})"
+
+
+def test_an_update_waits_until_a_worker_serves_the_committed_versions() -> None:
+    for name, container in containers(example("small")):
+        asked = container["readinessProbe"]["httpGet"]["path"]
+        assert (asked == "/v2/health/committed") == (container["name"] == "worker"), name
+        # Models are loaded into workers that have started.
+        assert container["startupProbe"]["httpGet"]["path"] != "/v2/health/committed"
+    # The names of workers do not depend on it.
+    assert find(example("small"), "Service", "cpu-workers")["spec"]["publishNotReadyAddresses"] is True

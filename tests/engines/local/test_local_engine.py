@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
@@ -203,7 +203,7 @@ def test_a_log_that_cannot_be_written_stops_no_process(tmp_path: Path) -> None:
 _SUPERVISOR = """
 import asyncio, sys
 from pathlib import Path
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
 

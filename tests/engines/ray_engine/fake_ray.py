@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.exceptions import ActorAlreadyExistsError, ActorDiedError
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.needs import Needs
 from isochrone.engines.ray.cluster import RayCluster
 from isochrone.engines.ray.nodes import Node

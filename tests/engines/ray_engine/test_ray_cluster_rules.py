@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.ray.cluster_rules import cluster_problems
 
 SEVERAL = ["10.0.0.1", "10.0.0.2", "10.0.0.2"]

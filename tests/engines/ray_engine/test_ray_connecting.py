@@ -31,7 +31,8 @@ def test_nobody_listens(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_another_server_has_the_port(answer: bytes) -> None:
+def test_another_server_has_the_port(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "_SECONDS", 30.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_answer, args=(server, answer))
         thread.start()

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_ray import FakeActor, FakeCluster
 
-from isochrone.cli.fleet.engine_choice import RAY
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.cli.fleet.changing.engine_choice import RAY
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.needs import Needs
 from isochrone.engines.base import Exit
 from isochrone.engines.ray import asking

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_ray import FakeCluster
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.needs import Needs
 from isochrone.engines.ray import engine as engine_module
 from isochrone.engines.ray.engine import RayEngine

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.control.fleet.processes import NODE_ADDRESS, ProcessSpec, processes
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.processes import NODE_ADDRESS, ProcessSpec, processes
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.ray.actor import placed
 from isochrone.engines.ray.reports import (
     ExitReport,

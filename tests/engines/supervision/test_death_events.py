@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.death_events import Limit, death_record
 from isochrone.gateway.requests.suspected import ADVICE

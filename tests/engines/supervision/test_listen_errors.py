@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.engines.supervision.listen_errors import by_fleet_key
 
 FLEET = fleet_of(

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord, WorkerRecord, encode
 from isochrone.control.state.view import View

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, GatewayRecord, WorkerRecord, encode
+from isochrone.control.state.records import GatewayRecord, WorkerRecord, encode
 from isochrone.control.state.view import View
 from isochrone.engines.base import Running
-from isochrone.engines.supervision.observation import has_committed, is_heard_of, observe
+from isochrone.engines.supervision.observation import is_heard_of, observe
 from isochrone.engines.supervision.reconcile import Observed
 from isochrone.store.base import Entry
 
@@ -57,17 +57,6 @@ def test_one_that_does_not_serve_what_is_committed_is_not_ready() -> None:
     assert (seen.ready, seen.steady) == (False, True)
     (seen,) = observe(view(worker_pid=7), running, {}, (), {}, fresh={"w"}).values()
     assert (seen.ready, seen.steady) == (True, False)
-
-
-def test_a_worker_has_what_is_committed_with_its_version_and_digest() -> None:
-    models = {"m": Assignment("2", "abc"), "n": Assignment("1")}
-    assert has_committed({("m", "2"): "abc", ("n", "1"): "whatever"}, models)
-    # A worker without digests is trusted; the digest of a Triton's configuration is not comparable with ours.
-    assert has_committed({("m", "2"): "", ("n", "1"): ""}, models)
-    assert has_committed({("m", "2"): "abc"}, {"m": Assignment("2", "config-1")})
-    assert not has_committed({("m", "2"): "other", ("n", "1"): ""}, models)
-    assert not has_committed({("m", "1"): "abc", ("n", "1"): ""}, models)
-    assert not has_committed({}, models)
 
 
 def heard_of(spec: ProcessSpec, seen: View, **state: bool) -> bool:

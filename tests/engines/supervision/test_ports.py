@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.supervision.ports import Listening, conflicts, listening, reached_at
 
 

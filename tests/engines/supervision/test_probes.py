@@ -10,6 +10,25 @@ import pytest
 from isochrone.engines.supervision import probes
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about the limit, which a busy machine may miss."""
+    monkeypatch.setattr(probes, "_SECONDS", 30.0)
+
+
+def test_the_first_model_that_is_not_served_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def serves(host: str, port: int, model: str) -> bool:
+        asked.append(model)
+        return model == "a"
+
+    monkeypatch.setattr(probes, "serves", serves)
+    assert asyncio.run(probes.serves_all("h", 1, ["a", "b", "c"])) is False
+    assert asked == ["a", "b"]
+    assert asyncio.run(probes.serves_all("h", 1, ["a"])) is True
+
+
 async def _asked(head: bytes) -> int | None:
     """What is read from a worker that answers so."""
     heard = bytearray()

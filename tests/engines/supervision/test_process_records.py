@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
@@ -32,7 +32,7 @@ def test_a_process_that_waits_has_a_record_until_it_has_a_machine(tmp_path: Path
         # What an engine said before the process served is out of date.
         records.settle({"gpu-1": GPU}, {"gpu-1"}, {"gpu-1": REASON})
         assert (await written(records)).processes == {}
-        # A death says more than a wait.
+        # A process that died and waits for a machine has both: how it ended, and why there is no other yet.
         records.died(Exit(GPU, 7, -9, 0.1))
         records.settle({"gpu-1": GPU}, (), {"gpu-1": REASON})
         record = (await written(records)).processes["gpu-1"]
@@ -41,6 +41,10 @@ def test_a_process_that_waits_has_a_record_until_it_has_a_machine(tmp_path: Path
             "was ended by signal 9",
             "isochrone serve: out of memory",
         )
+        assert record.waits == REASON
+        records.settle({"gpu-1": GPU}, (), {"gpu-1": ""})
+        record = (await written(records)).processes["gpu-1"]
+        assert (record.deaths, record.waits) == (1, "")
         records.settle({"gpu-1": GPU}, {"gpu-1"}, {})
         assert (await written(records)).processes == {}
         await store.close()

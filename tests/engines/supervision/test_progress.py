@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, Change, EpochRecord, RolloutRecord, Split, encode
 from isochrone.control.state.view import View

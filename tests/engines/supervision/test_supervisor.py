@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,
@@ -32,8 +32,9 @@ from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
+from isochrone.engines.supervision.desired import desired_processes
 from isochrone.engines.supervision.observation import SUPERVISOR
-from isochrone.engines.supervision.supervisor import Supervisor, desired_processes
+from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore
 
@@ -82,13 +83,15 @@ class Plant:
         self.logs = LogFiles(directory / "logs")
         self.engine = LocalEngine(self.logs, (sys.executable, "-c"))
         self.lines: list[str] = []
+        #: What it says while it starts; how often depends on how fast the machine is.
+        self.waiting: list[str] = []
         self.ends: list[Exit] = []
         self.stopping, self.hurry = asyncio.Event(), asyncio.Event()
         self.supervisor = Supervisor(
             self.engine,
             self.store,
             KEYS,
-            self.lines.append,
+            lambda line: (self.waiting if line.startswith("waiting for") else self.lines).append(line),
             self.ends.append,
             desired=_desired,
             before=("before",),
@@ -430,9 +433,8 @@ def test_a_process_that_dies_again_and_again_is_in_the_store_with_its_last_error
             record = dead()["w1"]
             assert (record.role, record.pool, record.how) == ("worker", "cpu", "ended with status 1")
             assert record.error == "no such module"
-            await it.until(lambda: any("waiting for worker w1" in line for line in it.lines))
-            waiting = next(line for line in it.lines if "waiting for" in line)
-            assert "ended with status 1: no such module" in waiting
+            await it.until(lambda: any("waiting for worker w1" in line for line in it.waiting))
+            assert any("ended with status 1: no such module" in line for line in it.waiting)
             # No longer desired: its record is deleted.
             await it.want(worker("w2"))
             await it.until(lambda: not dead())

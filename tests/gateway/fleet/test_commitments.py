@@ -339,8 +339,8 @@ class TestRules:
         assert served.current.version == "1"
 
     def test_outlier_rules_of_a_fleet_yaml_reach_a_gateway_that_runs(self) -> None:
-        from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
-        from isochrone.control.fleet.reading import parse_fleet
+        from isochrone.control.fleet.derived.gateway_rules import SOURCE, gateway_rules
+        from isochrone.control.fleet.reading.parsing import parse_fleet
         from isochrone.gateway.resilience.outliers import Outliers
         from isochrone.gateway.rules.file import parse_rules
 

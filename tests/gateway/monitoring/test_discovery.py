@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 from offline import OfflineLoop, offline
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.monitoring.discovery import DnsSource, FileSource, read_upstreams
+from isochrone.gateway.monitoring.discovery import AnsweredAddresses, DnsSource, FileSource, read_upstreams
 from isochrone.gateway.upstream.addresses import Upstream, parse_upstream
+from isochrone.resolving.resolver import DoesNotResolve, Resolver
 
 
 class Heard:
@@ -68,26 +68,66 @@ def test_a_file_is_followed(tmp_path: Path) -> None:
     offline(run)
 
 
+class Names(Resolver):
+    """Answers a look at once, without a thread."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__()
+        self.answer: tuple[str, ...] | str = addresses
+
+    async def look(self, host: str, seconds: float = 1.0) -> tuple[str, ...]:
+        assert host == "workers"
+        if isinstance(self.answer, str):
+            raise DoesNotResolve(host, self.answer)
+        return self.answer
+
+
 def test_a_name_is_resolved_again() -> None:
     async def run(loop: OfflineLoop) -> None:
-        addresses: list[str] | OSError = ["10.0.0.2", "10.0.0.1", "10.0.0.2"]
-
-        async def resolve(host: str, port: int, **keywords: Any) -> list[Any]:
-            assert (host, port) == ("workers", 8000)
-            if isinstance(addresses, OSError):
-                raise addresses
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
-
-        loop.getaddrinfo = resolve  # type: ignore[assignment,method-assign]
+        names = Names("10.0.0.2", "10.0.0.1", "10.0.0.2")
         heard = Heard()
-        source = DnsSource(parse_upstream("workers:8000,grpc=9"), heard, interval=0)
+        source = DnsSource(parse_upstream("workers:8000,grpc=9"), heard, lambda upstream: False, 0, names)
         await look(source, 3)
         assert heard.told == [["10.0.0.1:8000", "10.0.0.2:8000"]]
-        addresses = socket.gaierror(-2, "Name or service not known")
-        await look(source, 3)
+        names.answer = "Name or service not known"
+        await look(source, 30)
         assert len(heard.told) == 1
-        addresses = ["10.0.0.3"]
-        await look(source, 3)
-        assert heard.told[1:] == [["10.0.0.3:8000"]]
+        names.answer = ("10.0.0.3",)
+        await look(source, 5)
+        assert heard.told[1:] == [["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"], ["10.0.0.3:8000"]]
 
     offline(run)
+
+
+def test_an_address_that_is_missing_for_a_look_stays() -> None:
+    addresses = AnsweredAddresses()
+    both = ("10.0.0.1", "10.0.0.2")
+    for found in (both, both[:1], both[1:], both[:1], both[:1], both):
+        assert addresses.answered(found, lambda address: False) == both
+    counts = [len(addresses.answered(both[:1], lambda address: False)) for _ in range(4)]
+    assert counts == [2, 2, 1, 1], "one that does not answer leaves at the third answer without it"
+
+
+def test_a_healthy_worker_is_not_hurried_out() -> None:
+    addresses = AnsweredAddresses()
+    addresses.answered(("10.0.0.1", "10.0.0.2"), lambda address: True)
+    counts = [len(addresses.answered(("10.0.0.1",), lambda address: True)) for _ in range(11)]
+    assert counts == [2] * 9 + [1, 1]
+
+
+def test_healthy_workers_stay_while_an_answer_has_none() -> None:
+    addresses = AnsweredAddresses()
+    healthy = {"10.0.0.1", "10.0.0.2"}
+    addresses.answered(healthy, healthy.__contains__)
+    for _ in range(100):
+        assert addresses.answered(("192.0.2.9",), healthy.__contains__) == ("10.0.0.1", "10.0.0.2", "192.0.2.9")
+    healthy.add("192.0.2.9")
+    assert addresses.answered(("192.0.2.9",), healthy.__contains__) == ("192.0.2.9",)
+
+
+def test_wrong_answers_do_not_pile_up() -> None:
+    addresses = AnsweredAddresses()
+    healthy = {"10.0.0.1"}
+    addresses.answered(healthy, healthy.__contains__)
+    for number in range(200):
+        assert len(addresses.answered((f"192.0.2.{number}",), healthy.__contains__)) <= 4

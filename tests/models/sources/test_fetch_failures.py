@@ -27,6 +27,27 @@ def test_the_cause_of_a_failed_connection_is_named(state: str, named: str) -> No
     assert "Os {" not in reason
 
 
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (
+            '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Code><Message>No &amp; no</Message>'
+            "<Resource>/a</Resource><RequestId>4442587FB7D0A2F9</RequestId></Error>",
+            "403 Forbidden: AccessDenied: No & no",
+        ),
+        ("\ufeff<?xml version='1.0'?><Error>\n<Code>AuthenticationFailed</Code></Error>", "403 Forbidden: Authentic"),
+        ("<html>proxy</html>", "403 Forbidden: <html>proxy</html>"),
+    ],
+)
+def test_of_an_answer_in_xml_code_and_message_are_shown(body: str, shown: str) -> None:
+    head = "The operation lacked the necessary privileges to complete for path models/x: Error performing GET"
+    text = f"{head} http://host/models/x in 1ms - Server returned non-2xx status code: 403 Forbidden: {body}"
+    reason = str(explained(_URL, "list its files", RuntimeError(f"{text}\n\nDebug source:\n…"), 1, 0.0))
+    assert shown in reason
+    assert "RequestId" not in reason
+    assert "given Error performing GET http://host/models/x" in reason
+
+
 def test_an_unknown_cause_is_left_out() -> None:
     assert reason_of(f"{_HEAD}\n\nDebug source:\nsomething else") == _HEAD
 

@@ -10,7 +10,7 @@ from isochrone.errors import ConfigError
 from isochrone.models.sources.locations import RepositoryUrl, is_url, parse_location
 
 
-@pytest.mark.parametrize("text", ["models", "./models", "/srv/models", "~/models", "s3", "c:/models", "s3:/bucket"])
+@pytest.mark.parametrize("text", ["models", "./models", "/srv/models", "~/models", "s3", "c:/models", "s3:"])
 def test_a_text_without_a_scheme_is_a_path(text: str) -> None:
     assert not is_url(text)
     assert parse_location(text) == Path(text)
@@ -54,6 +54,8 @@ def test_a_url_has_a_parent() -> None:
         ("s3://bucket/../b", "'..'"),
         ("https://host/a?X-Amz-Signature=abc", "without '?'"),
         ("https://host/a b", "spaces"),
+        ("s3:/bucket/models", "'s3://bucket/models'"),
+        ("https:/host/models", "'https://host/models'"),
     ],
 )
 def test_other_urls_are_rejected_with_an_example(text: str, named: str) -> None:

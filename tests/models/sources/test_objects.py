@@ -106,8 +106,9 @@ def test_throttling_that_does_not_end_is_reported(
     s3.proxy.plan = lambda served: "slow down"
     with pytest.raises(FetchFailed) as raised:
         files.list()
-    assert "s3://bucket/models: cannot read" in str(raised.value)
-    assert "503" in str(raised.value)
+    assert "s3://bucket/models: cannot list its files" in str(raised.value)
+    assert "503 Service Unavailable: SlowDown: Please reduce your request rate." in str(raised.value)
+    assert f"({MANIFEST} is optional and read first)" in str(raised.value)
     assert "attempts in" in str(raised.value)
 
 
@@ -127,7 +128,8 @@ def test_wrong_credentials_are_reported_at_once(s3: S3, monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(ConfigError) as raised:
         RemoteFiles(url_of(s3.url)).list()
-    assert "403" in str(raised.value)
+    assert "403 Forbidden: SignatureDoesNotMatch: " in str(raised.value)
+    assert "<" not in str(raised.value)
     assert "AWS_ACCESS_KEY_ID" in str(raised.value)
     assert len(s3.proxy.record.gets) == 1
 
@@ -142,6 +144,24 @@ def test_an_endpoint_without_tls_needs_a_permission(s3: S3, monkeypatch: pytest.
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(ConfigError, match="AWS_ALLOW_HTTP=true"):
         RemoteFiles(url_of(s3.url)).list()
+
+
+def test_an_endpoint_that_answers_without_tls_is_reported_at_once(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{s3.port}")
+    with pytest.raises(ConfigError, match=r"the server answers without TLS.*AWS_ALLOW_HTTP=true"):
+        RemoteFiles(url_of(s3.url)).list()
+
+
+def test_a_manifest_that_disagrees_with_a_file_is_named(s3: S3, files: RemoteFiles, content: bytes) -> None:
+    (s3.repository / MANIFEST).write_bytes(manifest_of(s3.repository))
+    (file,) = (each for each in files.list() if each.size == _SIZE)
+    stored = s3.repository / "m" / "1" / "model.onnx"
+    stored.write_bytes(content + b"more")
+    with pytest.raises(ConfigError, match=rf"given {_SIZE + 4}: {MANIFEST} disagrees: .*isochrone repository index"):
+        fetched(files, file)
+    stored.unlink()
+    with pytest.raises(ConfigError, match=rf"the file that {MANIFEST} names.*isochrone repository index"):
+        fetched(files, file)
 
 
 def test_a_missing_object_is_not_found(files: RemoteFiles) -> None:
@@ -218,4 +238,4 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ConfigError) as raised:
         RemoteFiles(url_of("s3://bucket/models")).list()
-    assert "pip install 'isochrone[object-stores]'" in str(raised.value)
+    assert str(raised.value) == ("s3://bucket/models needs the package obstore: pip install 'isochrone[object-stores]'")

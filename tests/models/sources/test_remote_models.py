@@ -106,6 +106,8 @@ def test_an_ensemble_has_an_empty_version(s3: S3, repository: Repository) -> Non
         'ensemble_scheduling { step { model_name: "step" model_version: -1'
         ' input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }\n',
     )
+    with pytest.raises(ConfigError, match=r"no empty folders: .*both/1/\.keep"):
+        repository.read("both")
     (s3.repository / "both" / "1").mkdir()
     (s3.repository / MANIFEST).write_bytes(manifest_of(s3.repository))
     assert repository.steps("both") == ("step",)
@@ -153,7 +155,7 @@ def test_a_manifest_that_names_a_missing_file_is_an_error(s3: S3, repository: Re
     directory = write(s3)
     (s3.repository / MANIFEST).write_bytes(manifest_of(s3.repository))
     (directory / "3" / "model.py").unlink()
-    with pytest.raises(NotFound, match=r"m/3/model\.py"):
+    with pytest.raises(ConfigError, match=rf"m/3/model\.py: expected the file that {MANIFEST} names"):
         repository.read("m")
 
 

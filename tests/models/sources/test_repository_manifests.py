@@ -22,9 +22,15 @@ def test_a_manifest_lists_every_file_with_its_digest(tmp_path: Path) -> None:
     (tmp_path / "m" / "1" / "__pycache__" / "model.pyc").write_bytes(b"y")
     (tmp_path / "m" / ".hidden").write_bytes(b"y")
     (tmp_path / "ensemble" / "1").mkdir(parents=True)
+    (tmp_path / "other" / "1").mkdir(parents=True)
+    (tmp_path / "other" / "1" / ".keep").touch()
     files = parse_manifest(manifest_of(tmp_path), "manifest")
     empty = hashlib.sha256().hexdigest()
-    assert files == [StoredFile("ensemble/1", 0, empty, empty), StoredFile("m/1/model.py", 1, _SHA, _SHA)]
+    assert files == [
+        StoredFile("ensemble/1", 0, empty, empty),
+        StoredFile("m/1/model.py", 1, _SHA, _SHA),
+        StoredFile("other/1", 0, empty, empty),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.control.fleet.file import read_file
-from isochrone.control.fleet.processes import repositories_of
-from isochrone.control.fleet.reading import read_text
-from isochrone.control.fleet.spec import Fleet
+from isochrone.cli.files.remote_checking import check_remote
+from isochrone.control.fleet.derived.locations import repositories_of
+from isochrone.control.fleet.reading.file import read_file
+from isochrone.control.fleet.reading.parsing import read_text
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps
 from isochrone.models.repository.description import ModelDescription
 from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
 from isochrone.models.repository.repository import CONFIG_FILE, Repository
+from isochrone.models.sources.locations import RepositoryUrl, parse_location
 from isochrone.settings.problems import SettingsError
+
+_ONE_MODEL = "at least one model in Triton's layout, such as detector/1/model.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,15 @@ class Checked:
     problems: tuple[ConfigError, ...]
 
 
-def check(path: Path) -> Checked:
-    """Check a model repository if the path is a directory, else a fleet.yaml."""
-    return _repository(path) if path.is_dir() else _fleet(path)
+def check(text: str) -> Checked:
+    """Check a model repository if the text is a URL or the path of a directory, else a fleet.yaml."""
+    try:
+        place = parse_location(text)
+    except ConfigError as error:
+        return Checked("repository", text, {}, (error,))
+    if isinstance(place, RepositoryUrl):
+        return _remote(place)
+    return _repository(place) if place.is_dir() else _fleet(place)
 
 
 def _fleet(path: Path) -> Checked:
@@ -75,12 +85,24 @@ def _repository(path: Path) -> Checked:
     except ConfigError as error:
         return Checked("repository", str(path), {}, (error,))
     if not entries:
-        expected = "at least one model in Triton's layout, such as detector/1/model.onnx"
-        return Checked("repository", str(path), {}, (ConfigError(str(path), "models", expected, "none"),))
+        return Checked("repository", str(path), {}, (ConfigError(str(path), "models", _ONE_MODEL, "none"),))
     problems = [entry.problem for entry in entries.values() if entry.problem is not None]
     problems += _of_models(repository, dict.fromkeys(name for name, each in entries.items() if each.problem is None))
     versions = {name: ", ".join(map(str, entry.versions)) for name, entry in entries.items()}
     return Checked("repository", str(path), versions, tuple(_once(problems)))
+
+
+def _remote(url: RepositoryUrl) -> Checked:
+    try:
+        versions, problems = check_remote(url)
+    except ConfigError as error:
+        return Checked("repository", str(url), {}, (error,))
+    except IsochroneError as error:
+        problem = ConfigError("model repository", str(url), "a repository that can be listed", error.message)
+        return Checked("repository", str(url), {}, (problem,))
+    if not versions:
+        return Checked("repository", str(url), {}, (ConfigError(str(url), "models", _ONE_MODEL, "none"),))
+    return Checked("repository", str(url), versions, tuple(problems))
 
 
 def _parent(path: Path) -> Path:

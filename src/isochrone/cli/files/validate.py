@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,10 +15,12 @@ EPILOG = """
 Examples:
   isochrone validate fleet.yaml
   isochrone validate ./models
+  isochrone validate s3://bucket/models
   isochrone validate fleet.yaml --json
 
 Shows every error on its own line: file and line, key, expected value, given value. The exit status is 1 if there are
 errors. Model files (onnx, Python) are read only as far as their configuration needs; loading them may still fail.
+At a URL, the files are listed and the configurations read; no model is fetched.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -28,7 +29,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def validate(
     path: Annotated[
-        Path, typer.Argument(metavar="FLEET.yaml|MODEL_REPOSITORY", help="A file, or a directory.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FLEET.yaml|MODEL_REPOSITORY",
+            help="A file, a directory, or a repository's URL.",
+            show_default=False,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

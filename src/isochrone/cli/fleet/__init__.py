@@ -1,4 +1,1 @@
-"""Commands that start a fleet, show its state or change it.
-
-All but ``up`` and ``logs`` act through a controller's API alone.
-"""
+"""Commands for a fleet: ``changing`` has those that start or change it, ``inspecting`` those that show it."""

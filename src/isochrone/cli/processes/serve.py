@@ -75,10 +75,10 @@ def serve(
         ),
     ] = None,
     model_cache_bytes: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Largest size of that directory; what is loaded always stays.",
-            min=1,
+            help="Largest size of that directory, such as 20GiB; what is loaded always stays.",
+            metavar="BYTES",
             show_default="64 GiB or 80 % of the disk, whichever is less",
         ),
     ] = None,
@@ -221,7 +221,7 @@ def serve(
         settings = ServeSettings(
             repositories=repositories,
             model_cache=_model_cache(repositories, model_cache),
-            model_cache_bytes=model_cache_bytes,
+            model_cache_bytes=read_model_cache_bytes(model_cache_bytes),
             host=host,
             http_port=http_port if allow_http else None,
             grpc_port=grpc_port if allow_grpc else None,
@@ -292,6 +292,24 @@ def _model_cache(repositories: Sequence[Location], given: Path | None) -> Path |
         return None
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (given or Path(base if os.path.isabs(base) else "~/.cache", "isochrone", "models")).expanduser().absolute()
+
+
+def read_model_cache_bytes(text: str | None) -> int | None:
+    """Bytes, or a quantity as in fleet.yaml: ``20GiB``."""
+    if text is None:
+        return None
+    # Imported here: most workers start without fleet.yaml's types.
+    from pydantic_core import PydanticCustomError
+
+    from isochrone.control.fleet.settings.quantities import parse_bytes
+
+    try:
+        amount = parse_bytes(int(text) if text.isdecimal() else text)
+    except PydanticCustomError as error:
+        raise StartFailed(f"--model-cache-bytes: {error.message()}, given {text!r}") from None
+    if not amount:
+        raise StartFailed(f"--model-cache-bytes: expected at least 1 byte, given {text!r}")
+    return amount
 
 
 def _cache_bytes(text: str) -> int:

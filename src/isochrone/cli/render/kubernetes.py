@@ -10,7 +10,7 @@ import typer
 
 from isochrone.cli.console import counted
 from isochrone.cli.render.writing import write_files
-from isochrone.control.fleet.reading import examine, read_text
+from isochrone.control.fleet.reading.parsing import examine, read_text
 from isochrone.engines.kubernetes.rendering import DIRECTORIES, FORMATS, Format, rendered
 from isochrone.errors import IsochroneError
 from isochrone.settings.problems import SettingsError, settings_error

@@ -25,6 +25,7 @@ from isochrone.control.state.records import EventRecord, GatewayRecord
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.resolving.resolver import resolver
 from isochrone.store.base import Compare, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.retrying import until_available
@@ -166,6 +167,7 @@ class GatewayLink:
             unserved=_named(unserved),
             workers=_named(workers),
             faults=_named(self._records.faults.reasons),
+            names=_named({state.name: state.error for state in resolver.states() if state.error}),
         )
 
     async def _check(self) -> None:

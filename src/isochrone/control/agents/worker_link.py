@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from isochrone.control.agents.commit_watch import CommitWatch
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Unreadable, WorkerRecord, decode, encode
+from isochrone.resolving.resolver import resolver
 from isochrone.store.base import Compare, Entry, Lease, LeaseEnded, Put, Store, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,10 @@ log = structlog.get_logger(__name__)
 _CHECKS_PER_LEASE, _LONGEST_PAUSE = 4, 1.0
 #: Seconds for the store to delete the record when the worker stops; after that the lease expires.
 _DEREGISTER_SECONDS = 2.0
+#: Seconds for each lookup of the store's names at the start.
+_LOOKUP_SECONDS = 1.0
+#: An address that is never in use (RFC 5737): packets to it would go the way of those to other machines.
+_ANOTHER_MACHINE = "192.0.2.1"
 
 
 class Due(Enum):
@@ -61,18 +67,22 @@ def advertised_host(listening: str, store_url: str) -> str:
     if listening not in ("0.0.0.0", "::", ""):
         return listening
     kind, _, rest = store_url.partition(":")
-    peer = urlsplit(rest.split(",")[0]).hostname if kind == "etcd" else None
-    if peer is None:
+    hosts = [urlsplit(part).hostname for part in rest.partition("?")[0].split(",")] if kind == "etcd" else []
+    peers = [host for host in hosts if host]
+    if not peers:
         # A store in a file is for one machine.
         return "127.0.0.1"
-    # No packet is sent: the kernel only selects the address that it would use towards the store.
-    try:
-        family, kind_, protocol, _, address = socket.getaddrinfo(peer, 2379, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind_, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
+    # The last one stands for any other machine: a store whose name does not resolve now is not at a literal address.
+    for peer in (*peers, _ANOTHER_MACHINE):
+        try:
+            # No packet is sent: the kernel only selects the address that it would use towards the store.
+            for address in resolver.look_blocking(peer, _LOOKUP_SECONDS):
+                with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                    probe.connect((address, 2379))
+                    return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return socket.gethostname()
 
 
 class WorkerLink:
@@ -91,18 +101,27 @@ class WorkerLink:
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._commits: CommitWatch | None = None
         #: Logged already.
         self._away = self._yielded = False
 
     async def start(self, ports: Mapping[str, int]) -> None:
         """Return at once: an unavailable store keeps no worker from serving."""
-        self._keeping = asyncio.create_task(self._keep(self._record_of(ports)), name="worker-link")
+        record = self._record_of(ports)
+        self._commits = CommitWatch(self._store, self._keys, record.pool)
+        self._keeping = asyncio.create_task(self._keep(record), name="worker-link")
+
+    def is_complete(self, served: Mapping[tuple[str, str], str]) -> bool:
+        """Whether the worker serves the versions that the committed epoch assigns to its pool."""
+        return self._commits is not None and self._commits.is_satisfied(served)
 
     async def stop(self) -> None:
         """Delete the record, if the store answers."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._commits is not None:
+            await self._commits.stop()
         try:
             async with asyncio.timeout(_DEREGISTER_SECONDS):
                 if self._lease is not None:

@@ -86,6 +86,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     draining_since: float
     #: By key of a record that it cannot read: why.
     faults: dict[str, str] = {}
+    #: By name that does not resolve for it: why. It uses the last addresses.
+    names: dict[str, str] = {}
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -29,12 +29,12 @@ from isochrone.control.api.operation import Operation, answer, body_of, count, f
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
-from isochrone.control.fleet.catalog import check_versions
-from isochrone.control.fleet.file import FleetFile, lost_versions, read_file
-from isochrone.control.fleet.local_ports import check_new_ports
-from isochrone.control.fleet.places import check_places
-from isochrone.control.fleet.reading import fleet_of
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.reading.catalog import check_versions
+from isochrone.control.fleet.reading.file import FleetFile, lost_versions, read_file
+from isochrone.control.fleet.reading.local_ports import check_new_ports
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.reading.places import check_places
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
 from isochrone.control.requests import fleet, processes, rollouts
 from isochrone.control.requests.decisions import Decision, RequestContext

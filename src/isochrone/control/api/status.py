@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.fleet.engine_processes import processes_on
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.state.records import (
     ABORTED,
     Assignment,
@@ -179,6 +179,7 @@ def _gateway(name: str, record: GatewayRecord | None, drain: EventRecord | None)
         draining=drain is not None,
         draining_since=drain.at if drain is not None else 0.0,
         faults=there.faults,
+        names=there.names,
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from isochrone.control.desired.reconcile import DesiredModel
-from isochrone.control.fleet.catalog import CatalogModel, catalog
-from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
-from isochrone.control.fleet.processes import server_records
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.gateway_rules import SOURCE, gateway_rules
+from isochrone.control.fleet.derived.outside_servers import server_records
+from isochrone.control.fleet.reading.catalog import CatalogModel, catalog
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import FleetRecord, WorkerRecord, decode
 from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules

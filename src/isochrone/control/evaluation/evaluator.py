@@ -26,6 +26,7 @@ from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
+from isochrone.resolving.http_transport import resolving_transport
 
 log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
@@ -112,7 +113,9 @@ class Evaluator:
         judgements: dict[str, Judgement] = {}
         began = time.monotonic()
         present = set(self._gateways)
-        async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            timeout=_ANSWER_SECONDS, transport=resolving_transport(), trust_env=False
+        ) as client:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):
@@ -160,7 +163,9 @@ class Evaluator:
         """The samples, and the gateways that did not answer."""
         ends = time.monotonic() + rule.timeout
         found: dict[str, tuple[Sample, ...]] = {}
-        async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            timeout=_ANSWER_SECONDS, transport=resolving_transport(), trust_env=False
+        ) as client:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):
@@ -201,6 +206,10 @@ def _without(unreachable: Sequence[str], what: str, verdict: Verdict) -> Verdict
         return verdict
     missing = f"no {what} from gateway {', '.join(sorted(unreachable))}, whose metrics page does not answer"
     return Verdict(verdict.kind, f"{verdict.reason}; {missing}" if verdict.reason else missing)
+
+
+def _client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=_ANSWER_SECONDS, transport=resolving_transport(), trust_env=False)
 
 
 async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kind: type[_Answer]) -> _Answer | None:

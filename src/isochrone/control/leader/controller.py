@@ -16,8 +16,8 @@ import structlog
 
 from isochrone.control.desired.reading import ReadFleet
 from isochrone.control.evaluation.evaluator import Evaluator
-from isochrone.control.fleet.processes import repositories_by_worker
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.derived.locations import repositories_by_worker
+from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.fleet_reconciler import FleetReconciler
 from isochrone.control.leader.housekeeping import Housekeeping

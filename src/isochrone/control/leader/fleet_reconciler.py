@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from isochrone.control.desired.reading import AppliedFleet, ReadFleet
 from isochrone.control.desired.reconcile import FILE, DesiredModel, Reconciliation, reconcile, retire, superseded
 from isochrone.control.fleet.planning.keeping import needed_pools
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import epoch_writes
 from isochrone.control.state.records import (

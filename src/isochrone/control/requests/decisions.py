@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from isochrone.control.fleet.reading import fleet_of
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.errors import GRPC_ALREADY_EXISTS, IsochroneError, NotFound

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.planning.keeping import kept_pools, needed_pools
 from isochrone.control.fleet.planning.losses import losses_of_scaling
 from isochrone.control.fleet.planning.plan import Step, is_refused, plan, takes_away
 from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
-from isochrone.control.fleet.reading import fleet_of, with_workers
+from isochrone.control.fleet.reading.file import FleetFile
+from isochrone.control.fleet.reading.parsing import fleet_of, with_workers
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from isochrone.control.fleet.model_spec import Canary, Compare, Model, overlay
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.model_spec import Canary, Compare, Model, overlay
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import structlog
 
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.scaling import keda_messages as messages
 from isochrone.control.scaling.load_reading import LoadReader
 from isochrone.control.scaling.pool_load import Activity, PoolLoad

@@ -16,6 +16,7 @@ from isochrone.control.state.records import GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
+from isochrone.resolving.http_transport import resolving_transport
 
 _SECONDS = 1.0
 #: Processes that are asked at the same time.
@@ -29,7 +30,9 @@ class LoadReader:
 
     def __init__(self) -> None:
         limits = httpx.Limits(max_connections=_AT_ONCE)
-        self._client = httpx.AsyncClient(timeout=_SECONDS, limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(
+            timeout=_SECONDS, transport=resolving_transport(limits=limits), trust_env=False
+        )
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -23,6 +23,8 @@ class Keys:
         self.gateway_set = f"{self.prefix}gateway-set"
         #: The name of the leading controller, under its lease.
         self.leader = f"{self.prefix}leader"
+        #: The supervisor that runs the processes, under its lease.
+        self.supervisor = f"{self.prefix}supervisor"
         #: How far the leader has reconciled the fleet record. The key keeps its earlier name.
         self.reconciled = f"{self.prefix}converged"
         #: What workers cannot load, as the leader sees it.

@@ -129,6 +129,8 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     unserved: dict[str, str] = {}
     workers: dict[str, str] = {}
     faults: dict[str, str] = {}
+    #: By name that does not resolve: why. Its last addresses are used.
+    names: dict[str, str] = {}
 
     @property
     def address(self) -> str:
@@ -146,6 +148,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     deaths: int = 1
     how: str = ""
     error: str = ""
+    #: After a death: why the next process has no machine yet; "": it has one, or the engine knows no reason.
+    waits: str = ""
     #: Seconds since 1970. For display only.
     at: float = 0.0
 

@@ -21,6 +21,7 @@ import httpx
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
+from isochrone.resolving.http_transport import resolving_transport
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord
@@ -77,6 +78,7 @@ class WorkerControl:
             base_url=f"http://{record.address}",
             # Each call has its own time limit below. Never through a proxy.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+            transport=resolving_transport(),
             trust_env=False,
             headers={
                 **({control_token.HEADER: record.control_token} if record.control_token else {}),

@@ -1,17 +1,18 @@
-"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.checks`` reports them. Pure."""
+"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.settings`` reports them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from isochrone.control.fleet.processes import absolute
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.locations import absolute
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.network import ENDPOINT_VARIABLE
 from isochrone.engines.kubernetes.render.pods import OWN_VARIABLES
 from isochrone.engines.kubernetes.render.volumes import model_volumes
+from isochrone.models.sources.endpoints import is_endpoint
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.store.etcd.address import split_password
 from isochrone.suggestions import suggestion
@@ -21,8 +22,6 @@ _SERVICE_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 #: Names of credentials; a file of one is none.
 _SECRET = re.compile(r"(SECRET|PASSWORD|TOKEN|ACCOUNT_KEY)(?!.*_FILE$)")
-_ENDPOINT = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:(?P<port>[0-9]{1,5}))?(/\S*)?", re.ASCII)
-_LAST_PORT = 65535
 
 
 def problems(fleet: Fleet) -> list[Problem]:
@@ -120,13 +119,8 @@ def _of_variables(fleet: Fleet) -> Iterator[Problem]:
             yield Problem(at, f"a variable that pods do not have already ({known})", repr(name))
         elif _SECRET.search(name):
             yield Problem(at, "nothing: put it into a Secret, and name that in kubernetes.env_from_secret", "a value")
-        elif name == ENDPOINT_VARIABLE and not _is_endpoint(text):
+        elif name == ENDPOINT_VARIABLE and not is_endpoint(text):
             yield Problem(at, "a URL such as http://minio.storage.svc:9000", repr(text))
-
-
-def _is_endpoint(text: str) -> bool:
-    match = _ENDPOINT.fullmatch(text)
-    return match is not None and 0 < int(match["port"] or 443) <= _LAST_PORT
 
 
 def _short(path: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from isochrone.control.fleet.passwords import without_password
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.reading.passwords import without_password
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.packaging.helm import NAMESPACE, helm_files
 from isochrone.engines.kubernetes.packaging.kustomize import kustomize_files
 from isochrone.engines.kubernetes.packaging.manifests import manifest_files

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
-from isochrone.control.fleet.local_ports import SUPERVISOR_VARIABLE
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.reading.local_ports import SUPERVISOR_VARIABLE
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.local.backoff import Backoff
 from isochrone.engines.local.log_files import LogFiles

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from isochrone.control.fleet.processes import NODE_ADDRESS, ProcessSpec
+from isochrone.control.fleet.derived.processes import NODE_ADDRESS, ProcessSpec
 from isochrone.control.state.needs import Needs
 from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine

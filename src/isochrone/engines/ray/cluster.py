@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.needs import Needs
 from isochrone.engines.ray.actor import HostedProcess
 from isochrone.engines.ray.connecting import NAMESPACE

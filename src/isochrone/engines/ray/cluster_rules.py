@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Collection
 from ipaddress import ip_address
 
-from isochrone.control.fleet.processes import EVERYWHERE
-from isochrone.control.fleet.quantities import join_address, split_address
-from isochrone.control.fleet.reading import fleet_of
-from isochrone.control.fleet.sections import FleetSections
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.settings.process_ports import EVERYWHERE
+from isochrone.control.fleet.settings.quantities import join_address, split_address
+from isochrone.control.fleet.settings.sections import FleetSections
 from isochrone.control.state.records import FleetRecord
 from isochrone.engines.ray.nodes import read_nodes
 from isochrone.settings.problems import Path, Problem, settings_error

@@ -11,6 +11,7 @@ import socket
 from importlib.util import find_spec
 
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
+from isochrone.resolving.resolver import resolver
 
 #: The namespace of all actors of all fleets.
 NAMESPACE = "isochrone"
@@ -73,7 +74,9 @@ def _probe(address: str) -> None:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError("--address", "address", "HOST:PORT, ray://HOST:PORT or auto", repr(address))
     try:
-        with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), timeout=_SECONDS) as probe:
+        # The time limit of a socket does not cover the lookup of a name.
+        found = resolver.look_blocking(host.removeprefix("[").removesuffix("]"), _SECONDS)
+        with socket.create_connection((found[0], int(port)), timeout=_SECONDS) as probe:
             if os.environ.get(_TLS_VARIABLE, "0") == "1":
                 return
             probe.sendall(_HELLO)

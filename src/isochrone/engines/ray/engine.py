@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.needs import Needs
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.ray.asking import answer, spec_of
@@ -42,6 +42,7 @@ class RayEngine(Engine):
     """One object per supervisor. ``cluster``: connected already."""
 
     name = "ray"
+    adoptable = True
 
     def __init__(self, cluster: RayCluster) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.local.backoff import Backoff
 from isochrone.engines.ray.actor import HOLD_SECONDS
 from isochrone.engines.ray.reports import Report

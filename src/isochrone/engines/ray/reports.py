@@ -6,7 +6,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 
 
 class ExitReport(msgspec.Struct, frozen=True, omit_defaults=True):

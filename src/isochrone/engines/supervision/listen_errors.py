@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from isochrone.control.fleet.processes import names_of
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.process_names import names_of
+from isochrone.control.fleet.settings.spec import Fleet
 
 _ADVICE = re.compile(r"choose another with (--[a-z-]+)")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from isochrone.control.state.records import Assignment
 from isochrone.control.state.view import View
 from isochrone.engines.base import Running
 from isochrone.engines.supervision.reconcile import Observed
@@ -59,20 +58,6 @@ def is_heard_of(name: str, each: Running, view: View) -> bool:
     if each.reachable or each.stopping:
         return True
     return name in (view.known_gateways if each.spec.role == "gateway" else view.workers)
-
-
-def has_committed(served: Mapping[tuple[str, str], str], models: Mapping[str, Assignment]) -> bool:
-    """Whether a worker has every committed version, with the committed digest. ``served``: its digests."""
-    for name, assignment in models.items():
-        digest = served.get((name, assignment.version))
-        # An absent digest, or one of another kind (of a Triton's configuration), proves nothing.
-        if digest is None or (digest and assignment.digest and digest != assignment.digest and _is_ours(assignment)):
-            return False
-    return True
-
-
-def _is_ours(assignment: Assignment) -> bool:
-    return not assignment.digest.startswith("config-")
 
 
 def _is_ready(each: Running, pid: int) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isochrone.control.fleet.processes import EVERYWHERE, ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.settings.process_ports import EVERYWHERE
 
 
 @dataclass(frozen=True, slots=True, order=True)

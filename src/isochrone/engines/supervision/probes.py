@@ -6,6 +6,7 @@ The supervisor probes starting and stopping processes a few times a second. Neve
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from urllib.parse import quote
 
 import msgspec
@@ -44,6 +45,14 @@ async def serves(host: str, port: int, model: str) -> bool:
     """Whether a gateway or worker would answer a request for a model now."""
     status_line = (await _head(host, port, f"/v2/models/{quote(model, safe='')}/ready")).partition(b"\r\n")[0]
     return status_line.split(b" ")[1:2] == [b"200"]
+
+
+async def serves_all(host: str, port: int, models: Iterable[str]) -> bool:
+    """Whether it would answer requests for all these models. The first one that it would not ends the probe."""
+    for model in models:
+        if not await serves(host, port, model):
+            return False
+    return True
 
 
 async def served(host: str, port: int) -> dict[tuple[str, str], str] | None:

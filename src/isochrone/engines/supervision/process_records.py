@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import ProcessRecord, encode
 from isochrone.control.state.view import View
@@ -41,7 +41,7 @@ class ProcessRecords:
         before = self.dead.get(spec.name)
         deaths = before.deaths + 1 if before is not None else 1
         error = last_error(self._last_lines(spec.name))[:_MOST_CHARACTERS]
-        self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, time.time())
+        self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, at=time.time())
 
     def settle(self, desired: Mapping[str, ProcessSpec], serving: Collection[str], waits: Mapping[str, str]) -> None:
         """Forget processes that serve again or are no longer desired. ``waits``: why a process has no machine yet."""
@@ -53,7 +53,10 @@ class ProcessRecords:
         }
         for name, spec in desired.items():
             reason = waits.get(name, "")
-            if reason and name not in serving and (name not in self.dead or not self.dead[name].deaths):
+            record = self.dead.get(name)
+            if record is not None and record.deaths:
+                self.dead[name] = msgspec.structs.replace(record, waits=reason)
+            elif reason and name not in serving:
                 self.dead[name] = ProcessRecord(name, spec.role, spec.pool, 0, f"waits: {reason}", at=time.time())
 
     async def write(self, view: View) -> None:

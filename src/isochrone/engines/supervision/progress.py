@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.records import ABORTED, EpochRecord, Fault, ProcessRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from isochrone.control.fleet.processes import ProcessSpec, surge_of
+from isochrone.control.fleet.derived.processes import ProcessSpec, surge_of
 from isochrone.engines.supervision.ports import conflicts
 
 #: Seconds for a drained worker to finish its requests.

@@ -1,4 +1,4 @@
-"""Reconciles the processes of a fleet with the fleet record: observes, decides (``reconcile``), acts.
+"""Reconciles the processes of a fleet with the fleet record: observes (``observer``), decides (``reconcile``), acts.
 
 A thin shell around decisions made elsewhere. Only a fleet record makes it stop a process: while the store is
 unavailable, everything keeps running.
@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from time import monotonic
 
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.control.fleet.engine_processes import processes_on
-from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
-from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EpochRecord, FleetRecord, decode
+from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
-from isochrone.engines.base import Engine, Exit, Running
+from isochrone.engines.base import Engine, Exit
 from isochrone.engines.supervision import probes
 from isochrone.engines.supervision.death_events import DeathEvents
+from isochrone.engines.supervision.desired import FleetRecordReader, desired_processes
 from isochrone.engines.supervision.membership import Membership, is_own
-from isochrone.engines.supervision.observation import has_committed, is_heard_of, observe
-from isochrone.engines.supervision.ports import reached_at
+from isochrone.engines.supervision.observer import Observer
 from isochrone.engines.supervision.process_records import ProcessRecords
 from isochrone.engines.supervision.progress import Progress, Waiting
 from isochrone.engines.supervision.reconcile import (
-    STEADY_SECONDS,
     Drain,
     Observed,
     Replace,
@@ -40,7 +35,6 @@ from isochrone.engines.supervision.reconcile import (
     decide,
     stopping_order,
 )
-from isochrone.engines.supervision.signs import SignsOfLife
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.retrying import until_available
@@ -57,16 +51,6 @@ _SERVING = 0.25
 _LATER = 5.0
 #: Seconds to write the last events when everything has stopped.
 _LAST_WORDS = 2.0
-
-
-def desired_processes(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
-    """The processes of a fleet record; with a view, also those of dropped pools that still serve."""
-    fleet = fleet_of(record.spec)
-    found = processes_on(record.engine, fleet, Path(record.directory))
-    if view is None or not record.kept:
-        return found
-    needed = needed_pools(record, fleet, view.epoch, view.reconciled, view.open_rollouts)
-    return {**kept_processes(record, needed), **found}
 
 
 class Supervisor:
@@ -94,32 +78,21 @@ class Supervisor:
         self._keys = keys
         self._notify = notify
         self._on_exit = on_exit
-        self._read = desired
         self._before = frozenset(before)
         self.mirror = Mirror(store, keys.prefix)
         self.view = View(keys, self.mirror.entries)
+        self._fleet_record = FleetRecordReader(engine.name, self.mirror.entries, self.view, desired, notify)
+        self._observer = Observer(engine, self.view)
         self._membership = Membership(store, keys)
         self._deaths = DeathEvents(store, keys)
         self._records = ProcessRecords(store, keys, last_lines)
         self._waiting = Waiting(monotonic())
         self._wake = asyncio.Event()
         self._tasks = BackgroundTasks()
-        #: Of the records that ``_desired`` was made of.
-        self._revisions: tuple[int, ...] = ()
         self._desired: Mapping[str, ProcessSpec] = {}
-        #: The other engine that the fleet record names; "": it names this one.
-        self._other_engine = ""
         self._drained_since: dict[str, float] = {}
-        self._idle: set[str] = set()
         #: Lost processes that the engine is replacing: a machine that does not answer may take it a minute.
         self._replacing: set[str] = set()
-        #: Controller → pid that was seen to answer.
-        self._answering: dict[str, int] = {}
-        #: Worker or gateway → pid that was seen to serve the committed versions, and since when.
-        self._serving: dict[str, tuple[int, float]] = {}
-        self._signs = SignsOfLife()
-        #: Worker → its last registered host and port.
-        self._places: dict[str, tuple[str, int]] = {}
         self.observed: dict[str, Observed] = {}
         #: Set once, as soon as every desired process is ready and every gateway serves the committed models.
         self.up = asyncio.Event()
@@ -149,6 +122,10 @@ class Supervisor:
             await self._engine.close()
             await self.mirror.stop()
 
+    def give_way(self) -> None:
+        """Another supervisor runs the fleet. It adopts the processes if it can; if not, they end with this one."""
+        self._outlived = self._outlived or self._engine.adoptable
+
     def restarts_of(self, name: str) -> int:
         """How often a process has been restarted."""
         running = self._engine.running().get(name)
@@ -172,7 +149,7 @@ class Supervisor:
 
         Gateways of other names may run elsewhere; their records stay.
         """
-        self._read_record()
+        self._desired = self._fleet_record.read()
         for entry in self.mirror.under(self._keys.drains):
             if is_own(entry):
                 self._tasks.start(self._undrain(entry.key.removeprefix(self._keys.drains)))
@@ -187,10 +164,9 @@ class Supervisor:
     # One turn.
 
     async def _reconcile(self, progress: Progress) -> None:
-        self._read_record()
+        self._desired = self._fleet_record.read()
         self._membership.notice(self.view)
-        await self._probe()
-        self.observed = self._observe(await self._find_lost())
+        self.observed = await self._observer.observe(self._drained_since)
         serving = {name for name, each in self.observed.items() if each.ready}
         self._records.settle(self._desired, serving, {name: each.waits for name, each in self.observed.items()})
         await self._records.write(self.view)
@@ -217,112 +193,13 @@ class Supervisor:
                         self._replacing.add(name)
                         self._tasks.start(self._replace(name))
 
-    def _observe(self, lost: frozenset[str]) -> dict[str, Observed]:
-        running = self._engine.running()
-        now = monotonic()
-        serving = {
-            name: since for name, (pid, since) in self._serving.items() if name in running and running[name].pid == pid
-        }
-        behind = {name for name, each in running.items() if each.spec.role != "controller" and name not in serving}
-        fresh = {name for name, since in serving.items() if since and now - since < STEADY_SECONDS}
-        return observe(self.view, running, self._drained_since, self._idle, self._answering, behind, fresh, lost)
-
-    def _read_record(self) -> None:
-        entries, keys = self.mirror.entries, self._keys
-        entry = entries.get(keys.fleet)
-        revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.reconciled) if key in entries)
-        rollouts = [entries[key].revision for key in entries if key.startswith(keys.rollouts)]
-        revisions += (max(rollouts, default=0),)
-        if entry is None or revisions == self._revisions:
-            return
-        self._revisions = revisions
-        try:
-            record = decode(entry.value, FleetRecord)
-            if self._is_of_other_engine(record):
-                return
-            desired = self._read(record, self.view)
-            if any(map(self.view.is_unreadable, (keys.epoch, keys.reconciled))):
-                # It is unknown which pools are still needed: no process is stopped.
-                desired = {**self._desired, **desired}
-            self._desired = desired
-        except Exception as error:
-            # The running processes were right before.
-            self._notify(f"this release cannot read the applied fleet; all processes keep running: {error}")
-
-    def _is_of_other_engine(self, record: FleetRecord) -> bool:
-        """Its processes are not this supervisor's to run."""
-        own = self._engine.name
-        before, self._other_engine = self._other_engine, record.engine if record.engine != own else ""
-        if self._other_engine and self._other_engine != before:
-            self._notify(
-                f"the applied fleet is to run on the engine {record.engine}, and this supervisor has {own}: it ignores "
-                f"changes, and all processes keep running; stop it, or run 'isochrone up --engine {own}' again"
-            )
-        return bool(self._other_engine)
-
     async def _is_up(self) -> bool:
         epoch = self.view.epoch
         if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._desired):
             return False
-        for gateway in self.view.gateways.values():
-            for model in epoch.models:
-                if not await probes.serves(gateway.host, gateway.port, model):
-                    return False
-        return bool(self._desired)
-
-    async def _probe(self) -> None:
-        """Probe the processes that start or drain."""
-        workers = self.view.workers
-        for name, each in self._engine.running().items():
-            if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
-                place = reached_at(each.spec, each.host)
-                if place is None or await probes.answers(*place):
-                    self._answering[name] = each.pid
-            elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
-                await self._probe_serving(name, each)
-            elif name in self._drained_since and name in workers:
-                record = workers[name]
-                if await probes.in_flight(record.host, record.port) == 0:
-                    self._idle.add(name)
-                else:
-                    self._idle.discard(name)
-
-    async def _find_lost(self) -> frozenset[str]:
-        """The processes without any sign of life."""
-        self._places |= {name: (record.host, record.port) for name, record in self.view.workers.items()}
-        running = self._engine.running()
-        # All at once: each of the processes of a lost machine takes the whole time of a probe.
-        lives = await asyncio.gather(*(self._lives(name, each) for name, each in running.items()))
-        silent = []
-        for name, is_alive in zip(running, lives, strict=True):
-            if is_alive:
-                self._signs.seen(name, monotonic())
-            else:
-                silent.append(name)
-        return self._signs.lost(silent, monotonic())
-
-    async def _lives(self, name: str, each: Running) -> bool:
-        if is_heard_of(name, each, self.view):
-            return True
-        place = reached_at(each.spec, each.host) if each.spec.role == "controller" else self._places.get(name)
-        return place is not None and await probes.lives(*place)
-
-    async def _probe_serving(self, name: str, each: Running) -> None:
-        """Probe whether a registered process serves the committed versions: only then may others stop."""
-        record = self.view.gateways.get(name) if each.spec.role == "gateway" else self.view.workers.get(name)
-        if record is None:
-            return
-        epoch = self.view.epoch or EpochRecord(0)
-        if each.spec.role == "gateway":
-            models = dict(epoch.models)
-            served = all([await probes.serves(record.host, record.port, model) for model in models])
-        else:
-            models = {name: model for name, model in epoch.models.items() if each.spec.pool in model.pools}
-            served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
-        if not served:
-            return
-        # The first processes of a fleet need not wait: no requests are sent yet.
-        self._serving[name] = (each.pid, monotonic() if models else 0.0)
+        gateways = self.view.gateways.values()
+        ready = await asyncio.gather(*(probes.serves_all(each.host, each.port, epoch.models) for each in gateways))
+        return all(ready) and bool(self._desired)
 
     # Actions.
 
@@ -365,10 +242,7 @@ class Supervisor:
         if ended.spec.role == "gateway" and ended.pid:
             # This also writes the event for a known gateway.
             self._tasks.start(self._membership.forget_gateway(name, ended.pid))
-        self._answering.pop(name, None)
-        self._serving.pop(name, None)
-        self._signs.forget(name)
-        self._idle.discard(name)
+        self._observer.forget(name)
         if self._drained_since.pop(name, None) is not None:
             # The next process of that name should get work.
             self._tasks.start(self._undrain(name))

@@ -47,6 +47,10 @@ log = structlog.get_logger(__name__)
 
 #: One answer in eight tells hedges how long answers take; one in 64 once they are sent.
 _FIRST_LATENCIES, _LATER_LATENCIES = 7, 63
+#: Reasons of rejections: workers rejected a request, and no other took it; and codes of errors. The metrics page has
+#: these from the start: the rate of a series that begins with its first rejection misses that one.
+_BY_WORKER = "worker"
+_USUAL_REJECTIONS = ("deadline_exceeded", "queue_full", "unavailable", _BY_WORKER)
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
 
@@ -98,6 +102,8 @@ class ServedModel:
         # For the metrics page.
         self.requests = self.rejected = self.retries = self.retries_denied = self.hedges = self.failures = 0
         self.suspects = self.quarantines = self.quarantine_rejections = 0
+        #: By reason; those of the gateway are ``rejected`` as well.
+        self.rejections = dict.fromkeys(_USUAL_REJECTIONS, 0)
         #: Some requests of it may be like one that cost a worker its process: each is looked at.
         self.suspected = False
         #: What a control plane has committed; None: there is none, or it has committed nothing of this model.
@@ -352,6 +358,15 @@ class ServedModel:
         """What keeps a caller's requests together; empty: nothing does."""
         header = self.affinity.header
         return self.affinity.key(b"", head.get(header) or b"") if header else b""
+
+    def reject(self, error: IsochroneError) -> None:
+        """Count a request that the gateway rejects."""
+        self.rejected += 1
+        self.rejections[error.code] = self.rejections.get(error.code, 0) + 1
+
+    def rejected_by_worker(self) -> None:
+        """Count a request whose answer is a worker's rejection."""
+        self.rejections[_BY_WORKER] += 1
 
     def failed(self, replica: Replica, now: int, *, lost: bool) -> None:
         """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra.

@@ -76,7 +76,7 @@ class RequestMachine(FurtherAttempts):
                     return []
             except IsochroneError as error:
                 served.requests += 1
-                served.rejected += 1
+                served.reject(error)
                 request.over = True
                 return [(Do.REJECT, request, error)]
         served.requests += 1
@@ -108,7 +108,7 @@ class RequestMachine(FurtherAttempts):
                 self._count_failure(request)
                 raise
         except IsochroneError as error:
-            served.rejected += 1
+            served.reject(error)
             return [*self._finish(request, now), (Do.REJECT, request, error)]
         instructions: list[Instruction] = [(_SEND, request, accounts.begin(request, replica, now))]
         policy = request.replica_set.balancer.policy
@@ -256,6 +256,8 @@ class RequestMachine(FurtherAttempts):
                 if again is not None:
                     return instructions + again
                 request.rejection = before
+            if request.shadow is None:
+                served.rejected_by_worker()
         else:
             accounts.end(attempt, now, outcome is _FAILED)
             if served.suspected and request.may_be_suspect:

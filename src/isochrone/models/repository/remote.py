@@ -44,13 +44,17 @@ class RemoteModels:
         self.url = url
         self._cache = cache
         self._remote = RemoteFiles(url, stopping)
+        #: Whether the last scan found no file at all.
+        self.is_empty = False
         #: Why it could not be listed, and until when that is assumed to last.
         self._away, self._away_until = "", 0.0
 
     def scan(self) -> dict[str, ModelEntry]:
         """Every model by name."""
         by_model: dict[str, list[StoredFile]] = {}
-        for file in self.files(""):
+        files = self.files("")
+        self.is_empty = not files
+        for file in files:
             model, slash, _ = file.path.partition("/")
             if slash and is_model_name(model):
                 by_model.setdefault(model, []).append(file)
@@ -172,6 +176,11 @@ def split_versions(files: Sequence[StoredFile], model: str) -> tuple[list[Stored
         else:
             by_version.setdefault(version, []).extend([file] if slash else [])
     return shared, by_version
+
+
+def empty_version(model: str) -> str:
+    """Why a version may be missing in a store, for errors."""
+    return f"object stores have no empty folders: the version of an ensemble needs an object, such as {model}/1/.keep"
 
 
 def _fingerprint(files: Sequence[StoredFile]) -> str:

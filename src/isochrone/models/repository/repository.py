@@ -28,7 +28,7 @@ from isochrone.models.repository.digest import regular_files
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.namespaces import Namespaces, plain_name
 from isochrone.models.repository.overrides import OverrideDirectory
-from isochrone.models.repository.remote import RemoteModels
+from isochrone.models.repository.remote import RemoteModels, empty_version, split_versions
 from isochrone.models.repository.versions import (
     FoundVersions,
     find_versions,
@@ -98,6 +98,10 @@ class Repository:
             for entry in remote.scan().values():
                 _add(entries, entry)
         return entries
+
+    def missing(self) -> list[RepositoryUrl]:
+        """The remote repositories without any file at the last scan, as if their directory did not exist."""
+        return [remote.url for remote in self._remote if remote.is_empty]
 
     def close(self) -> None:
         """End the fetches that are under way."""
@@ -186,6 +190,9 @@ class Repository:
             # People know the URL, not the directory of the cache.
             local, place = str(tree.directory), f"{remote.url}/{name}"
             error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
+            if isinstance(error, NoVersion) and not split_versions(files, name)[1] and self.steps(name, config_json):
+                hint = f" ({empty_version(name)})"
+                error.given, error.args = error.given + hint, (str(error) + hint,)
             raise
 
     def _directories(self, name: str) -> list[Path]:

@@ -20,6 +20,11 @@ class StoredFile:
     sha256: str = ""
     md5: str = ""
 
+    @property
+    def is_of_manifest(self) -> bool:
+        """Whether the manifest stated it, which is identified by the SHA-256, and not a listing of the store."""
+        return bool(self.sha256) and self.identity == self.sha256
+
     def key(self, repository: str) -> str:
         """A file name for this state of the file."""
         text = f"{repository}\n{self.path}\n{self.size}\n{self.identity}\n{self.sha256}"

@@ -17,6 +17,8 @@ _EXAMPLES = {
     "https": "https://host/path",
 }
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
+#: A URL that lost a slash, as after ``os.path.normpath``. Directories are not called so.
+_ONE_SLASH = re.compile(r"(s3|gs|az|https?):/(?!/)", re.ASCII | re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}", re.ASCII)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)(:[0-9]{1,5})?", re.ASCII)
 _WHERE = "model repository"
@@ -56,6 +58,11 @@ def parse_location(text: str) -> Location:
     """A path as it is, or a checked URL. Raises ``ConfigError``."""
     match = _SCHEME.match(text)
     if match is None:
+        if torn := _ONE_SLASH.match(text):
+            rest = text[torn.end() :]
+            # Neither credentials nor signatures are shown.
+            shown = rest if not re.search("[@?]", rest) else "…"
+            raise _wrong(f"two slashes after the scheme, as in '{torn[1]}://{shown}'", f"'{torn[1]}:/{shown}'")
         return Path(text)
     scheme, rest = match[1].lower(), text[match.end() :]
     host, _, path = rest.partition("/")

@@ -55,13 +55,14 @@ def manifest_of(directory: Path) -> bytes:
     found = []
     for folder, folders, names in os.walk(directory, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        names = sorted(name for name in names if not name.startswith("."))
         if not folders and not names and Path(folder) != directory:
             # The version of an ensemble may be empty.
             found.append(ManifestFile(Path(folder).relative_to(directory).as_posix(), 0, hashlib.sha256().hexdigest()))
-        for name in sorted(names):
+        for name in names:
             path = Path(folder, name)
             relative = path.relative_to(directory).as_posix()
-            if not name.startswith(".") and relative != MANIFEST:
+            if relative != MANIFEST:
                 found.append(ManifestFile(relative, *_measure(path)))
     content = msgspec.json.encode(Manifest(_FORMAT, sorted(found, key=lambda file: file.path)))
     return msgspec.json.format(content, indent=1) + b"\n"

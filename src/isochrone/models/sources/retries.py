@@ -9,8 +9,12 @@ _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 5.0
 #: A client's error is repeated only if the server says that it is busy.
 _CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)[0-9]{2}")
-#: What no repetition changes: an http:// endpoint without permission, a server without ranges.
-_LASTING = ("builder error", "non-partial response")
+#: In obstore's internal state: the answer to the first message of TLS is no TLS.
+_WITHOUT_TLS = "InvalidContentType"
+#: What no repetition changes: an http:// endpoint without permission, an https:// endpoint without TLS.
+_LASTING = ("builder error", _WITHOUT_TLS)
+#: obstore's words for an answer to a range with status 200, from object stores and from web servers.
+_NOT_PARTIAL = ("non-partial response when range requested", "Range request not supported")
 _METADATA_SERVICES = ("169.254.169.254", "metadata.google.internal")
 _REFUSED = re.compile(r"status code: 40[13]\b")
 _REFUSED_TYPES = frozenset(("PermissionDeniedError", "UnauthenticatedError"))
@@ -18,6 +22,7 @@ _LASTING_TYPES = frozenset(
     (
         "FileNotFoundError",
         "InvalidPathError",
+        "LibraryPanic",
         "NotSupportedError",
         "UnknownConfigurationKeyError",
         "ValueError",
@@ -50,6 +55,16 @@ def is_lasting(error: BaseException) -> bool:
     if type(error).__name__ in _LASTING_TYPES or any(phrase in text for phrase in _LASTING):
         return True
     return _CLIENT_ERROR.search(text) is not None
+
+
+def is_without_ranges(error: BaseException) -> bool:
+    """Whether the store answered a request for a range with another status than 206."""
+    return any(phrase in str(error) for phrase in _NOT_PARTIAL)
+
+
+def is_without_tls(error: BaseException) -> bool:
+    """Whether an https:// endpoint answered in plain HTTP, or another protocol."""
+    return _WITHOUT_TLS in str(error)
 
 
 def is_of_metadata_service(text: str) -> bool:

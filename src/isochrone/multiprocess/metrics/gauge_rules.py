@@ -20,7 +20,7 @@ _LARGEST: Final = frozenset(
     )
 )
 #: True only if it is true in each process.
-_SMALLEST: Final = frozenset(("isochrone_gateway_worker_healthy",))
+_SMALLEST: Final = frozenset(("isochrone_gateway_worker_healthy", "isochrone_gateway_name_resolves"))
 #: Shares of something that each process has the same amount of.
 _MEAN: Final = frozenset(("nv_cache_util",))
 #: Figures of a process; they get a label with its number.

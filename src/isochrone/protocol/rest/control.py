@@ -145,6 +145,10 @@ def _ready(call: Call) -> Answer:
     return Empty(200 if call.service.is_ready() else 400)
 
 
+def _committed(call: Call) -> Answer:
+    return Empty(200 if call.service.is_committed() else 400)
+
+
 def _model_ready(call: Call) -> Answer:
     def answer(ready: bool) -> Answer:
         if not ready:
@@ -299,6 +303,7 @@ _PATHS: tuple[tuple[str, dict[bytes, Action]], ...] = (
     (r"/v2", {b"GET": _server_metadata}),
     (r"/v2/health/live", {b"GET": _live}),
     (r"/v2/health/ready", {b"GET": _ready}),
+    (r"/v2/health/committed", {b"GET": _committed}),
     (r"/v2/models/stats", {b"GET": _statistics}),
     (_MODEL, {b"GET": _model_metadata}),
     (_MODEL + "/ready", {b"GET": _model_ready}),

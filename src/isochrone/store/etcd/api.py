@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from isochrone.errors import ConfigError
+from isochrone.resolving.http_transport import resolving_transport
 from isochrone.store.base import StoreUnavailable
 from isochrone.store.etcd.address import EtcdAddress
 from isochrone.store.etcd.errors import EndpointFailed, TokenRefused, refusal
@@ -195,10 +196,11 @@ class EtcdApi:
         if self._opened is None:
             # Without proxies and other settings of the environment: a store is reached directly.
             self._opened = httpx.AsyncClient(
-                verify=self._trust(),
+                transport=resolving_transport(
+                    self._trust(), httpx.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=30)
+                ),
                 trust_env=False,
                 timeout=httpx.Timeout(CALL_SECONDS, connect=_CONNECT_SECONDS),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=30),
             )
         return self._opened
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from isochrone import heap
 from isochrone.errors import Internal
 
 Result = TypeVar("Result")
@@ -47,7 +47,4 @@ def release_memory() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except AttributeError:  # not glibc
-        pass
+    heap.trim()

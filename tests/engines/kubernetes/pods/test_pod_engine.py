@@ -11,7 +11,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.kubernetes.names import POOL_LABEL, ROLE_LABEL
 from isochrone.engines.kubernetes.pods.cluster_api import (

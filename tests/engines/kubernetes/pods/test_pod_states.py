@@ -58,6 +58,21 @@ def test_a_pod_that_was_just_created_runs_nothing_and_waits_for_nothing(status: 
             "Unschedulable: 0/3 nodes",
         ),
         (
+            {
+                "phase": "Pending",
+                "conditions": [
+                    {"type": "Initialized", "status": "True"},
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes",
+                    },
+                ],
+            },
+            "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable",
+        ),
+        (
             container({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
             "ImagePullBackOff: no such",
         ),

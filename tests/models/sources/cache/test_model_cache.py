@@ -22,6 +22,7 @@ from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.ranges import RANGE_BYTES
 from isochrone.models.sources.cache.trees import Tree
+from isochrone.models.sources.failures import RangesIgnored
 from isochrone.models.sources.files import StoredFile
 
 _URL = "s3://bucket/models"
@@ -131,6 +132,27 @@ def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path) -> None:
     source.read = 0
     cache.fetch(_URL, file, source.chunks)
     assert source.read == len(content) - arrived
+
+
+def test_a_store_that_no_longer_has_ranges_is_read_as_a_whole(tmp_path: Path) -> None:
+    content = content_of(3 * RANGE_BYTES + 1)
+    source, counts = Source(content), list[int]()
+
+    def failing(start: int, end: int) -> Iterator[bytes]:
+        if start == 2 * RANGE_BYTES:
+            raise FetchFailed("the store is away")
+        return source.chunks(start, end)
+
+    def without_ranges(start: int, end: int) -> Iterator[bytes]:
+        if (start, end) != (0, len(content)):
+            raise RangesIgnored("no ranges")
+        return source.chunks(start, end)
+
+    with pytest.raises(FetchFailed):
+        ModelCache(tmp_path).fetch(_URL, stored(content), failing)
+    found = ModelCache(tmp_path).fetch(_URL, stored(content), without_ranges, progress=counts.append)
+    assert found == hashlib.sha256(content).hexdigest()
+    assert sum(counts) == len(content)
 
 
 def test_a_range_that_the_disk_lost_is_fetched_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isochrone.control.fleet.quantities import bytes_text
+from isochrone.control.fleet.settings.quantities import bytes_text
 from isochrone.settings.sections import Section
 
 

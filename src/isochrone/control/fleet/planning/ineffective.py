@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isochrone.control.fleet.planning.steps import IGNORE, Step
-from isochrone.control.fleet.sections import Gateway, Observability, Pool, Security
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.sections import Gateway, Observability, Pool, Security
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.settings.sections import Section
 
 #: Keys of a gateway and of a pool that are checked and not used yet.

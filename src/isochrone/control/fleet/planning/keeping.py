@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from isochrone.control.fleet.engine_processes import processes_on
-from isochrone.control.fleet.processes import ProcessSpec, server_records
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.derived.outside_servers import server_records
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import EpochRecord, FleetRecord, KeptPool, ReconciledRecord, RolloutRecord
 
 

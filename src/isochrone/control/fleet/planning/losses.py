@@ -8,20 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from isochrone.control.fleet.engine_processes import processes_on
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.derived.outside_servers import outside_servers
+from isochrone.control.fleet.derived.processes import listens_on
 from isochrone.control.fleet.planning.differences import listed
 from isochrone.control.fleet.planning.steps import INTERRUPT, REFUSE, RETIRE, Step
-from isochrone.control.fleet.processes import (
-    controller_ports,
-    gateway_group,
-    gateway_ports,
-    listens_on,
-    names_of,
-    outside_servers,
-    worker_names,
-    worker_ports,
-)
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.process_names import gateway_group, names_of, worker_names
+from isochrone.control.fleet.settings.process_ports import controller_ports, gateway_ports, worker_ports
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import Assignment, KeptPool
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from isochrone.control.fleet.engine_processes import processes_on
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.derived.locations import store_url
+from isochrone.control.fleet.derived.outside_servers import outside_servers
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.planning.differences import differences, listed
 from isochrone.control.fleet.planning.groups import groups_of
 from isochrone.control.fleet.planning.ineffective import ineffective
@@ -36,8 +39,8 @@ from isochrone.control.fleet.planning.steps import (
     is_refused,
     takes_away,
 )
-from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, store_url
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.process_names import gateway_group
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import LOCAL, STRICT, Assignment, KeptPool
 
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.packaging.manifests import manifest_files
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
 from isochrone.engines.kubernetes.render.base import quota

@@ -18,7 +18,7 @@ from time import monotonic
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.records import KUBERNETES
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.kubernetes.names import FLEET_LABEL, PROCESS_LABEL
@@ -71,6 +71,7 @@ class KubernetesEngine(Engine):
     process any more, and its last pod is the model of the next."""
 
     name = KUBERNETES
+    adoptable = True
 
     def __init__(self, api: ClusterApi, fleet: str, pod_of: Callable[[ProcessSpec], Document | None]) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from isochrone.control.agents.process_number import PROCESS_VARIABLE
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.kubernetes.names import (
     FLEET_LABEL,
     NUMBER_ANNOTATION,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from isochrone.control.fleet.processes import ProcessSpec, gateway_group
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.settings.process_names import gateway_group
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.render.control import controller_parts
 from isochrone.engines.kubernetes.render.gateways import gateway_parts
 from isochrone.engines.kubernetes.render.pods import PodParts, pod_template

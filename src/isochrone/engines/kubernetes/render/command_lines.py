@@ -1,6 +1,6 @@
 """The command lines of a fleet's processes in pods. Pure.
 
-They are those of ``control.fleet.engine_processes``, with names that the pod itself knows: the kubelet replaces
+They are those of ``control.fleet.derived.engine_processes``, with names that the pod itself knows: the kubelet replaces
 ``$(POD_NAME)``. Settings that can change without a restart are not in them.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from isochrone.control.fleet.engine_processes import POD_DIRECTORY, processes_on
-from isochrone.control.fleet.processes import controller_names, gateway_names
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.engine_processes import POD_DIRECTORY, processes_on
+from isochrone.control.fleet.settings.process_names import controller_names, gateway_names
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import KUBERNETES
 
 DIRECTORY = POD_DIRECTORY

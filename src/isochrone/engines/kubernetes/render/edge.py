@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.pods import metadata
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from isochrone.control.fleet.processes import outside_servers
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.outside_servers import outside_servers
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.autoscaling import has_scaler
 from isochrone.engines.kubernetes.render.command_lines import repositories

@@ -11,7 +11,7 @@ from typing import Any
 
 import isochrone
 from isochrone.control.agents.process_number import PROCESS_VARIABLE
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import POD_NAME
 from isochrone.engines.kubernetes.render.scheduling import has_gpus

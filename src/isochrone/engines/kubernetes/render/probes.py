@@ -27,10 +27,12 @@ def _probe(path: str, port: str, period: int, failures: int) -> dict[str, Any]:
     }
 
 
-def of_worker() -> dict[str, Any]:
+def of_worker(in_fleet: bool = True) -> dict[str, Any]:
+    """In a fleet, a worker has started when models can be loaded into it, and is ready when it serves those that are
+    committed: an update does not replace the next one before."""
     return {
         "startupProbe": _probe("/v2/health/ready", "http", _STARTUP_PERIOD, _STARTUP_FAILURES),
-        "readinessProbe": _probe("/v2/health/ready", "http", 2, 2),
+        "readinessProbe": _probe("/v2/health/committed" if in_fleet else "/v2/health/ready", "http", 2, 2),
         "livenessProbe": _probe("/v2/health/live", "http", 10, 6),
     }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.fleet.kubernetes_spec import toleration
-from isochrone.control.fleet.sections import NodeNeeds
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.kubernetes_spec import toleration
+from isochrone.control.fleet.settings.sections import NodeNeeds
+from isochrone.control.fleet.settings.spec import Fleet
 
 _HOST = "kubernetes.io/hostname"
 _ZONE = "topology.kubernetes.io/zone"

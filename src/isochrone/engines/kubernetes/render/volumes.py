@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from isochrone.control.fleet.kubernetes_spec import ModelVolume
-from isochrone.control.fleet.processes import absolute
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.locations import absolute
+from isochrone.control.fleet.settings.kubernetes_spec import ModelVolume
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY, repositories
 from isochrone.models.sources.locations import is_url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render import command_lines, probes, scheduling, volumes
 from isochrone.engines.kubernetes.render.autoscaling import autoscaler, is_autoscaled
@@ -75,6 +75,8 @@ def _headless(fleet: Fleet, pool: str) -> dict[str, Any]:
         "metadata": metadata(fleet, names.headless_service(pool), selector),
         "spec": {
             "clusterIP": "None",
+            # A worker has its name while its models load, too.
+            "publishNotReadyAddresses": True,
             "selector": selector,
             "ports": [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()],
         },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.pods import USER, WRITABLE_HOME, container_security, image
 from isochrone.engines.kubernetes.render.probes import of_worker
@@ -47,7 +47,7 @@ def _runtime(fleet: Fleet, name: str, ports: list[dict[str, Any]], auto: bool) -
         ],
         "env": WRITABLE_HOME,
         "ports": ports,
-        **_on_port(of_worker()),
+        **_on_port(of_worker(in_fleet=False)),
         "resources": {"requests": size, "limits": {"memory": size["memory"]}},
         "securityContext": {**container_security(), "runAsUser": USER},
         "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import isochrone
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render import scheduling, volumes
 from isochrone.engines.kubernetes.render.autoscaling import most_workers

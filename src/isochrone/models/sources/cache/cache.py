@@ -22,7 +22,9 @@ from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.locks import exclusive
 from isochrone.models.sources.cache.space import CacheSpace
 from isochrone.models.sources.cache.trees import Tree, TreeBuilder, find_tree
+from isochrone.models.sources.checksums import CHECKSUMS
 from isochrone.models.sources.files import StoredFile
+from isochrone.models.sources.manifest import MANIFEST
 
 log = structlog.get_logger(__name__)
 
@@ -176,7 +178,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def _problem(file: StoredFile, where: str, sha256: str, md5: str) -> ConfigError | None:
     if file.sha256 and sha256 != file.sha256:
-        return ConfigError(where, "SHA-256", file.sha256, f"{sha256}: the file has wrong bytes and was not loaded")
+        stated = f"{MANIFEST} again (isochrone repository index)" if file.is_of_manifest else f"{CHECKSUMS} again"
+        given = f"{sha256}: the file has wrong bytes and was not loaded; if it was replaced, write {stated}"
+        return ConfigError(where, "SHA-256", file.sha256, given)
     if not file.sha256 and file.md5 and md5 != file.md5:
         remedy = "an object that its store encrypted with SSE-KMS or SSE-C needs a SHA256SUMS or a manifest"
         given = f"{md5}: the file has wrong bytes and was not loaded ({remedy})"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from isochrone.models.sources.cache.ranges import end_of, journal_line, missing_ranges, read_journal
+from isochrone.models.sources.failures import RangesIgnored
 
 #: More gain little: a store limits each connection, and eight of them fill most links.
 _CONNECTIONS = 8
@@ -40,11 +41,25 @@ class Download:
             _allocate(part, self._size)
             finished = self._resumed(part)
             ranges = missing_ranges(self._size, finished)
-            progress(self._size - sum(end - start for start, end in ranges))
+            resumed = self._size - sum(end - start for start, end in ranges)
+            progress(resumed)
             with open(self._journal, "ab", buffering=0) as journal:
-                _Fetch(part, journal.fileno(), ranges, chunks, progress).run()
+                fetch = _Fetch(part, journal.fileno(), ranges, chunks, progress)
+                try:
+                    fetch.run()
+                except RangesIgnored:
+                    progress(-resumed - fetch.arrived)
+                    self._run_whole(part, chunks, progress)
         finally:
             os.close(part)
+
+    def _run_whole(self, part: int, chunks: Chunks, progress: Callable[[int], None]) -> None:
+        """One stream, without a journal: a store without ranges cannot continue in the middle."""
+        at = 0
+        for chunk in chunks(0, self._size):
+            _write(part, chunk, at)
+            at += len(chunk)
+            progress(len(chunk))
 
     def discard(self) -> None:
         self._part.unlink(missing_ok=True)
@@ -85,6 +100,8 @@ class _Fetch:
         self._count = min(_CONNECTIONS, len(ranges))
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
+        #: Bytes that were reported as progress.
+        self.arrived = 0
 
     def run(self) -> None:
         # Daemons: a worker that stops does not wait for them.
@@ -115,6 +132,8 @@ class _Fetch:
                 return
             _write(self._part, chunk, at)
             at, crc = at + len(chunk), zlib.crc32(chunk, crc)
+            with self._lock:
+                self.arrived += len(chunk)
             self._progress(len(chunk))
         os.write(self._journal, journal_line(start, crc))
 

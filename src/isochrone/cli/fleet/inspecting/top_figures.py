@@ -1,0 +1,189 @@
+"""Rates and latency quantiles between two readings of a metrics page. Pure.
+
+Works for Isochrone's gateways and workers and for Triton. A figure that the page does not contain is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+
+_Key = TypeVar("_Key")
+
+_GATEWAY = "isochrone_gateway_"
+#: Samples that are summed over their labels, without the ``_total`` that the parser adds to counters.
+_SUMS = {
+    f"{_GATEWAY}requests": "requests",
+    f"{_GATEWAY}rejections": "rejected",
+    f"{_GATEWAY}failures": "failures",
+    f"{_GATEWAY}in_flight": "in_flight",
+    "nv_inference_request_success": "requests",
+    "nv_inference_request_failure": "failures",
+    "nv_inference_pending_request_count": "in_flight",
+    "process_cpu_seconds": "cpu",
+    "process_resident_memory_bytes": "memory",
+}
+#: Gauges among them.
+_LEVELS = ("in_flight", "memory")
+_RATES = ("requests", "rejected", "failures", "cpu")
+#: A worker's failures with this reason (Triton's) are rejections: the queue was full, or the deadline could not be met.
+_FAILURES, _REJECTED = "nv_inference_request_failure", "REJECTED"
+_BUCKETS = "isochrone_request_duration_seconds_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One page at one time, or its part on one model. Empty: there is no reading."""
+
+    sums: Mapping[str, float] = field(default_factory=dict)
+    #: Upper bound in seconds → requests up to it.
+    buckets: Mapping[float, float] = field(default_factory=dict)
+    models: Mapping[str, Reading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a process between two readings; None: not on its page."""
+
+    requests: float | None = None
+    rejected: float | None = None
+    failures: float | None = None
+    in_flight: float | None = None
+    p99_ms: float | None = None
+    #: Cores that it kept busy.
+    cpu: float | None = None
+    #: Bytes of resident memory.
+    memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """Figures of a model over all gateways and workers; None: not on their pages."""
+
+    #: At the gateways: requests of clients.
+    requests: float | None = None
+    rejected: float | None = None
+    failures: float | None = None
+    #: On the workers: each request, and each step of an ensemble.
+    runs: float | None = None
+    in_flight: float | None = None
+    p99_ms: float | None = None
+
+
+def read_page(text: str) -> Reading:
+    """Parse a page; raises ``ValueError`` if it is not a metrics page."""
+    whole = _Sums()
+    models: dict[str, _Sums] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            model = sample.labels.get("model")
+            places = [whole] if model is None else [whole, models.setdefault(model, _Sums())]
+            name = sample.name if sample.name in _SUMS else sample.name.removesuffix("_total")
+            if name in _SUMS:
+                is_rejection = name == _FAILURES and sample.labels.get("reason") == _REJECTED
+                for place in places:
+                    _add(place.sums, "rejected" if is_rejection else _SUMS[name], sample.value)
+            elif sample.name == _BUCKETS and sample.labels.get("stage") == "request":
+                for place in places:
+                    _add(place.buckets, float(sample.labels["le"]), sample.value)
+    return Reading(whole.sums, whole.buckets, {name: Reading(each.sums, each.buckets) for name, each in models.items()})
+
+
+class _Sums:
+    """A reading under construction."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.buckets: dict[float, float] = {}
+
+
+def _add(into: dict[_Key, float], key: _Key, value: float) -> None:
+    into[key] = into.get(key, 0.0) + value
+
+
+def between(before: Reading, after: Reading, seconds: float) -> Figures:
+    """The figures between two readings. A counter that decreased (a restart) counts from 0."""
+    rates = {name: _rate(before, after, name, seconds) for name in _RATES}
+    levels = {name: after.sums.get(name) for name in _LEVELS}
+    return Figures(**rates, **levels, p99_ms=_p99_ms([_since(before, after)]))
+
+
+def of_models(
+    gateways: Iterable[tuple[Reading, Reading, float]], workers: Iterable[tuple[Reading, Reading, float]]
+) -> dict[str, ModelFigures]:
+    """By model, from (before, after, seconds between them) of every gateway and worker."""
+    asked = [(before, after, seconds) for before, after, seconds in gateways if before.sums]
+    run = list(workers)
+    names = sorted({name for _, after, _ in (*asked, *run) for name in after.models})
+    found = {}
+    for name in names:
+        at_gateways = [_of(name, *pair) for pair in asked]
+        at_workers = [_of(name, *pair) for pair in run]
+        grown = [_since(before, after) for before, after, _ in at_workers]
+        found[name] = ModelFigures(
+            requests=_total(_rate(*pair[:2], "requests", pair[2]) for pair in at_gateways),
+            rejected=_total(_rate(*pair[:2], "rejected", pair[2]) for pair in at_gateways),
+            failures=_total(_rate(*pair[:2], "failures", pair[2]) for pair in at_gateways),
+            runs=_total(_rate(*pair[:2], name, pair[2]) for pair in at_workers for name in ("requests", "failures")),
+            in_flight=_total(after.sums.get("in_flight") for _, after, _ in at_workers),
+            p99_ms=_p99_ms(grown),
+        )
+    return found
+
+
+def _of(model: str, before: Reading, after: Reading, seconds: float) -> tuple[Reading, Reading, float]:
+    # A model that appeared in between counts from 0; without an earlier page there is no reading.
+    empty = Reading({"in_flight": 0.0}) if before.sums else Reading()
+    return before.models.get(model, empty), after.models.get(model, Reading()), seconds
+
+
+def _total(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
+
+
+def _rate(before: Reading, after: Reading, name: str, seconds: float) -> float | None:
+    if name not in after.sums or not before.sums or seconds <= 0:
+        return None
+    grown = after.sums[name] - before.sums.get(name, 0.0)
+    return (grown if grown >= 0 else after.sums[name]) / seconds
+
+
+def _since(before: Reading, after: Reading) -> dict[float, float]:
+    """By upper bound: requests between two readings."""
+    if not before.sums:
+        return {}
+    grown = {bound: count - before.buckets.get(bound, 0.0) for bound, count in after.buckets.items()}
+    return grown if all(count >= 0 for count in grown.values()) else dict(after.buckets)
+
+
+def _p99_ms(grown: Iterable[Mapping[float, float]]) -> float | None:
+    """The p99 over several processes, which all have the same bounds."""
+    total: dict[float, float] = {}
+    for each in grown:
+        for bound, count in each.items():
+            total[bound] = total.get(bound, 0.0) + count
+    p99 = quantile(total, 0.99)
+    return None if p99 is None else p99 * 1000
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """Interpolated linearly within its bucket, as in Prometheus; the highest finite bound if it lies above."""
+    bounds = sorted(buckets)
+    total = buckets[bounds[-1]] if bounds else 0.0
+    if total <= 0:
+        return None
+    rank = share * total
+    below, count_below = 0.0, 0.0
+    for bound in bounds:
+        count = buckets[bound]
+        if count >= rank:
+            if math.isinf(bound):
+                return below
+            return below + (bound - below) * (rank - count_below) / (count - count_below)
+        below, count_below = bound, count
+    return below

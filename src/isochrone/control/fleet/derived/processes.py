@@ -1,0 +1,145 @@
+"""The processes of a fleet with their command lines, and what they need of their machines. Pure.
+
+The supervisor compares them with the running processes: a process with an equal spec keeps running, one that differs is
+restarted. So a command line must not contain settings that can change without a restart: models, versions and rules
+reach the processes through the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from isochrone.control.fleet.derived.locations import repositories_of, store_url
+from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
+from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
+from isochrone.control.fleet.settings.quantities import split_address
+from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Pool
+from isochrone.control.state.needs import Needs
+from isochrone.control.state.records import LOCAL
+from isochrone.store.etcd.address import split_password
+
+#: Stands for the address of the machine in a command line. An engine that chooses machines replaces it at the start.
+NODE_ADDRESS = "@node"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process. Equal specs need no restart."""
+
+    name: str
+    role: Literal["controller", "gateway", "worker"]
+    #: Arguments of the ``isochrone`` command.
+    arguments: tuple[str, ...]
+    #: Of a worker: its pool.
+    pool: str = ""
+    #: None: the engine has one machine.
+    needs: Needs | None = None
+
+
+def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dict[str, ProcessSpec]:
+    """Every process by name, controllers first. ``directory`` is the file's.
+
+    On machines that an engine chooses, workers listen on the address of their machine, and a gateway that listens on
+    every address registers that one.
+    """
+    lease = f"{fleet.store.lease_seconds:g}"
+    # Without the password: every user of the machine can read command lines.
+    store, _ = split_password(store_url(fleet, directory))
+    identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease)
+    hosts = tuple(word for host in fleet.control.hosts for word in ("--allow-host", host))
+    placed = engine != LOCAL
+    specs = [
+        ProcessSpec(
+            name,
+            "controller",
+            ("control", *identity, "--name", name, "--listen", listen, *hosts),
+            needs=needs_of(fleet.control, "control", fleet.control.count, index) if placed else None,
+        )
+        for index, (name, listen) in enumerate(counted_addresses(controller_names(fleet), fleet.control.listen))
+    ]
+    for group, gateway in fleet.gateways.items():
+        for index, (name, listen) in enumerate(counted_addresses(gateway_names(fleet, group), gateway.listen)):
+            metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
+            needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
+            specs += _gateways(name, listen, metrics, gateway.processes, identity, needs)
+    for pool in fleet.pools:
+        specs += _workers(fleet, pool, directory, identity, placed)
+    return {spec.name: spec for spec in specs}
+
+
+def needs_of(section: NodeNeeds, group: str, count: int, index: int, processes_per_share: int = 1) -> Needs:
+    """``count``: members of the group, each of which has one machine; ``index``: the member."""
+    needs = Needs(
+        section.cpus,
+        section.gpus if isinstance(section, Pool) else 0.0,
+        tuple(sorted(section.resources.items())) if isinstance(section, Pool) else (),
+        tuple(sorted(section.node_labels.items())),
+        section.placement,
+    )
+    # Processes that share a port must share a machine; others are placed one by one if nothing depends on the group.
+    if section.placement in ("any", "spread") and processes_per_share == 1:
+        return needs
+    return replace(needs, group=group, shares=count, share=index, processes_per_share=processes_per_share)
+
+
+def _gateways(
+    name: str, listen: str, metrics: int, count: int, identity: tuple[str, ...], needs: Needs | None
+) -> Iterator[ProcessSpec]:
+    """One process, or several that share its port. To the fleet each of them is a gateway: a strict switch requires an
+    acknowledgement from every process that admits requests."""
+    for number in range(1, count + 1):
+        own = name if count == 1 else f"{name}.{number}"
+        # Two processes cannot share a metrics port: only the first has the configured one.
+        page = metrics if number == 1 or metrics < 0 else 0
+        words = ["gateway", "--listen", listen, "--metrics-port", str(page), *identity, "--name", own]
+        words += ["--advertise", NODE_ADDRESS] if needs is not None and split_address(listen)[0] in EVERYWHERE else []
+        words += ["--reuse-port"] if count > 1 else []
+        yield ProcessSpec(own, "gateway", tuple(words), needs=needs)
+
+
+def _workers(
+    fleet: FleetSections, pool: str, directory: Path, identity: tuple[str, ...], placed: bool
+) -> Iterator[ProcessSpec]:
+    spec = fleet.pools[pool]
+    repositories = tuple(str(path) for path in repositories_of(fleet, pool, directory))
+    for index, name in enumerate(worker_names(fleet, pool)):
+        http, grpc, metrics = ports_of_worker(spec, index)
+        host = NODE_ADDRESS if placed else WORKER_HOST
+        words = ["serve", *repositories, "--host", host, "--http-port", str(http), "--grpc-port", str(grpc)]
+        words += ["--metrics-port", str(metrics), "--model-control-mode", "explicit", *identity]
+        words += ["--name", name, "--pool", pool]
+        words += _given("--tier", spec.tier) + _given("--device", spec.device)
+        words += ["--memory", str(spec.memory)] if spec.memory else []
+        words += _given("--region", spec.region)
+        needs = needs_of(spec, pool, spec.workers, index) if placed else None
+        yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool, needs)
+
+
+def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:
+    """The fixed ports on a worker's command line, as ``--http-port 8000`` or ``--http-port=8000``."""
+    flags = ("--http-port", "--grpc-port", "--metrics-port")
+    given = [*pairwise(arguments), *(word.split("=", 1) for word in arguments if "=" in word)]
+    # A value that looks like a flag (a region called --http-port) is not followed by a number.
+    ports = (int(value) for flag, value in given if flag in flags and value.isdecimal())
+    return tuple(port for port in ports if port)
+
+
+def surge_of(worker: ProcessSpec) -> ProcessSpec:
+    """A second worker for a pool of one, which serves while the first is replaced: on free ports, as POOL-surge."""
+    name = f"{worker.pool}-surge"
+    values = {"--name": name}
+    if worker.needs is None or not worker.needs.own_address:
+        values |= {"--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"}
+    words = list(worker.arguments)
+    for index, word in enumerate(words[:-1]):
+        if word in values:
+            words[index + 1] = values[word]
+    return ProcessSpec(name, "worker", tuple(words), worker.pool, worker.needs.alone if worker.needs else None)
+
+
+def _given(flag: str, value: str) -> list[str]:
+    return [flag, value] if value else []

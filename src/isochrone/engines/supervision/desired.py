@@ -1,0 +1,89 @@
+"""The processes that the fleet record asks for. Reads only what the supervisor's mirror of the store holds.
+
+A record that cannot be read, or one for another engine, changes nothing: the processes that ran before stay desired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.state.records import FleetRecord, decode
+from isochrone.control.state.view import View
+from isochrone.store.base import Entry
+
+
+def desired_processes(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
+    """The processes of a fleet record; with a view, also those of dropped pools that still serve."""
+    fleet = fleet_of(record.spec)
+    found = processes_on(record.engine, fleet, Path(record.directory))
+    if view is None or not record.kept:
+        return found
+    needed = needed_pools(record, fleet, view.epoch, view.reconciled, view.open_rollouts)
+    return {**kept_processes(record, needed), **found}
+
+
+class FleetRecordReader:
+    """``engine``: the supervisor's. ``make`` makes the processes of a record; ``notify`` gets every line for people."""
+
+    def __init__(
+        self,
+        engine: str,
+        entries: Mapping[str, Entry],
+        view: View,
+        make: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]],
+        notify: Callable[[str], None],
+    ) -> None:
+        self._engine = engine
+        self._entries = entries
+        self._view = view
+        self._keys = view.keys
+        self._make = make
+        self._notify = notify
+        self._desired: Mapping[str, ProcessSpec] = {}
+        #: Of the records that ``_desired`` was made of.
+        self._revisions: tuple[int, ...] = ()
+        #: The other engine that the fleet record names; "": it names this one.
+        self._other_engine = ""
+
+    def read(self) -> Mapping[str, ProcessSpec]:
+        """The desired processes by name, made again if a record has changed."""
+        self._refresh()
+        return self._desired
+
+    def _refresh(self) -> None:
+        entries, keys = self._entries, self._keys
+        entry = entries.get(keys.fleet)
+        revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.reconciled) if key in entries)
+        rollouts = [entries[key].revision for key in entries if key.startswith(keys.rollouts)]
+        revisions += (max(rollouts, default=0),)
+        if entry is None or revisions == self._revisions:
+            return
+        self._revisions = revisions
+        try:
+            record = decode(entry.value, FleetRecord)
+            if self._is_of_other_engine(record):
+                return
+            desired = self._make(record, self._view)
+            if any(map(self._view.is_unreadable, (keys.epoch, keys.reconciled))):
+                # It is unknown which pools are still needed: no process is stopped.
+                desired = {**self._desired, **desired}
+            self._desired = desired
+        except Exception as error:
+            # The running processes were right before.
+            self._notify(f"this release cannot read the applied fleet; all processes keep running: {error}")
+
+    def _is_of_other_engine(self, record: FleetRecord) -> bool:
+        """Its processes are not this supervisor's to run."""
+        own = self._engine
+        before, self._other_engine = self._other_engine, record.engine if record.engine != own else ""
+        if self._other_engine and self._other_engine != before:
+            self._notify(
+                f"the applied fleet is to run on the engine {record.engine}, and this supervisor has {own}: it ignores "
+                f"changes, and all processes keep running; stop it, or run 'isochrone up --engine {own}' again"
+            )
+        return bool(self._other_engine)

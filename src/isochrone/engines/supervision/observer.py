@@ -1,0 +1,115 @@
+"""Observes the processes of a fleet: probes them, and remembers what it has seen of each. Changes nothing.
+
+``observation`` and ``signs`` decide what follows from the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Mapping
+from time import monotonic
+
+from isochrone.control.rollout.committed import assigned, has_committed
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.view import View
+from isochrone.engines.base import Engine, Running
+from isochrone.engines.supervision import probes
+from isochrone.engines.supervision.observation import is_heard_of, observe
+from isochrone.engines.supervision.ports import reached_at
+from isochrone.engines.supervision.reconcile import STEADY_SECONDS, Observed
+from isochrone.engines.supervision.signs import SignsOfLife
+
+
+class Observer:
+    """Of the processes of one supervisor, by name."""
+
+    def __init__(self, engine: Engine, view: View) -> None:
+        self._engine = engine
+        self._view = view
+        #: Controller → pid that was seen to answer.
+        self._answering: dict[str, int] = {}
+        #: Worker or gateway → pid that was seen to serve the committed versions, and since when.
+        self._serving: dict[str, tuple[int, float]] = {}
+        #: Drained workers without a request in flight.
+        self._idle: set[str] = set()
+        self._signs = SignsOfLife()
+        #: Worker → its last registered host and port.
+        self._places: dict[str, tuple[str, int]] = {}
+
+    async def observe(self, drained_since: Mapping[str, float]) -> dict[str, Observed]:
+        """The observed state of every process. ``drained_since``: of the workers that the supervisor drains."""
+        await self._probe(drained_since)
+        lost = await self._find_lost()
+        running = self._engine.running()
+        now = monotonic()
+        serving = {
+            name: since for name, (pid, since) in self._serving.items() if name in running and running[name].pid == pid
+        }
+        behind = {name for name, each in running.items() if each.spec.role != "controller" and name not in serving}
+        fresh = {name for name, since in serving.items() if since and now - since < STEADY_SECONDS}
+        return observe(self._view, running, drained_since, self._idle, self._answering, behind, fresh, lost)
+
+    def forget(self, name: str) -> None:
+        """The process has ended: the next one of its name starts over."""
+        self._answering.pop(name, None)
+        self._serving.pop(name, None)
+        self._signs.forget(name)
+        self._idle.discard(name)
+
+    async def _probe(self, drained: Container[str]) -> None:
+        """Probe the processes that start or drain."""
+        running = self._engine.running()
+        # All at once: one that hangs takes the whole time of a probe, and must not delay what the others need.
+        await asyncio.gather(*(self._probe_one(name, each, name in drained) for name, each in running.items()))
+
+    async def _probe_one(self, name: str, each: Running, is_drained: bool) -> None:
+        workers = self._view.workers
+        if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
+            place = reached_at(each.spec, each.host)
+            if place is None or await probes.answers(*place):
+                self._answering[name] = each.pid
+        elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
+            await self._probe_serving(name, each)
+        elif is_drained and name in workers:
+            record = workers[name]
+            if await probes.in_flight(record.host, record.port) == 0:
+                self._idle.add(name)
+            else:
+                self._idle.discard(name)
+
+    async def _find_lost(self) -> frozenset[str]:
+        """The processes without any sign of life."""
+        self._places |= {name: (record.host, record.port) for name, record in self._view.workers.items()}
+        running = self._engine.running()
+        # All at once: each of the processes of a lost machine takes the whole time of a probe.
+        lives = await asyncio.gather(*(self._lives(name, each) for name, each in running.items()))
+        silent = []
+        for name, is_alive in zip(running, lives, strict=True):
+            if is_alive:
+                self._signs.seen(name, monotonic())
+            else:
+                silent.append(name)
+        return self._signs.lost(silent, monotonic())
+
+    async def _lives(self, name: str, each: Running) -> bool:
+        if is_heard_of(name, each, self._view):
+            return True
+        place = reached_at(each.spec, each.host) if each.spec.role == "controller" else self._places.get(name)
+        return place is not None and await probes.lives(*place)
+
+    async def _probe_serving(self, name: str, each: Running) -> None:
+        """Probe whether a registered process serves the committed versions: only then may others stop."""
+        record = self._view.gateways.get(name) if each.spec.role == "gateway" else self._view.workers.get(name)
+        if record is None:
+            return
+        epoch = self._view.epoch or EpochRecord(0)
+        if each.spec.role == "gateway":
+            models = dict(epoch.models)
+            served = await probes.serves_all(record.host, record.port, models)
+        else:
+            models = assigned(epoch, each.spec.pool)
+            served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
+        if not served:
+            return
+        # The first processes of a fleet need not wait: no requests are sent yet.
+        self._serving[name] = (each.pid, monotonic() if models else 0.0)

@@ -1,0 +1,1 @@
+"""pytest puts this folder on the path, so that tests in its rooms can import ``fleets``."""
