@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -140,6 +141,8 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    # Below 32768, where Linux begins to give ports to outgoing connections: one of these may take a port at any moment.
+    draw = random.SystemRandom()
+    while not _is_free(port := draw.randrange(10_000, 32_000)):
+        pass
+    return port

@@ -91,7 +91,7 @@ def curl(words: list[str]) -> Answer:
             assert not word.startswith("-"), f"no rule for curl {word}"
             address = word
     host, _, path = address.partition("/")
-    with closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+    with closing(http.client.HTTPConnection(host, timeout=60)) as connection:
         connection.request(method, f"/{path}", body, headers)
         response = connection.getresponse()
         return Answer(response.status, response.headers, response.read(), path, headers)

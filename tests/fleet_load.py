@@ -18,7 +18,7 @@ from bench.control.history import ERROR, OK, Answer, HistoryWriter
 from bench.control.http_transport import HttpTransport
 from bench.control.models import CHAIN, PIPELINES, SOLO
 
-_LIMIT = 60.0
+_LIMIT = 120.0
 
 
 class _Memory(HistoryWriter):

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from server_process import ServerProcess
 
-_WORKERS_SECONDS = 20.0
+_WORKERS_SECONDS = 60.0
 
 
 class GatewayProcess(ServerProcess):
@@ -76,6 +76,8 @@ def start_gateway(
         *prefix,
         str(Path(sys.executable).with_name("isochrone")),
         *("gateway", "--listen", "127.0.0.1:0", "--metrics-port", "0", "--log-json", "--seed", "1"),
+        # A check that is late on a busy machine takes no worker away; tests of silent workers choose a shorter time.
+        *("--probe-timeout", "30"),
         *(word for upstream in upstreams for word in ("--upstream", upstream_of(upstream))),
         *arguments,
     ]
@@ -84,6 +86,8 @@ def start_gateway(
     gateway = GatewayProcess(process, log_path)
     try:
         gateway.wait_ready()
+        # It waits only a second itself. Others than real workers may be meant to be unreachable.
+        gateway.wait_workers(sum(isinstance(each, ServerProcess) for each in upstreams))
         yield gateway
         if check_exit:
             status = gateway.terminate() if process.poll() is None else process.returncode

@@ -425,8 +425,20 @@ def _cached(directory: Path) -> None:
     write_config(directory, 'backend: "onnxruntime"\nresponse_cache { enable: true }\n' + textwrap.dedent(_FOUR_FLOATS))
 
 
+#: Milliseconds: a run of a slow model that shall last until a test releases it.
+HELD = 100_000
+
+
+def release_file(repository: Path, model: str = "slow") -> Path:
+    """The file that ends one held run of a slow model in a repository."""
+    return repository.parent / f"release_{model}"
+
+
 def _slow(rules: str, least: int = 1) -> Writer:
-    """Sleeps MILLISECONDS (INT32 [1]), ``least`` at least, and gives them back as SLEPT; one request at a time."""
+    """Sleeps MILLISECONDS (INT32 [1]), ``least`` at least, and gives them back as SLEPT; one request at a time.
+
+    A run of ``HELD`` or more also ends when it finds the file ``release_file`` names, and removes it.
+    """
 
     def write(directory: Path) -> None:
         write_config(
@@ -446,10 +458,25 @@ def _slow(rules: str, least: int = 1) -> Writer:
 
 
             class Model:
+                def load(self, context):
+                    self.release = context.directory.parents[2] / f"release_{{context.model_name}}"
+
                 def infer(self, inputs):
-                    if milliseconds := max({least}, int(inputs["MILLISECONDS"].max())):
+                    milliseconds = max({least}, int(inputs["MILLISECONDS"].max()))
+                    if milliseconds >= {HELD}:
+                        self.hold(time.monotonic() + milliseconds / 1000)
+                    elif milliseconds:
                         time.sleep(milliseconds / 1000)
                     return {{"SLEPT": inputs["MILLISECONDS"]}}
+
+                def hold(self, ends):
+                    while time.monotonic() < ends:
+                        try:
+                            self.release.unlink()
+                        except FileNotFoundError:
+                            time.sleep(0.002)
+                        else:
+                            return
             """,
         )
 

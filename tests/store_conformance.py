@@ -18,14 +18,14 @@ from isochrone.store.base import Changes, Compare, Delete, LeaseEnded, Put, Stor
 from isochrone.store.mirror import Mirror
 
 #: A loaded machine is slow, not wrong.
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 45
 
 
 @dataclass(frozen=True)
 class Place:
     open: Callable[[], Store]
     prefix: str
-    #: The shortest lease it grants.
+    #: Of the leases that shall be kept or end: longer than a busy machine stalls.
     lease_seconds: float
 
 

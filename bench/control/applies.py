@@ -24,11 +24,12 @@ import yaml
 from bench.control.control_api import Refused
 from bench.control.fault_report import reasons
 from bench.control.file_mutations import CORRUPT, FAILING, SPARE, Document, Mutated, Mutations, Places
-from bench.control.fleet_run import Shape, SupervisedFleet, ports_in_a_row
+from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.history import OK, Answer
 from bench.control.load import Load, Stream
 from bench.control.models import MODELS, SOLO, Service, write_corrupt_version, write_failing_version, write_repository
 from bench.gateway.bystanders import warning
+from bench.ports import ports_in_a_row
 from bench.worker.machine import RESULTS, describe
 from bench.worker.peers.process import scratch
 from isochrone.control.fleet.derived.processes import processes

@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 
 from bench.control.running_fleet import ETCD, Part
-from bench.worker.peers.process import HOST, PEERS, PeerUnavailable, free_ports
+from bench.ports import free_ports
+from bench.worker.peers.process import HOST, PEERS, PeerUnavailable
 
 #: Short, so that a run with hundreds of faults is not mostly waiting for elections; etcd's defaults are 100 and 1000.
 _HEARTBEAT_MS, _ELECTION_MS = 50, 500

@@ -7,8 +7,6 @@ address. Must never leave a process behind: the supervisor gets SIGTERM, then wh
 from __future__ import annotations
 
 import itertools
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +21,7 @@ import yaml
 from bench.control.etcd_cluster import EtcdCluster
 from bench.control.models import MODELS, PIPELINES
 from bench.control.running_fleet import CONTROLLER, ETCD, GATEWAY, WORKER, Part, RunningFleet
+from bench.ports import ports_in_a_row
 from bench.worker.peers.process import HOST
 
 _STOP_SECONDS = 40.0
@@ -44,17 +43,6 @@ class Shape:
     #: Further pools, by name, each as fleet.yaml has it.
     pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = "1"
-
-
-def ports_in_a_row(count: int) -> int:
-    """The first of so many free ports that follow each other."""
-    # Below those that Linux gives to outgoing connections (32768 on): one of these may take a port at any moment.
-    draw = random.SystemRandom()
-    for _ in range(100):
-        first = draw.randrange(10_000, 32_000)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise RuntimeError(f"no {count} free ports in a row")
 
 
 def fleet_yaml(shape: Shape, repository: Path | str, ports: Mapping[str, int]) -> str:
@@ -140,7 +128,7 @@ class SupervisedFleet(RunningFleet):
         process.kill()
         process.wait()
 
-    def wait_serving(self, timeout_seconds: float = 60.0) -> None:
+    def wait_serving(self, timeout_seconds: float = 120.0) -> None:
         process = self._process
         ends = time.monotonic() + timeout_seconds
         while process is not None and not self.responds(self.of(CONTROLLER)[0].name):
@@ -199,15 +187,6 @@ def _parts(shape: Shape, ports: Mapping[str, int]) -> list[Part]:
         *(Part(name, GATEWAY, f"{HOST}:{ports[GATEWAY] + index}") for index, name in enumerate(gateways)),
         *(Part(f"cpu-{index + 1}", WORKER, f"{HOST}:{ports[WORKER] + 3 * index}") for index in range(shape.workers)),
     ]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as candidate:
-        try:
-            candidate.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def _is_running(process: psutil.Process) -> bool:

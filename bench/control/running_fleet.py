@@ -90,7 +90,7 @@ class RunningFleet(ABC):
         except httpx.TransportError:
             return False
 
-    def wait_serving(self, timeout_seconds: float = 60.0) -> None:
+    def wait_serving(self, timeout_seconds: float = 120.0) -> None:
         """Until every model is committed and every gateway serves it."""
         ends = time.monotonic() + timeout_seconds
         while not self._serves():

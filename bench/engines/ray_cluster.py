@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from bench.control.machines import Network
-from bench.worker.peers.process import REPOSITORY_ROOT, free_ports
+from bench.ports import free_ports
+from bench.worker.peers.process import REPOSITORY_ROOT
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0

@@ -18,9 +18,10 @@ import psutil
 import yaml
 
 from bench.control.etcd_cluster import EtcdCluster
-from bench.control.fleet_run import Shape, fleet_yaml, ports_in_a_row
+from bench.control.fleet_run import Shape, fleet_yaml
 from bench.control.running_fleet import CONTROLLER, GATEWAY, PROBES, WORKER, Part, RunningFleet
 from bench.engines.ray_cluster import RayNodes
+from bench.ports import ports_in_a_row
 
 _STOP_SECONDS = 60.0
 #: The label of the first node.

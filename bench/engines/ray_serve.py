@@ -26,9 +26,10 @@ import httpx
 import yaml
 
 from bench.engines.ray_cluster import RayNodes, loopback_places
+from bench.ports import free_ports
 from bench.worker.load import LoadFailed, duration_us, first_group, run_tool
 from bench.worker.machine import RESULTS, describe
-from bench.worker.peers.process import PEERS, PeerUnavailable, free_ports, scratch
+from bench.worker.peers.process import PEERS, PeerUnavailable, scratch
 
 MODES: Mapping[str, Mapping[str, str]] = {
     "default": {},

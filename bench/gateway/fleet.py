@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gateway.proxies.upstream import Upstream
+from bench.ports import free_ports
 from bench.worker.models import IDENTITY_WIDTH, instance_group, tensors
 from bench.worker.peers import Peer
-from bench.worker.peers.process import HOST, answers, free_ports, installed_version, running, scratch
+from bench.worker.peers.process import HOST, answers, installed_version, running, scratch
 
 MODEL = "sleeper"
 

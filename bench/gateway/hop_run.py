@@ -15,10 +15,11 @@ from bench.gateway.bystanders import machine_cpu_seconds
 from bench.gateway.hop_cells import DIRECT, HopCell, Results, Sample
 from bench.gateway.placement import Placement, move, stay
 from bench.gateway.proxies.upstream import Upstream
+from bench.ports import free_ports
 from bench.worker.load import Figure, LoadFailed, grpc_load, grpc_one_at_a_time, grpc_rate, http_load
 from bench.worker.models import IDENTITY_MODELS
 from bench.worker.peers import Peer, PeerUnavailable
-from bench.worker.peers.process import HOST, REPOSITORY_ROOT, answers, free_ports, running, scratch
+from bench.worker.peers.process import HOST, REPOSITORY_ROOT, answers, running, scratch
 from bench.worker.verification import WrongAnswer, verify
 
 Say = Callable[[str], None]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.gateway.proxies import isochrone_gateway
 from bench.gateway.proxies.upstream import Upstream
+from bench.ports import free_ports
 from bench.realistic.models import COSTS, models, write_repository
 from bench.worker.peers import Peer
 from bench.worker.peers.process import (
@@ -21,7 +22,6 @@ from bench.worker.peers.process import (
     SERVERS,
     answers,
     environment_python,
-    free_ports,
     installed_version,
     running,
     scratch,

@@ -23,9 +23,10 @@ from typing import NamedTuple
 import httpx
 import psutil
 
+from bench.ports import free_ports
 from bench.wire.large_calls import Calls, run_together
 from bench.wire.large_models import write_models
-from bench.worker.peers.process import HOST, answers, free_ports, running, scratch
+from bench.worker.peers.process import HOST, answers, running, scratch
 
 MB = 1_000_000
 #: (bytes, in flight).

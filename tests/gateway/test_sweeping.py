@@ -50,7 +50,7 @@ def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
             due: Any = Due()
             gateway.machine.open[due] = None
             gateway.wake()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 await due.looked.wait()
             gateway.machine.open.pop(due)
         sweeping.cancel()

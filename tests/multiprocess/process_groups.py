@@ -25,7 +25,7 @@ MANY = 24
 ONE = np.array([1], np.int32)
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
     ends = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < ends, f"waited {seconds} s in vain"
@@ -123,7 +123,7 @@ def infer_over_many_connections(server: ServerProcess, model: str, kind: str = "
 
 def metrics_text(server: ServerProcess, accept: str = "") -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{server.metrics_port}/metrics", headers={"accept": accept})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text: str = answer.read().decode()
     return text
 

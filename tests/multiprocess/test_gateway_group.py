@@ -45,6 +45,9 @@ def both(
         server_factory(models, "--model-control-mode", "explicit", "--load-model", "identity_int32") as worker,
         gateway_factory([worker], "--processes", str(COUNT), check_exit=False) as gateway,
     ):
+        # A process is ready a moment before it says so.
+        wait_for(lambda: len(serving(gateway)) == COUNT)
+        gateway.wait_workers(COUNT)
         yield Both(gateway, worker)
         assert gateway.terminate() == 0
 
@@ -89,18 +92,19 @@ def _restarts(gateway: GatewayProcess) -> float:
         return -1
 
 
-def test_it_is_not_ready_without_workers(gateway_factory: StartGateway, free_port: int) -> None:
+def test_it_is_not_ready_without_workers(gateway_factory: StartGateway, silent_port: int) -> None:
     arguments = ("--processes", "2")
-    with gateway_factory([f"127.0.0.1:{free_port}"], *arguments, check_exit=False) as gateway:
+    with gateway_factory([f"127.0.0.1:{silent_port}"], *arguments, check_exit=False) as gateway:
         assert not is_ready(gateway)
         assert gateway.terminate() == 0
 
 
 @pytest.fixture
-def free_port() -> int:
-    """A port that nobody listens on: of a socket that was bound and closed."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def silent_port() -> Iterator[int]:
+    """A port that nobody listens on: of a socket that is only bound, so that no other process gets it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 def test_a_port_in_use(both: Both) -> None:

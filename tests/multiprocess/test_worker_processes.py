@@ -80,6 +80,8 @@ def server(repository: Path, server_factory: StartServer) -> Iterator[ServerProc
         *("--processes", str(COUNT), "--allow-shared-memory", "--trace-config", f"triton,file={os.devnull}"),
         *("--model-control-mode", "explicit", "--load-model", "identity_int32", "--load-model", "add_sub"),
     ) as server:
+        # A process is ready a moment before it says so.
+        wait_for(lambda: len(serving(server)) == COUNT)
         yield server
 
 

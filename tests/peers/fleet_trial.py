@@ -22,7 +22,7 @@ from bench.control.rollout_log import Asked, RolloutLog
 from bench.control.running_fleet import CONTROLLER, RunningFleet
 
 #: Of waits for what has to come about: two loaded cores.
-SECONDS = 60.0
+SECONDS = 120.0
 LOAD = (Stream("clients", rate=80.0),)
 
 

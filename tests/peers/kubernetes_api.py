@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
-from bench.worker.peers.process import HOST, PEERS, PeerUnavailable, free_ports
+from bench.ports import free_ports
+from bench.worker.peers.process import HOST, PEERS, PeerUnavailable
 
 BINARY = PEERS / "kubernetes" / "kube-apiserver"
 _READY_SECONDS = 60.0
@@ -118,7 +119,7 @@ class ApiServer:
         """Of the tests themselves, with all rights."""
         context = ssl.create_default_context(cafile=str(self._certificate))
         headers = {"Authorization": f"Bearer {_TOKEN}"}
-        return httpx.Client(base_url=f"https://{HOST}:{self._port}", headers=headers, verify=context, timeout=30)
+        return httpx.Client(base_url=f"https://{HOST}:{self._port}", headers=headers, verify=context, timeout=60)
 
     @property
     def _certificate(self) -> Path:

@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
+from bench.ports import free_ports
 from bench.worker.peers import triton
-from bench.worker.peers.process import environment_python, free_ports, scratch
+from bench.worker.peers.process import environment_python, scratch
 from server_process import StartServer
 
 pytestmark = pytest.mark.peers
 
 #: Long beside what a server needs to queue some requests; short enough to wait for.
-DELAY_MS = 800
+DELAY_MS = 1600
 
 _CONFIG = """
 backend: "python"
@@ -96,7 +97,7 @@ class Server:
     def pending(self, model: str) -> int:
         import urllib.request
 
-        with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=60) as page:
             for line in page.read().decode().splitlines():
                 if line.startswith("nv_inference_pending_request_count") and f'model="{model}"' in line:
                     return int(float(line.split()[-1]))
@@ -113,7 +114,7 @@ class Server:
         return len(self._answers)
 
     def until(self, reached: Callable[[], bool]) -> None:
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 60
         while not reached():
             assert time.monotonic() < ends, f"{self.name}: not reached"
             time.sleep(0.005)

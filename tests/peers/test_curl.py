@@ -94,7 +94,7 @@ def test_many_transfers_on_one_connection(tls_worker: ServerProcess, certificate
     """Over TLS: curl before 8.0 cannot use a connection of --http2-prior-knowledge twice."""
     url = f"https://{tls_worker.http_url}/v2/health/live"
     command = ["curl", "-sS", flag, "--cacert", str(certificate[0]), "-w", "%{http_code}:%{num_connects} ", *[url] * 20]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=30)
+    done = subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert done.stdout.decode().split() == ["200:1", *["200:0"] * 19]
 
 

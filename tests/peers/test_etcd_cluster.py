@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 async def put_in_the_end(store: Store, key: str, value: bytes) -> int:
     """Tries until it is known to be written, as a caller does: a failed try may have happened."""
-    for _ in range(60):
+    for _ in range(300):
         try:
             found = await store.get(key)
             if found is not None and found.value == value:
@@ -109,7 +109,7 @@ def test_without_a_majority_nothing_is_written_and_the_mirror_keeps_what_it_has(
 
 async def _says_it_has_no_leader(url: str) -> None:
     """The header that asks for a leader goes through etcd's JSON gateway: it is refused at once, not left waiting."""
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         answer = await client.post(
             f"{url}/v3/kv/range", json={"key": "AA=="}, headers={"Grpc-Metadata-hasleader": "true"}
         )

@@ -24,7 +24,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def place(etcd: EtcdCluster) -> Place:
-    return Place(lambda: open_store(etcd.url), f"/isochrone/test-{next(_numbers)}/", lease_seconds=2)
+    return Place(lambda: open_store(etcd.url), f"/isochrone/test-{next(_numbers)}/", lease_seconds=5)
 
 
 class TestEtcdStore(StoreConformance):

@@ -185,11 +185,11 @@ def test_a_stream(fleet: Fleet) -> None:
         sent = triton_grpc.InferInput("IN", [20], "INT32")
         sent.set_data_from_numpy(np.arange(20, dtype=np.int32))
         client.async_stream_infer("repeat", [sent])
-        assert [int(answers.get(timeout=20).as_numpy("OUT")[0]) for _ in range(20)] == list(range(20))
+        assert [int(answers.get(timeout=60).as_numpy("OUT")[0]) for _ in range(20)] == list(range(20))
         unknown = triton_grpc.InferInput("IN", [1], "INT32")
         unknown.set_data_from_numpy(np.ones(1, np.int32))
         client.async_stream_infer("nope", [unknown])
-        assert "nope" in answers.get(timeout=20).message()
+        assert "nope" in answers.get(timeout=60).message()
         client.stop_stream()
 
 
@@ -237,5 +237,5 @@ def test_one_of_the_two_is_killed_under_load(fleet: Fleet) -> None:
     finally:
         over.set()
         for load in loads:
-            load.join(30)
+            load.join(60)
     assert not any(load.failures for load in loads)

@@ -73,7 +73,7 @@ def http(address: str, method: str, path: str, headers: dict[str, str]) -> tuple
         body = json.dumps(given if "infer" in path else {}).encode()
     request = urllib.request.Request(f"http://{address}{path}", body, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, None
     except urllib.error.HTTPError as error:
         with error:
@@ -102,12 +102,12 @@ def calls(address: str, metadata: Any) -> Iterator[tuple[str, Any, Any]]:
             ("Check", health.Check, health_pb2.HealthCheckRequest()),
         ):
             try:
-                call(request, metadata=metadata, timeout=20)
+                call(request, metadata=metadata, timeout=60)
                 yield name, None, ""
             except grpc.RpcError as error:
                 yield name, error.code(), error.details()
         try:
-            list(stub.ModelStreamInfer(iter([inference]), metadata=metadata, timeout=20))
+            list(stub.ModelStreamInfer(iter([inference]), metadata=metadata, timeout=60))
             yield "ModelStreamInfer", None, ""
         except grpc.RpcError as error:
             yield "ModelStreamInfer", error.code(), error.details()

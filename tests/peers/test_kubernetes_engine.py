@@ -66,7 +66,7 @@ class Fleet:
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 100))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(scenario(), 200))  # type: ignore[arg-type]
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 from worker_models import TRITON_MODELS, write_for_triton, write_for_worker
 
+from bench.ports import free_ports
 from bench.worker.peers import triton
-from bench.worker.peers.process import environment_python, free_ports, scratch
+from bench.worker.peers.process import environment_python, scratch
 from server_process import StartServer
 
 pytestmark = pytest.mark.peers
@@ -42,12 +43,12 @@ def pages(
         body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
         for address in (f"http://{worker.http_url}", peer.http_url):
             for _ in range(3):
-                urllib.request.urlopen(f"{address}/v2/models/identity/infer", body, timeout=20).close()
+                urllib.request.urlopen(f"{address}/v2/models/identity/infer", body, timeout=60).close()
         yield page(f"127.0.0.1:{worker.metrics_port}"), page(f"127.0.0.1:{port}")
 
 
 def page(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

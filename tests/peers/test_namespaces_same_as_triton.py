@@ -64,7 +64,7 @@ def addresses(server_factory: StartServer, tmp_path_factory: pytest.TempPathFact
 def infer(address: str, model: str) -> tuple[int, Any]:
     body = json.dumps({"inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [3.0]}]}).encode()
     try:
-        with urllib.request.urlopen(f"http://{address}/v2/models/{model}/infer", body, timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{address}/v2/models/{model}/infer", body, timeout=60) as answer:
             return answer.status, json.load(answer)["outputs"][0]["data"]
     except urllib.error.HTTPError as error:
         with error:
@@ -84,7 +84,7 @@ def test_the_plain_name_is_ambiguous_everywhere(addresses: list[str]) -> None:
         statuses = set()
         for address in addresses:
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(f"http://{address}{path}", timeout=20)
+                urllib.request.urlopen(f"http://{address}{path}", timeout=60)
             with refused.value as error:
                 statuses.add((error.code, json.load(error)["error"]))
         assert len(statuses) == 1, statuses

@@ -73,7 +73,7 @@ class Pod:
             return False
         with (
             contextlib.suppress(OSError),
-            contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[asked["port"]], timeout=5)) as connection,
+            contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[asked["port"]], timeout=30)) as connection,
         ):
             connection.request("GET", asked["path"])
             return 200 <= connection.getresponse().status < 400

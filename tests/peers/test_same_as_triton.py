@@ -50,7 +50,7 @@ def http(address: str, method: str, path: str, body: bytes | None = None, **head
     """Status and JSON of an answer."""
     request = urllib.request.Request(f"http://{address}{path}", body, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             status, text = answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -278,7 +278,7 @@ def test_grpc_answers_alike(pair: Pair, case: str) -> None:
         with grpc.insecure_channel(address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             try:
-                answers.append(stub.ModelInfer(GRPC_TABLE[case], timeout=20))
+                answers.append(stub.ModelInfer(GRPC_TABLE[case], timeout=60))
                 codes.append(grpc.StatusCode.OK)
             except grpc.RpcError as error:
                 codes.append(error.code())
@@ -291,7 +291,7 @@ def test_a_raw_tensor_too_many_is_refused_where_triton_drops_it(pair: Pair) -> N
     with grpc.insecure_channel(pair.grpc[0]) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError, match="expected 1 entries") as refused:
-            stub.ModelInfer(with_raw(b"\0" * 8, b"\0" * 8), timeout=20)
+            stub.ModelInfer(with_raw(b"\0" * 8, b"\0" * 8), timeout=60)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -55,8 +55,7 @@ def fleet(sample_repository: Path, server_factory: StartServer, gateway_factory:
     with (
         server_factory(sample_repository) as one,
         server_factory(sample_repository) as other,
-        # A check that is late on a busy machine is no reason to take a worker away from these tests.
-        gateway_factory([one, other], "--probe-timeout", "10") as gateway,
+        gateway_factory([one, other]) as gateway,
     ):
         gateway.wait_workers(2)
         yield Fleet(gateway, (one, other))

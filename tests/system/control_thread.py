@@ -23,7 +23,7 @@ from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
 
 KEYS = Keys("plant")
-_LIMIT = 30.0
+_LIMIT = 60.0
 _Result = TypeVar("_Result")
 
 

@@ -103,12 +103,12 @@ def serving(handle: Callable[[socket.socket, threading.Event], None]) -> Iterato
         over.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        acceptor.join(10)
+        acceptor.join(60)
         for sock in open_sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

@@ -23,7 +23,7 @@ from bench.control.models import Service, write_repository
 from bench.control.running_fleet import CONTROLLER, RunningFleet
 from isochrone.cli.main import app
 
-LIMIT = 60.0
+LIMIT = 120.0
 _Found = TypeVar("_Found")
 
 

@@ -23,7 +23,7 @@ from isochrone.cli.main import app
 from isochrone.control.api.serving import serve_api
 from isochrone.errors import Unavailable
 
-_LIMIT = 30.0
+_LIMIT = 60.0
 
 
 class ControlProcess:
@@ -33,7 +33,7 @@ class ControlProcess:
         self.log = directory / f"{name}.log"
         command = [
             *(str(Path(sys.executable).with_name("isochrone")), "control", "--store", f"sqlite:{directory}/fleet.db"),
-            *("--fleet", "plant", "--name", name, "--listen", "127.0.0.1:0", "--lease-seconds", "1", "--log-json"),
+            *("--fleet", "plant", "--name", name, "--listen", "127.0.0.1:0", "--lease-seconds", "5", "--log-json"),
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)

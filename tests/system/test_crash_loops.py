@@ -14,9 +14,10 @@ import pytest
 import yaml
 from gateway_load import Load
 from stock_clients import StockClient
-from up_process import free_port, isochrone, start_up
+from up_process import isochrone, start_up
 from watching import wait_for
 
+from bench.ports import free_ports
 from gateway_process import GatewayProcess
 from sample_models import write_config, write_models, write_python
 
@@ -59,7 +60,7 @@ _ISOLATED = 'parameters { key: "isolation" value: { string_value: "process" } }\
 
 class _Fleet:
     def __init__(self, directory: Path) -> None:
-        self.api, self.port = free_port(), free_port()
+        self.api, self.port = free_ports(2)
         repository = write_models(directory / "models", "identity_int32")
         for name, more in (("inside", ""), ("isolated", _ISOLATED)):
             write_config(repository / name, _CONFIG + more)

@@ -33,7 +33,7 @@ def sightings(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_demo_shows_a_fleet_that_changes_under_load_and_ends_well() -> None:
-    result = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False)
+    result = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False)
     shown = result.stdout
     assert result.returncode == 0, shown + result.stderr
     assert result.stderr == ""
@@ -67,7 +67,7 @@ def test_the_demo_told_to_end_leaves_nothing(tmp_path: Path, words: str, number:
     with subprocess.Popen(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         started = _when(process, words)
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=100)
         assert process.returncode == status
     assert not [child for child in started if child.is_running()]
     assert not list(tmp_path.iterdir())

@@ -195,7 +195,7 @@ def test_every_documented_model_answers(server: ServerProcess) -> None:
 
 
 def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
@@ -208,7 +208,7 @@ def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
 
 def test_the_gateways_page_names_real_metrics(gateway: GatewayProcess) -> None:
     shell(f"isochrone infer detector --url http://{gateway.http_url}")
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.metrics_port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.metrics_port, timeout=60)) as connection:
         connection.request("GET", "/metrics")
         shown = set(re.findall(r"^(isochrone_gateway_\w+)", connection.getresponse().read().decode(), re.MULTILINE))
     named = set(re.findall(r"`(isochrone_gateway_[a-z_]+)`", (ROOT / "docs" / "gateway.md").read_text()))

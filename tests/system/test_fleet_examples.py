@@ -19,9 +19,10 @@ from typing import Any, Self
 
 import pytest
 from typer.testing import CliRunner
-from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, free_port, start_up
+from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, start_up
 
 from bench.engines.ray_cluster import RayNodes, loopback_places
+from bench.ports import ports_in_a_row
 from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
 from isochrone.cli.main import app
 
@@ -99,7 +100,7 @@ class PageFleet:
         self.stop()
         self._ups += 1
         directory = self._directory / str(self._ups)
-        self._port = free_port()
+        self._port = ports_in_a_row(1)
         self._file = bundled_fleet(directory, workers=1, control_port=self._port)
         options = [str(self._file)] if words else ["--state", str(directory)]
         if "ray" in words:
@@ -133,7 +134,7 @@ class PageFleet:
 
     def _init(self) -> None:
         """Write a file for the bundled models; the fleet itself has other ports."""
-        self._file = bundled_fleet(self._directory / "init", workers=1, control_port=free_port())
+        self._file = bundled_fleet(self._directory / "init", workers=1, control_port=ports_in_a_row(1))
         self._file.unlink()
         self._ask("init", str(self._file.parent))
 

@@ -13,8 +13,9 @@ import pytest
 from real_fleets import LIMIT, ask, command, requests_had, served_by, small_fleet, until
 
 from bench.control.checker import Commit
-from bench.control.fleet_run import Shape, SupervisedFleet, ports_in_a_row
+from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS, copy_with_another_config
+from bench.ports import ports_in_a_row
 from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
@@ -29,7 +30,7 @@ class LateWorker:
         words = ["serve", str(repository), "--host", "127.0.0.1", "--http-port", str(first)]
         words += ["--grpc-port", str(first + 1), "--metrics-port", str(first + 2), "--model-control-mode", "explicit"]
         words += ["--store", f"sqlite:{fleet.file.parent}/fleet.db", "--fleet", "proof", "--name", name]
-        words += ["--pool", "cpu", "--lease-seconds", "1"]
+        words += ["--pool", "cpu", "--lease-seconds", "5"]
         with (fleet.file.parent / f"{name}.log").open("wb") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "isochrone", *words], stdout=log, stderr=log)
 
@@ -52,7 +53,7 @@ def _late(fleet: SupervisedFleet, repository: Path, name: str) -> Iterator[LateW
 
 
 def test_only_the_committed_digest_is_routable(tmp_path: Path) -> None:
-    shape = Shape(workers=1, gateways=1, controllers=1, lease_seconds=1.0)
+    shape = Shape(workers=1, gateways=1, controllers=1, lease_seconds=5.0)
     with small_fleet(tmp_path, shape, versions=2) as fleet:
         gateway = fleet.gateways[0]
         other = copy_with_another_config(tmp_path / "models", tmp_path / "other", "solo", instances=3)

@@ -70,7 +70,7 @@ def _refused(fleet: SupervisedFleet, model: str) -> str:
 
 
 def test_a_lost_store_is_told_and_requests_go_on(tmp_path: Path) -> None:
-    shape = Shape(workers=2, gateways=1, controllers=1, lease_seconds=1.0)
+    shape = Shape(workers=2, gateways=1, controllers=1, lease_seconds=2.0)
     with small_fleet(tmp_path, shape) as fleet:
         commits = [Commit(1, dict.fromkeys(MODELS, "1"))]
         before = pids(fleet)
@@ -85,7 +85,7 @@ def test_a_lost_store_is_told_and_requests_go_on(tmp_path: Path) -> None:
                     assert words in _refused(fleet, "solo")
                     assert command(fleet, "rollout", "start", "solo=3").status == 1
                     # Longer than any lease: nobody is dropped for what the store cannot say.
-                    ends = time.monotonic() + 3
+                    ends = time.monotonic() + 5
                     while time.monotonic() < ends:
                         load.wait_answers()
                 until(lambda: _store(fleet)["connected"] and fleet.api.status()["leader"], "the store to be back")
@@ -97,6 +97,9 @@ def test_a_lost_store_is_told_and_requests_go_on(tmp_path: Path) -> None:
         assert not load.failed, load.failed[:5]
         load.check(commits)
         assert pids(fleet) == before
-        status = fleet.api.status()
-        assert len(status["workers"]) == 2
-        assert all(gateway["registered"] for gateway in status["gateways"])
+
+        def all_are_there() -> bool:
+            status = fleet.api.status()
+            return len(status["workers"]) == 2 and all(gateway["registered"] for gateway in status["gateways"])
+
+        until(all_are_there, "all to be registered")

@@ -6,10 +6,8 @@ What a newcomer is told on the terminal, and a supervisor that is killed, are in
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import tritonclient.http
 from real_fleets import LIMIT, until
 from typer.testing import CliRunner
 
+from bench.ports import free_ports
 from isochrone.cli.main import app
 from isochrone.control.fleet.bundled.writing import write_bundled
 
@@ -32,7 +31,7 @@ class BundledFleet:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.api, self.gateway = (f"127.0.0.1:{port}" for port in _free_ports(2))
+        self.api, self.gateway = (f"127.0.0.1:{port}" for port in free_ports(2))
         self.file = write_bundled(directory)
         text = self.file.read_text()
         for old, new in (
@@ -102,20 +101,6 @@ def _given(module: Any, told: Any) -> Any:
     given = module.InferInput(name, sizes, datatype)
     given.set_data_from_numpy(np.zeros(sizes, kinds[datatype]))
     return given
-
-
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    port = 10_000 + time.time_ns() // 1000 % 20_000
-    while len(found) < count:
-        port += 1
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-    return found
 
 
 def test_the_bundled_fleet_from_its_start_to_its_second_life(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hostile_client import ECHO_BYTES, ask
+from hostile_client import ECHO_BYTES, ask, connected, message
 from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+from watching import wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
 
@@ -61,6 +62,7 @@ def listening(gateway_factory: StartGateway) -> Iterator[tuple[GatewayProcess, L
         grpc_upstream(worker.take_grpc) as grpc_port,
         gateway_factory([f"127.0.0.1:{port},grpc={grpc_port}"]) as gateway,
     ):
+        gateway.wait_workers(1)
         yield gateway, worker
 
 
@@ -78,24 +80,24 @@ class TestPassedOn:
         path = "/v2/models/echo/infer"
         assert ask(gateway.http_port, "POST", path, ECHO_BYTES).status == 200
         assert worker.http[-1] is None
-        assert ask(gateway.http_port, "POST", path, ECHO_BYTES, {"x-request-timeout-ms": "8000"}).status == 200
-        assert 4 < (worker.http[-1] or 0) <= 8
-        parameter = ECHO_BYTES[:-1] + b', "parameters": {"timeout": 6000000}}'
+        assert ask(gateway.http_port, "POST", path, ECHO_BYTES, {"x-request-timeout-ms": "60000"}).status == 200
+        assert 30 < (worker.http[-1] or 0) <= 60
+        parameter = ECHO_BYTES[:-1] + b', "parameters": {"timeout": 50000000}}'
         assert ask(gateway.http_port, "POST", path, parameter).status == 200
-        assert 3 < (worker.http[-1] or 0) <= 6
+        assert 25 < (worker.http[-1] or 0) <= 50
         # The earlier of the two.
-        assert ask(gateway.http_port, "POST", path, parameter, {"x-request-timeout-ms": "9000"}).status == 200
-        assert 3 < (worker.http[-1] or 0) <= 6
+        assert ask(gateway.http_port, "POST", path, parameter, {"x-request-timeout-ms": "90000"}).status == 200
+        assert 25 < (worker.http[-1] or 0) <= 50
 
     def test_grpc(self, listening: tuple[GatewayProcess, Listening]) -> None:
         gateway, worker = listening
         infer(gateway, None)
         assert worker.grpc[-1] is None
-        infer(gateway, 8)
-        # The stock client itself rounds up what it sends, by up to a hundredth of a second here.
-        assert 4 < (worker.grpc[-1] or 0) <= 8.02
-        infer(gateway, 8, parameter=6_000_000)
-        assert 3 < (worker.grpc[-1] or 0) <= 6
+        infer(gateway, 60)
+        # The stock client itself rounds up what it sends, by up to a hundredth here.
+        assert 30 < (worker.grpc[-1] or 0) <= 60.6
+        infer(gateway, 60, parameter=50_000_000)
+        assert 25 < (worker.grpc[-1] or 0) <= 50
 
     def test_shrunk_by_the_time_spent(self, gateway_factory: StartGateway) -> None:
         """One worker refuses after a while; the next is given what is left."""
@@ -115,7 +117,7 @@ class TestPassedOn:
             gateway_factory([f"127.0.0.1:{one}", f"127.0.0.1:{other}"]) as gateway,
         ):
             gateway.wait_workers(2)
-            headers = {"x-request-timeout-ms": "8000"}
+            headers = {"x-request-timeout-ms": "60000"}
             assert ask(gateway.http_port, "POST", "/v2/models/echo/infer", ECHO_BYTES, headers).status == 200
         assert given[1] <= given[0] - 300
 
@@ -125,8 +127,8 @@ class TestPassedOn:
         body = ECHO_BYTES[:-1] + b', "parameters": {"timeout": %d}}' % parameter
         assert ask(gateway.http_port, "POST", "/v2/models/echo/infer", body).status == 200
         assert worker.http[-1] is None
-        infer(gateway, 8, parameter=parameter)
-        assert (worker.grpc[-1] or 0) <= 8
+        infer(gateway, 60, parameter=parameter)
+        assert (worker.grpc[-1] or 0) <= 60.6
 
     @pytest.mark.parametrize("value", ["soon", "-5", "1e99", ""])
     def test_a_header_that_is_no_time(self, fleet: Fleet, value: str) -> None:
@@ -147,26 +149,25 @@ class TestKept:
 
     def test_http_and_the_worker_is_told(self, silent: tuple[GatewayProcess, Listening]) -> None:
         gateway, worker = silent
-        answer = ask(gateway.http_port, "POST", "/v2/models/echo/infer", ECHO_BYTES, {"x-request-timeout-ms": "60"})
+        answer = ask(gateway.http_port, "POST", "/v2/models/echo/infer", ECHO_BYTES, {"x-request-timeout-ms": "4000"})
         assert answer.status == 504
         assert "Request timeout expired" in answer.error
-        assert worker.given_up.acquire(timeout=10)
+        assert worker.given_up.acquire(timeout=60)
 
     def test_grpc(self, silent: tuple[GatewayProcess, Listening]) -> None:
         gateway, _ = silent
-        began = time.monotonic()
         with pytest.raises(grpc.RpcError) as caught:
-            infer(gateway, 20, parameter=60_000)
+            infer(gateway, 60, parameter=60_000)
         assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        assert time.monotonic() - began < 20, "the gateway's own word, not the client's"
-        assert "Request timeout expired" in caught.value.details()
+        assert "Request timeout expired" in caught.value.details(), "the gateway's own word, not the client's"
 
     def test_a_caller_that_goes_away_is_passed_on(self, silent: tuple[GatewayProcess, Listening]) -> None:
         gateway, worker = silent
-        client = StockClient("http", gateway, network_timeout=0.2)
-        with closing(client), pytest.raises(Exception, match="timed out"):
-            client.call("infer", "echo", [client.input("x", np.ones(2, np.float32))])
-        assert worker.given_up.acquire(timeout=10)
+        arrived = len(worker.http)
+        with connected(gateway.http_port) as connection:
+            connection.sendall(message("POST", "/v2/models/echo/infer", ECHO_BYTES))
+            wait_for(lambda: len(worker.http) > arrived)
+        assert worker.given_up.acquire(timeout=60)
 
 
 class TestRefused:
@@ -182,4 +183,4 @@ class TestRefused:
                 client.infer("slow", sent, timeout=100)
             assert caught.value.status() == ("504" if client.is_http else "StatusCode.DEADLINE_EXCEEDED")
             assert client.count("slow")["executions"] == before
-            assert client.infer("slow", sent, timeout=5_000_000).as_numpy("SLEPT").tolist() == [[1]]
+            assert client.infer("slow", sent, timeout=60_000_000).as_numpy("SLEPT").tolist() == [[1]]

@@ -14,10 +14,11 @@ import pytest
 from gateway_load import Load
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
-from watching import metrics, wait_for
+from watching import metrics, release_until, total, wait_for
 
+from bench.ports import ports_in_a_row
 from gateway_process import GatewayProcess, StartGateway
-from sample_models import write_models
+from sample_models import HELD, write_models
 from server_process import ServerProcess, StartServer
 
 pytestmark = pytest.mark.long
@@ -88,7 +89,7 @@ def test_a_worker_that_drains(
             load.more(50)
             assert leaves.terminate() == 0
             load.more(100)
-            slow.join(30)
+            slow.join(60)
         assert not load.failures
         assert [answer.item() for answer in answers] == [50] * 4
 
@@ -98,8 +99,8 @@ def test_a_worker_that_comes_back(
 ) -> None:
     """On the same port, as one that is restarted: it gets requests again."""
     with ExitStack() as stack:
-        first = stack.enter_context(server_factory(repository, check_exit=False))
-        port = first.http_port
+        port = ports_in_a_row(1)
+        first = stack.enter_context(server_factory(repository, "--http-port", str(port), check_exit=False))
         with gateway_factory([stays, first]) as gateway:
             gateway.wait_workers(2)
             with Load(gateway) as load:
@@ -123,16 +124,22 @@ def test_workers_named_by_a_file(
     one = stays
     with server_factory(repository) as two:
         kinds = ("http", "grpc", "stream", "http")
-        listed.write_text(f"# the fleet\n{one.http_url}\n")
+
+        def name(text: str) -> None:
+            """At once: a file that is half written names others."""
+            listed.with_suffix(".new").write_text(text)
+            listed.with_suffix(".new").rename(listed)
+
+        name(f"# the fleet\n{one.http_url}\n")
         with gateway_factory([], "--upstream-file", str(listed)) as gateway, Load(gateway, kinds) as load:
             load.more(30)
             assert executed(two) == 0
-            listed.write_text(f"{one.http_url}\n{two.http_url}\n")
+            name(f"{one.http_url}\n{two.http_url}\n")
             wait_for(lambda: executed(two) > 20)
-            listed.write_text("not an upstream\n")
+            name("not an upstream\n")
             load.more(30)
             assert len(healthy(gateway)) == 2, "a file that cannot be read changes nothing"
-            listed.write_text(f"{two.http_url}\n")
+            name(f"{two.http_url}\n")
             wait_for(lambda: set(healthy(gateway)) == {two.http_url})
             load.more(10)
             before = executed(one)
@@ -166,7 +173,7 @@ class TestStopped:
             upstreams = [worker]
             if request.param:
                 upstreams.append(stays)
-            gateway = stack.enter_context(gateway_factory(upstreams, "--policy", "round_robin"))
+            gateway = stack.enter_context(gateway_factory(upstreams, "--policy", "round_robin", "--probe-timeout", "2"))
             gateway.wait_workers(len(upstreams))
             try:
                 yield gateway, worker
@@ -227,14 +234,14 @@ class TestStopped:
         client.raw.async_stream_infer("repeat_async", sent)
         wait_for(lambda: len(answers) > 2)
         worker.process.send_signal(signal.SIGSTOP)
-        assert told.wait(20)
+        assert told.wait(60)
         assert answers[-1].status() == "StatusCode.UNAVAILABLE"
         assert worker.http_url in answers[-1].message()
         client.raw.stop_stream()
         client.close()
 
 
-def test_the_gateway_drains(stays: ServerProcess, gateway_factory: StartGateway) -> None:
+def test_the_gateway_drains(stays: ServerProcess, repository: Path, gateway_factory: StartGateway) -> None:
     """SIGTERM to the gateway: what it took is answered, then it ends."""
     with gateway_factory([stays]) as gateway:
         answers: list[Any] = []
@@ -243,24 +250,15 @@ def test_the_gateway_drains(stays: ServerProcess, gateway_factory: StartGateway)
 
             def wait(kind: str = kind) -> None:
                 with closing(StockClient(kind, gateway)) as client:
-                    slept = client.infer("slow", {"MILLISECONDS": np.array([[150]], np.int32)}).as_numpy("SLEPT")
+                    slept = client.infer("slow", {"MILLISECONDS": np.array([[HELD]], np.int32)}).as_numpy("SLEPT")
                     answers.append(slept.item())
 
             threads.append(threading.Thread(target=wait))
             threads[-1].start()
-        wait_for(lambda: in_flight(gateway) == len(KINDS))
+        wait_for(lambda: total(gateway, "isochrone_gateway_in_flight") == len(KINDS))
         gateway.process.send_signal(signal.SIGTERM)
+        release_until(lambda: len(answers) == len(KINDS), repository)
         for thread in threads:
-            thread.join(30)
-        assert answers == [150] * len(KINDS)
-        assert gateway.process.wait(30) == 0
-
-
-def in_flight(gateway: GatewayProcess) -> float:
-    (value,) = (
-        sample.value
-        for family in metrics(gateway)
-        for sample in family.samples
-        if sample.name == "isochrone_gateway_in_flight"
-    )
-    return float(value)
+            thread.join()
+        assert answers == [HELD] * len(KINDS)
+        assert gateway.process.wait(60) == 0

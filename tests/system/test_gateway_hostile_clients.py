@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,9 +20,10 @@ from hostile_client import HOST, ask, connected, message, parse_answers, read_to
 from hostile_upstreams import Connection, http_upstream
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import load_now, wait_for
+from watching import load_now, release_until, total, wait_for
 
 from gateway_process import Fleet, StartGateway
+from sample_models import HELD
 
 MIB = 1 << 20
 BODY = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[7]}]}'
@@ -74,7 +76,7 @@ class TestSlowReaders:
         request = message("POST", "/v2/models/identity_uint8/infer", header + bytes(16 * MIB), lengths)
         before = resident(fleet.gateway.pid)
         with ExitStack() as opened:
-            connections = [opened.enter_context(connected(fleet.gateway.http_port, timeout=20)) for _ in range(10)]
+            connections = [opened.enter_context(connected(fleet.gateway.http_port, timeout=60)) for _ in range(10)]
             for connection in connections:
                 connection.sendall(request)
             # Others go on meanwhile.
@@ -115,9 +117,9 @@ class TestGone:
         with connected(fleet.gateway.http_port) as connection:
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0")
 
-    def test_while_the_worker_works(self, fleet: Fleet) -> None:
+    def test_while_the_worker_works(self, fleet: Fleet, sample_repository: Path) -> None:
         """Three wait in one worker's queue or run; their callers leave, and the workers learn of it."""
-        body = b'{"inputs":[{"name":"MILLISECONDS","datatype":"INT32","shape":[1,1],"data":[300]}]}'
+        body = b'{"inputs":[{"name":"MILLISECONDS","datatype":"INT32","shape":[1,1],"data":[%d]}]}' % HELD
         with closing(StockClient("http", fleet.gateway)) as watcher:
             before = watcher.count("slow")["executions"]
             connections = [socket.create_connection((HOST, fleet.gateway.http_port)) for _ in range(6)]
@@ -127,7 +129,12 @@ class TestGone:
             for connection in connections:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.close()
-            wait_for(lambda: sum(load_now(worker)["in_flight"] for worker in fleet.workers) == 0)
+            wait_for(lambda: total(fleet.gateway, "isochrone_gateway_in_flight") == 0)
+            for worker in fleet.workers:
+                load_now(worker)  # behind the ends of the gateway's connections
+            release_until(
+                lambda: sum(load_now(worker)["in_flight"] for worker in fleet.workers) == 0, sample_repository
+            )
             # At most the two that ran already, one on each worker.
             assert watcher.count("slow")["executions"] <= before + 2
 
@@ -198,11 +205,11 @@ class TestMalformed:
         with grpc.insecure_channel(fleet.gateway.grpc_url) as channel:
             if method == "ModelInfer":
                 with pytest.raises(grpc.RpcError) as caught:
-                    channel.unary_unary(path)(payload, timeout=20)
+                    channel.unary_unary(path)(payload, timeout=60)
                 told = caught.value
             else:
                 try:
-                    answers = list(channel.stream_stream(path)(iter([payload]), timeout=20))
+                    answers = list(channel.stream_stream(path)(iter([payload]), timeout=60))
                     assert b"unknown model" in answers[0] or b"pars" in answers[0], answers
                     return
                 except grpc.RpcError as error:
@@ -267,6 +274,7 @@ class TestMalformed:
             connection.answer(200, b'{"model_name": "echo", "given": "%s"}' % connection.body)
 
         with http_upstream(note) as port, gateway_factory([f"127.0.0.1:{port}"]) as gateway:
+            gateway.wait_workers(1)
             for framing, body in (
                 ("Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n"),
                 ("Content-Length: 5", b"hello"),

@@ -35,7 +35,7 @@ def good_worker(tmp_path_factory: pytest.TempPathFactory, server_factory: StartS
 
 
 def post(gateway: GatewayProcess, verb: str = "infer", **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=60)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("POST", f"/v2/models/echo/{verb}", ECHO_BYTES, named)
@@ -152,6 +152,7 @@ def puppet(lenient: Path, gateway_factory: StartGateway) -> Iterator[Puppet]:
         http_upstream(lambda connection: made[0].behaviour(connection)) as port,
         gateway_factory([f"127.0.0.1:{port}"], "--rules", str(lenient)) as gateway,
     ):
+        gateway.wait_workers(1)
         made.append(Puppet(gateway))
         yield made[0]
 
@@ -229,7 +230,7 @@ class TestAlone:
         puppet.behaviour = lambda connection: connection.answer(
             200, OK, b"connection: keep-alive", b"keep-alive: timeout=5", b"upgrade: h2c", b"x-own: kept"
         )
-        connection = http.client.HTTPConnection("127.0.0.1", puppet.gateway.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", puppet.gateway.http_port, timeout=60)
         connection.request("POST", "/v2/models/echo/infer", ECHO_BYTES)
         answer = connection.getresponse()
         answer.read()
@@ -335,8 +336,8 @@ class GrpcPuppet:
 
     def call(self, method: str) -> Any:
         if method == "unary":
-            return self.stub.ModelInfer(echo_request(), timeout=20)
-        return list(self.stub.ModelStreamInfer(iter([echo_request()]), timeout=20))
+            return self.stub.ModelInfer(echo_request(), timeout=60)
+        return list(self.stub.ModelStreamInfer(iter([echo_request()]), timeout=60))
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +349,7 @@ def grpc_puppet(lenient: Path, gateway_factory: StartGateway) -> Iterator[GrpcPu
         gateway_factory([f"127.0.0.1:{port},grpc={grpc_port}"], "--rules", str(lenient)) as gateway,
         grpc.insecure_channel(gateway.grpc_url) as channel,
     ):
+        gateway.wait_workers(1)
         made.append(GrpcPuppet(service_pb2_grpc.GRPCInferenceServiceStub(channel)))
         yield made[0]
 
@@ -386,4 +388,4 @@ class TestGrpc:
             channel = stack.enter_context(grpc.insecure_channel(gateway.grpc_url))
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for _ in range(40):
-                assert stub.ModelInfer(echo_request(), timeout=20).raw_output_contents[0] == b"\0" * 8
+                assert stub.ModelInfer(echo_request(), timeout=60).raw_output_contents[0] == b"\0" * 8

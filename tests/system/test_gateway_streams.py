@@ -44,7 +44,7 @@ class Stream:
         self.raw.async_stream_infer(model, sent, **keywords)
 
     def next(self) -> Any:
-        return self._answers.get(timeout=20)
+        return self._answers.get(timeout=60)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ class TestStreams:
     def test_an_empty_stream_ends_well(self, fleet: Fleet) -> None:
         with grpc.insecure_channel(fleet.gateway.grpc_url) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            assert list(stub.ModelStreamInfer(iter(()), timeout=20)) == []
+            assert list(stub.ModelStreamInfer(iter(()), timeout=60)) == []
 
     def test_a_cancelled_stream_is_cancelled_at_the_worker(self, fleet: Fleet) -> None:
         def requests() -> Iterator[Any]:
@@ -143,7 +143,7 @@ class TestStreams:
         """generate_stream: server-sent events over HTTP."""
         body = b'{"text_input": "one two three", "parameters": {"max_words": 2}}'
         url = f"http://{fleet.gateway.http_url}/v2/models/words/generate_stream"
-        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as answer:
             lines = [line for line in answer.read().split(b"\n") if line.startswith(b"data:")]
         assert [b"one" in lines[0], b"two" in lines[1], len(lines)] == [True, True, 2]
 

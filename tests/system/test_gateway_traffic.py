@@ -41,7 +41,7 @@ models:
   raises:
     shadow: {model: no_config, share: 1.0}
   identity_uint16:
-    deadline_ms: 5000
+    deadline_ms: 60000
   identity_int16:
     canary: {version: 7, stable: 1, weight: 0}
     quota: {rate: 0.001, burst: 2, header: x-tenant}
@@ -54,7 +54,7 @@ def ruled(
 ) -> Iterator[GatewayProcess]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES)
-    with gateway_factory(fleet.workers, "--rules", str(rules), "--probe-timeout", "10") as gateway:
+    with gateway_factory(fleet.workers, "--rules", str(rules)) as gateway:
         gateway.wait_workers(2)
         yield gateway
 
@@ -103,7 +103,7 @@ class TestExplained:
             request.raw_input_contents.append(b"\0" * 64)
         with grpc.insecure_channel(fleet.gateway.grpc_url) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            answer, call = stub.ModelInfer.with_call(request, timeout=20, metadata=tuple(EXPLAIN.items()))
+            answer, call = stub.ModelInfer.with_call(request, timeout=60, metadata=tuple(EXPLAIN.items()))
             assert answer.model_version == "1"
             self.check(json.loads(dict(call.trailing_metadata())["x-isochrone-placement"]), fleet)
             with pytest.raises(grpc.RpcError) as caught:
@@ -205,7 +205,7 @@ def test_a_shadow_is_copied_and_unseen(ruled: GatewayProcess, kind: str) -> None
 def test_a_deadline_by_rule(ruled: GatewayProcess) -> None:
     answer = infer(ruled, "identity_uint16", EXPLAIN, "UINT16")
     left = json.loads(answer.headers["x-isochrone-placement"])["time_left_ms"]
-    assert 0 < left <= 5000
+    assert 0 < left <= 60000
 
 
 class TestMetrics:
@@ -244,7 +244,7 @@ class TestMetrics:
         for _ in range(7):
             assert infer(ruled, "identity_fp64", kind="FP64").status == 200
         assert value("requests_total", model="identity_fp64") == before + 7
-        assert value("in_flight") == 0
+        wait_for(lambda: value("in_flight") == 0)
         assert value("worker_healthy") == len(fleet.workers)
         wait_for(lambda: value("worker_in_flight") == 0)
 

@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, server_factory: StartServer
 
 def post(server: ServerProcess, path: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str, str]:
     """Status, content type and body."""
-    connection = http.client.HTTPConnection(server.http_url, timeout=20)
+    connection = http.client.HTTPConnection(server.http_url, timeout=60)
     try:
         connection.request("POST", path, body, headers or {})
         answer = connection.getresponse()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from up_process import SECONDS, bundled_fleet, start_up
 
@@ -50,7 +51,7 @@ def test_a_worker_and_a_gateway_drain_when_their_terminal_closes(
     ):
         for process in (gateway, worker):
             process.process.send_signal(signal.SIGHUP)
-            assert process.process.wait(45) == 0, process.log_text()
+            assert process.process.wait(60) == 0, process.log_text()
             assert any(event["event"] == "stopped" for event in process.log_events())
 
 
@@ -60,7 +61,7 @@ def test_a_whole_fleet_drains_when_its_terminal_closes(tmp_path: Path) -> None:
         children = up.children()
         up.process.send_signal(signal.SIGHUP)
         assert up.process.wait(SECONDS) == 0, up.log.read_text()
-        assert not any(child.is_running() for child in children)
+        assert not psutil.wait_procs(children, timeout=SECONDS)[1]
         assert up.log.read_text().splitlines()[-1] == "stopped"
 
 
@@ -79,7 +80,7 @@ def test_running_out_of_files_is_logged_once(server_factory: StartServer, models
         resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (open_files(worker) + 5, hard))
         for _ in range(20):
             held.enter_context(socket.create_connection(("127.0.0.1", worker.http_port)))
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 60
         while not exhausted(worker):
             assert time.monotonic() < ends, worker.log_text()
             time.sleep(0.02)

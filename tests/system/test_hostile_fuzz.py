@@ -34,7 +34,7 @@ DOCUMENTED = {501, 503}
 @pytest.fixture(scope="module")
 def victim(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     repository = write_repository(tmp_path_factory.mktemp("hostile"))
-    arguments = ("--head-timeout", "1", "--body-timeout", "1", "--idle-timeout", "2", "--max-body-bytes", "1000000")
+    arguments = ("--head-timeout", "10", "--body-timeout", "10", "--idle-timeout", "20", "--max-body-bytes", "1000000")
     with server_factory(repository, *arguments) as server:
         yield Victim(server)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 import time
@@ -29,7 +30,8 @@ from hostile_models import write_repository
 
 from server_process import StartServer
 
-SECONDS = 1
+#: Longer than a busy machine stalls: those who are not slow on purpose must not be taken for it.
+SECONDS = 4
 #: Bytes the server may hold for its clients.
 BUFFERED = 100 << 20
 
@@ -37,7 +39,7 @@ BUFFERED = 100 << 20
 @pytest.fixture(scope="module")
 def victim(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     repository = write_repository(tmp_path_factory.mktemp("hostile"))
-    arguments = ("--head-timeout", str(SECONDS), "--body-timeout", str(SECONDS), "--idle-timeout", "3")
+    arguments = ("--head-timeout", str(SECONDS), "--body-timeout", str(SECONDS), "--idle-timeout", str(2 * SECONDS))
     arguments += ("--limit", f"max_buffered_bytes={BUFFERED}", "--limit", f"max_body_bytes={BUFFERED // 2}")
     with server_factory(repository, *arguments) as server:
         yield Victim(server)
@@ -49,35 +51,45 @@ def _unharmed(victim: Victim) -> Iterator[None]:
     victim.check()
 
 
-def drip(connection: socket.socket, data: bytes, until: threading.Event) -> None:
-    """A byte every tenth of a second, until the server has had enough."""
-    for index in range(len(data)):
-        if until.wait(0.1):
-            return
-        try:
-            connection.sendall(data[index : index + 1])
-        except OSError:
-            return
+class Dripper(threading.Thread):
+    """Sends a byte every tenth of a second, until the server has had enough."""
+
+    def __init__(self, connection: socket.socket, data: bytes) -> None:
+        super().__init__()
+        self.sent = 0
+        self.over = threading.Event()
+        self._connection = connection
+        self._data = data
+
+    def run(self) -> None:
+        for index in range(len(self._data)):
+            if self.over.wait(0.1):
+                return
+            try:
+                self._connection.sendall(self._data[index : index + 1])
+            except OSError:
+                return
+            self.sent += 1
 
 
 @pytest.mark.parametrize(
     ("at_once", "dripped", "limit"),
     [
-        (b"", message("GET", "/v2/health/live") * 3, "head_timeout (1 s)"),
+        (b"", message("GET", "/v2/health/live") * 3, f"head_timeout ({SECONDS} s)"),
         (
             message("POST", "/v2/models/echo/infer", ECHO_BYTES)[: -len(ECHO_BYTES)],
             ECHO_BYTES * 3,
-            "body_timeout (1 s)",
+            f"body_timeout ({SECONDS} s)",
         ),
         (
             b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n",
             b"x" * 1000,
-            "body_timeout (1 s)",
+            f"body_timeout ({SECONDS} s)",
         ),
         (
             b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n",
             b"1\r\nx\r\n" * 100,
-            "body_timeout (1 s)",
+            f"body_timeout ({SECONDS} s)",
         ),
     ],
     ids=["head", "body", "large body", "chunks"],
@@ -85,35 +97,31 @@ def drip(connection: socket.socket, data: bytes, until: threading.Event) -> None
 def test_a_dripping_client_is_408_while_others_are_served(
     victim: Victim, at_once: bytes, dripped: bytes, limit: str
 ) -> None:
-    over = threading.Event()
     with connected(victim.http) as connection:
         connection.sendall(at_once)
-        dripper = threading.Thread(target=drip, args=(connection, dripped, over))
+        dripper = Dripper(connection, dripped)
         dripper.start()
-        served, slowest = 0, 0.0
-        started = time.monotonic()
-        while time.monotonic() - started < 1.0:
-            before = time.monotonic()
-            assert infer(victim.http, "echo", ECHO_BYTES).status == 200
-            slowest = max(slowest, time.monotonic() - before)
-            served += 1
         try:
+            at_once_served = 0
+            while not select.select([connection], [], [], 0)[0]:
+                before = dripper.sent
+                assert infer(victim.http, "echo", ECHO_BYTES).status == 200
+                # The slow one's bytes are the clock: a stall of the machine stops it, too.
+                at_once_served += dripper.sent - before <= 1
             (answer,) = parse_answers(read_to_end(connection))
         finally:
-            over.set()
+            dripper.over.set()
             dripper.join()
         assert answer.status == 408
         assert limit in answer.error
-        assert time.monotonic() - started < 6.0
-    assert served > 20
-    assert slowest < 1.0
+    assert at_once_served >= 5
 
 
 def test_a_dripping_http2_client_is_sent_away(victim: Victim) -> None:
     with http2(victim.http, PREFACE + settings()) as end:
         end.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, rest_block("GET", "/v2"))[:12])
         gone = end.until_gone()
-    assert "head_timeout (1 s)" in gone.reason
+    assert f"head_timeout ({SECONDS} s)" in gone.reason
 
 
 def test_a_body_that_never_comes_is_408_on_its_stream(victim: Victim) -> None:
@@ -132,7 +140,7 @@ def test_silent_clients_are_closed_when_idle_too_long(victim: Victim) -> None:
         second.sendall(PREFACE + settings())
         for connection in (silent, spoke, second):
             read_to_end(connection)
-    assert 2.0 < time.monotonic() - started < PATIENCE
+    assert 1.5 * SECONDS < time.monotonic() - started < PATIENCE
 
 
 def test_a_client_that_half_closes_counts_as_gone(victim: Victim) -> None:

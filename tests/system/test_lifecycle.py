@@ -178,13 +178,14 @@ def test_a_hundred_version_changes_under_load(explicit_server: ServerProcess, re
             asked = time.monotonic()
             control.load_model("plus")
             commits.append((version, asked, time.monotonic()))
+            _until(partial(_is_seen, changing, version))
             if version > 2:
                 shutil.rmtree(repository / "plus" / str(version - 2))
     assert not changing.failures
     assert not steady.failures
     assert not both.failures
     check_answers(changing.answers, commits)
-    assert len({answer.version for answer in changing.answers}) > 90
+    assert {int(answer.version) for answer in changing.answers} >= set(range(2, 102))
     assert all(answer.value == answer.sent + 7 for answer in steady.answers)
     # The ensemble's own version stays 1; its last step is whatever version was the newest when it started.
     for answer in both.answers:
@@ -211,21 +212,27 @@ def test_a_hundred_version_changes_followed_by_polling(tmp_path: Path, server_fa
                 write_plus(models, version)
                 _until(partial(client.is_model_ready, "plus", str(version)))
                 commits.append((version, asked, time.monotonic()))
+                _until(partial(_is_seen, load, version))
                 if version > 2:
                     shutil.rmtree(models / "plus" / str(version - 2))
         assert not load.failures
         check_answers(load.answers, commits)
-        assert len({answer.version for answer in load.answers}) > 90
+        assert {int(answer.version) for answer in load.answers} >= set(range(2, 102))
         shutil.rmtree(models / "plus")
         _until(lambda: not client.get_model_repository_index())
         with pytest.raises(InferenceServerException, match="unknown model"):
             infer(client, triton_http, "plus", 1.0)
 
 
+def _is_seen(load: Load, version: int) -> bool:
+    """Whether a version has answered, or something failed."""
+    return bool(load.failures) or any(answer.version == str(version) for answer in load.answers[-200:])
+
+
 def _until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < ends, "did not come true in 20 s"
+        assert time.monotonic() < ends, "did not come true in 60 s"
         time.sleep(0.005)
 
 
@@ -355,7 +362,7 @@ def test_a_directory_that_vanishes_does_not_stop_what_is_served(
 
 
 _FAULTY = """
-    import os, pathlib, sys, time
+    import os, pathlib, sys, threading, time
 
     class Model:
         def load(self, context):
@@ -371,7 +378,9 @@ _FAULTY = """
                 sys.exit(3)
             if kind == 103:
                 os._exit(4)
-            if kind == 104:
+            if kind == 105 and threading.current_thread() is not threading.main_thread():
+                return {"Y": inputs["X"]}
+            if kind >= 104:
                 self.inside.touch()
                 while True:
                     time.sleep(0.01)
@@ -421,7 +430,18 @@ def test_a_hang_inline_gives_the_loop_back(explicit_server: ServerProcess, repos
     write_faulty(repository, "hangs_inline", slow=False)
     control.load_model("hangs_inline")
     assert answer_of(infer(control, triton_http, "hangs_inline", 1.0))[0] == 1.0
-    assert "InlineHang" in failure_of(control, "hangs_inline", 104)
+    # It hangs only on the loop's thread, where a busy machine may let it run a little later.
+    failures: list[str] = []
+
+    def hangs() -> bool:
+        try:
+            infer(control, triton_http, "hangs_inline", 105)
+        except InferenceServerException as error:
+            failures.append(str(error))
+        return bool(failures)
+
+    _until(hangs)
+    assert "InlineHang" in failures[0]
     assert answer_of(infer(control, triton_http, "hangs_inline", 2.0))[0] == 2.0
     control.unload_model("hangs_inline")
 
@@ -431,7 +451,7 @@ def test_a_hang_beyond_the_execution_timeout_is_given_up(
     explicit_server: ServerProcess, repository: Path, control: Any, isolation: str
 ) -> None:
     name = f"hangs_{isolation}"
-    write_faulty(repository, name, parameter("execution_timeout_ms", "300") + parameter("isolation", isolation))
+    write_faulty(repository, name, parameter("execution_timeout_ms", "3000") + parameter("isolation", isolation))
     control.load_model(name)
     for _ in range(2):
         assert "execution_timeout_ms" in failure_of(control, name, 104)
@@ -535,8 +555,8 @@ def test_sigterm_ends_a_server_whose_model_hangs_in_load(tmp_path: Path, isolati
         _until((models / "endless" / "loading").exists)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-        _, alive = psutil.wait_procs(children, timeout=5)
+        assert process.wait(60) == 0
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert not alive
     finally:
         process.kill()
@@ -577,7 +597,7 @@ def test_answers_keep_the_order_of_requests_where_asked_for(
             tensor.set_data_from_numpy(np.full((1, 4), value, np.float32))
             client.async_stream_infer("ordered", [tensor])
         for _ in sent:
-            assert done.acquire(timeout=10)
+            assert done.acquire(timeout=60)
         client.stop_stream()
     assert order == sent
     control.unload_model("ordered")

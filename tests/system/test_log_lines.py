@@ -46,7 +46,7 @@ TIMEOUT = 'parameters { key: "execution_timeout_ms" value { string_value: "150" 
 
 
 def post(server: ServerProcess, path: str, body: dict[str, Any]) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(server.http_url, timeout=30)
+    connection = http.client.HTTPConnection(server.http_url, timeout=60)
     try:
         connection.request("POST", f"/v2/models/{path}", json.dumps(body))
         answer = connection.getresponse()

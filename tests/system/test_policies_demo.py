@@ -31,7 +31,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / "policies_demo.py"), *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_the_demo_prints_its_figures_and_ends_well(samples: Path) -> None:
@@ -77,15 +77,15 @@ def test_on_a_terminal_the_demo_serves_until_ctrl_c(samples: Path) -> None:
             [sys.executable, str(EXAMPLES / "policies_demo.py"), "--models", str(samples), "--seconds", "0.3"],
         )
     try:
-        shown = _read_until(terminal, "curl http://127.0.0.1:", 60)
+        shown = _read_until(terminal, "curl http://127.0.0.1:", 100)
         url = re.search(r"--url (http://127\.0\.0\.1:\d+)", shown)
         assert url is not None
         command = [sys.executable, "-m", "isochrone", "infer", "detector", "--json", "--url", url[1]]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert json.loads(result.stdout)["model"] == "detector"
         os.write(terminal, b"\x03")
-        _read_until(terminal, "stopping", 30)
-        status, child = _wait(child, 40), 0
+        _read_until(terminal, "stopping", 60)
+        status, child = _wait(child, 60), 0
         assert os.waitstatus_to_exitcode(status) == 0
     finally:
         if child:
@@ -110,7 +110,7 @@ def test_the_demo_told_to_end_leaves_no_process(samples: Path, words: str, numbe
             assert line, "the demo ended too early"
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=100)
         assert process.returncode == status
     assert not [child for child in started if child.is_running()]
 
@@ -123,7 +123,7 @@ def test_the_demo_killed_leaves_no_process(samples: Path) -> None:
             assert line, "the demo ended too early"
         started = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-    _, alive = psutil.wait_procs(started, timeout=30)
+    _, alive = psutil.wait_procs(started, timeout=60)
     assert len(started) >= 3
     assert not alive
 

@@ -19,9 +19,10 @@ import yaml
 from gateway_load import Load
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
-from up_process import free_port, isochrone, start_up
+from up_process import isochrone, start_up
 from watching import gauge, wait_for
 
+from bench.ports import free_ports
 from gateway_process import GatewayProcess, StartGateway
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
@@ -235,7 +236,7 @@ def test_a_connection_that_is_cut_makes_no_suspect(
 
 
 def test_a_fleet_tells_it_in_its_events(repository: Path, tmp_path: Path) -> None:
-    api, port = free_port(), free_port()
+    api, port = free_ports(2)
     file = tmp_path / "fleet.yaml"
     file.write_text(
         yaml.safe_dump(

@@ -90,7 +90,7 @@ def test_generate_is_pinned_too(server: ServerProcess) -> None:
     def generate(value: str) -> Any:
         url = f"http://{server.http_url}/v2/models/graph/generate"
         request = urllib.request.Request(url, b'{"IN": 0}', headers={HEADER: value})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["OUT"]
 
     assert generate("first=1,second=1") == 11

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
-from watching import load_now, wait_for
+from watching import load_now, release_one, wait_for
 
-from sample_models import plus_constant, write_models, write_onnx
+from sample_models import HELD, plus_constant, write_models, write_onnx
 from server_process import ServerProcess, StartServer
 
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -166,22 +166,34 @@ class TestExplicit:
         assert control.call("is_model_ready", "add_sub")
         control.call("unload_model", "add_sub")
 
-    def test_unload_waits_for_what_is_under_way(self, control: StockClient, explicit_server: ServerProcess) -> None:
+    def test_unload_waits_for_what_is_under_way(
+        self, control: StockClient, explicit_server: ServerProcess, repository: Path
+    ) -> None:
         control.call("load_model", "slow")
         answers: list[Any] = []
         other = StockClient("http", explicit_server)
         under_way = threading.Thread(
             target=lambda: answers.append(
-                other.infer("slow", {"MILLISECONDS": np.array([[300]], np.int32)}).as_numpy("SLEPT")[0, 0]
+                other.infer("slow", {"MILLISECONDS": np.array([[HELD]], np.int32)}).as_numpy("SLEPT")[0, 0]
             )
         )
         under_way.start()
         wait_for(lambda: bool(load_now(explicit_server)["in_flight"] == 1))
+        watcher = StockClient("http", explicit_server)
+
+        def release() -> None:
+            wait_for(lambda: not watcher.call("is_model_ready", "slow"))
+            release_one(repository)
+
+        releasing = threading.Thread(target=release)
+        releasing.start()
         control.call("unload_model", "slow")
         # The answer was on its way before unload returned.
-        under_way.join(5)
-        assert answers == [300]
+        under_way.join(60)
+        releasing.join(60)
+        assert answers == [HELD]
         other.close()
+        watcher.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -206,7 +218,7 @@ def test_http_load_takes_base64(explicit_server: ServerProcess, encode: Callable
         }
     }
     url = f"http://{explicit_server.http_url}/v2/repository/models/by_hand/load"
-    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
+    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
         assert answer.status == 200
     client = StockClient("http", explicit_server)
     assert plus(client, "by_hand") == 9

@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 import tritonclient.http
 from stock_clients import StockClient
 from tritonclient.utils import InferenceServerException
-from watching import load_now, wait_for
+from watching import load_now, release_one, release_until, wait_for
 
+from sample_models import HELD
 from server_process import ServerProcess
 
 
@@ -23,10 +25,12 @@ def sleep_for(number: int) -> dict[str, Any]:
 
 
 class Busy:
-    """Keeps a model of one instance busy: the first request runs, the others queue."""
+    """Keeps a model of one instance busy: the first request runs until it is released, the others queue."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, repository: Path) -> None:
         self._server = server
+        self._repository = repository
+        self._models: set[str] = set()
         self._clients: list[Any] = []
         self._threads: list[threading.Thread] = []
         self.answers: list[Any] = []
@@ -34,6 +38,7 @@ class Busy:
     def send(self, model: str, number: int, **keywords: Any) -> None:
         client = StockClient("http", self._server)
         self._clients.append(client)
+        self._models.add(model)
         sent = len(self._threads)
 
         def run() -> None:
@@ -50,23 +55,31 @@ class Busy:
         # One sent before may be over by now: it is counted among the answers then, a moment later.
         wait_for(lambda: load_now(self._server)["in_flight"] + len(self.answers) > sent)
 
-    def join(self) -> None:
+    def release(self, model: str) -> None:
+        """Ends one run, and returns when its caller has the answer."""
+        answered = len(self.answers)
+        release_one(self._repository, model)
+        wait_for(lambda: len(self.answers) > answered)
+
+    def end(self) -> None:
+        for model in self._models:
+            release_until(lambda: len(self.answers) == len(self._threads), self._repository, model)
         for thread in self._threads:
-            thread.join(30)
+            thread.join()
         for client in self._clients:
             client.close()
 
 
 @pytest.fixture
-def busy(sample_server: ServerProcess) -> Iterator[Busy]:
-    made = Busy(sample_server)
+def busy(sample_server: ServerProcess, sample_repository: Path) -> Iterator[Busy]:
+    made = Busy(sample_server, sample_repository)
     yield made
-    made.join()
+    made.end()
 
 
 class TestDeadlines:
     def test_the_timeout_parameter(self, client: StockClient, busy: Busy) -> None:
-        busy.send("slow", 300)
+        busy.send("slow", HELD)
         with pytest.raises(InferenceServerException) as caught:
             client.infer("slow", sleep_for(1), timeout=30_000)
         assert "Request timeout expired" in caught.value.message()
@@ -74,19 +87,19 @@ class TestDeadlines:
         assert caught.value.status() == ("504" if client.is_http else "StatusCode.DEADLINE_EXCEEDED")
 
     def test_the_header(self, http_client: StockClient, busy: Busy) -> None:
-        busy.send("slow", 300)
+        busy.send("slow", HELD)
         with pytest.raises(InferenceServerException, match="Request timeout expired") as caught:
             http_client.infer("slow", sleep_for(1), headers={"x-request-timeout-ms": "30"})
         assert caught.value.status() == "504"
 
     def test_the_grpc_timeout(self, grpc_client: StockClient, busy: Busy) -> None:
-        busy.send("slow", 300)
+        busy.send("slow", HELD)
         with pytest.raises(InferenceServerException) as caught:
             grpc_client.infer("slow", sleep_for(1), client_timeout=0.03)
         assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
 
     def test_enough_time_is_enough(self, client: StockClient) -> None:
-        result = client.infer("slow", sleep_for(5), timeout=5_000_000)
+        result = client.infer("slow", sleep_for(5), timeout=60_000_000)
         assert result.as_numpy("SLEPT").tolist() == [[5]]
 
     def test_time_that_cannot_suffice_is_refused_at_once(self, client: StockClient) -> None:
@@ -102,14 +115,14 @@ class TestDeadlines:
         assert caught.value.status() == "400"
 
 
-def test_a_higher_priority_goes_first(sample_server: ServerProcess, busy: Busy) -> None:
-    # Runs of tens of milliseconds: answers are noted by threads of their own, in the order these get to it.
-    busy.send("slow_priorities", 200)
-    busy.send("slow_priorities", 50, priority=2)
-    busy.send("slow_priorities", 60)  # the default is 2
-    busy.send("slow_priorities", 40, priority=1)
-    busy.join()
-    assert busy.answers == [200, 40, 50, 60]
+def test_a_higher_priority_goes_first(busy: Busy) -> None:
+    busy.send("slow_priorities", HELD)
+    busy.send("slow_priorities", HELD + 1, priority=2)
+    busy.send("slow_priorities", HELD + 2)  # the default is 2
+    busy.send("slow_priorities", HELD + 3, priority=1)
+    for _ in range(4):
+        busy.release("slow_priorities")
+    assert busy.answers == [HELD, HELD + 3, HELD + 1, HELD + 2]
 
 
 def test_a_model_that_is_slow_now_and_then_holds_nobody_up_twice(sample_server: ServerProcess, busy: Busy) -> None:
@@ -117,7 +130,7 @@ def test_a_model_that_is_slow_now_and_then_holds_nobody_up_twice(sample_server: 
     client = StockClient("http", sample_server)
     client.infer("sometimes_slow", sleep_for(50))
     for _ in range(3):
-        busy.send("sometimes_slow", 400)
+        busy.send("sometimes_slow", HELD)
     for _ in range(10):
         client.infer("identity_int32", {"IN": np.array([1], np.int32)})
     # Nobody had to wait for even the first of them.
@@ -126,16 +139,16 @@ def test_a_model_that_is_slow_now_and_then_holds_nobody_up_twice(sample_server: 
 
 
 def test_a_full_queue(client: StockClient, busy: Busy) -> None:
-    # Long enough for the fourth to come while the first still runs, however busy the machine is.
     for _ in range(3):
-        busy.send("slow_short_queue", 500)
+        busy.send("slow_short_queue", HELD)
     with pytest.raises(InferenceServerException) as caught:
         client.infer("slow_short_queue", sleep_for(1))
     assert "Exceeds maximum queue size" in caught.value.message()
     assert "slow_short_queue" in caught.value.message()
     assert caught.value.status() == ("429" if client.is_http else "StatusCode.RESOURCE_EXHAUSTED")
-    busy.join()
-    assert busy.answers == [500, 500, 500]
+    for _ in range(3):
+        busy.release("slow_short_queue")
+    assert busy.answers == [HELD] * 3
 
 
 @pytest.mark.parametrize(("name", "value"), [("priority", -1), ("timeout", "soon"), ("sequence_start", 1)])
@@ -154,14 +167,15 @@ def test_a_parameter_of_the_wrong_kind(sample_server: ServerProcess, name: str, 
     assert repr(value) in message or str(value) in message
 
 
-def test_an_http_client_that_times_out_is_no_bother(sample_server: ServerProcess) -> None:
+def test_an_http_client_that_times_out_is_no_bother(sample_server: ServerProcess, sample_repository: Path) -> None:
     watcher = StockClient("http", sample_server)
     before = watcher.count("slow")
-    with tritonclient.http.InferenceServerClient(sample_server.http_url, network_timeout=0.1) as raw:
+    with tritonclient.http.InferenceServerClient(sample_server.http_url, network_timeout=3) as raw:
         each = tritonclient.http.InferInput("MILLISECONDS", [1, 1], "INT32")
-        each.set_data_from_numpy(np.array([[250]], np.int32))
+        each.set_data_from_numpy(np.array([[HELD]], np.int32))
         with pytest.raises(Exception, match="timed out"):
             raw.infer("slow", [each])
+    release_one(sample_repository)
     assert watcher.infer("slow", sleep_for(1)).as_numpy("SLEPT").tolist() == [[1]]
     assert watcher.count("slow")["executions"] == before["executions"] + 2
     watcher.close()

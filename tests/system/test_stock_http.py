@@ -18,7 +18,7 @@ class Http:
     """One keep-alive connection."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self.connection = http.client.HTTPConnection(server.http_url, timeout=30)
+        self.connection = http.client.HTTPConnection(server.http_url, timeout=60)
 
     def send(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None

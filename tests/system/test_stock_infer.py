@@ -215,7 +215,7 @@ class TestConcurrently:
                     _inputs(tritonclient.grpc, number),
                     callback=lambda result, error, number=number: note(number, result, error),
                 )
-            assert all(done.acquire(timeout=30) for _ in range(24))
+            assert all(done.acquire(timeout=60) for _ in range(24))
         assert answers == {number: number for number in range(24)}
 
 

@@ -230,12 +230,12 @@ class TestGrpcServices:
             stub = health_pb2_grpc.HealthStub(channel)
             serving = health_pb2.HealthCheckResponse.SERVING
             for name in ("", "inference.GRPCInferenceService"):
-                assert stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status == serving
-            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=10)
+                assert stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60).status == serving
+            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
             assert next(watch).status == serving
             watch.cancel()
             with pytest.raises(grpc.RpcError) as caught:
-                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=10)
+                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=60)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
     def test_reflection(self, sample_server: ServerProcess) -> None:
@@ -254,7 +254,7 @@ class TestGrpcServices:
         with grpc.insecure_channel(sample_server.grpc_url) as channel:
             call: Any = channel.unary_unary("/inference.GRPCInferenceService/Nothing")
             with pytest.raises(grpc.RpcError) as caught:
-                call(b"", timeout=10)
+                call(b"", timeout=60)
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -293,7 +293,7 @@ def _wire_trailers(server: ServerProcess, *metadata: tuple[str, str]) -> dict[by
     head.sort(key=lambda pair: not pair[0].startswith(":"))
     peer.send_headers(1, head)
     peer.send_data(1, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=60) as connection:
         connection.sendall(peer.data_to_send())
         while True:
             for event in peer.receive_data(connection.recv(65536)):
@@ -304,5 +304,5 @@ def _wire_trailers(server: ServerProcess, *metadata: tuple[str, str]) -> dict[by
 def _trailers_of_infer(server: ServerProcess, *metadata: tuple[str, str]) -> dict[str, Any]:
     with grpc.insecure_channel(server.grpc_url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        _, call = stub.ModelInfer.with_call(_infer_request(), metadata=metadata, timeout=10)
+        _, call = stub.ModelInfer.with_call(_infer_request(), metadata=metadata, timeout=60)
     return dict(call.trailing_metadata())

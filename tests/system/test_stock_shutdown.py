@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import tritonclient.grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import load_now, wait_for
+from watching import load_now, release_until, wait_for
 
 from gateway_process import StartGateway
-from sample_models import write_models
+from sample_models import HELD, write_models
 from server_process import StartServer
 
 
@@ -56,22 +55,22 @@ def test_under_load(tmp_path: Path, server_factory: StartServer) -> None:
         answers: list[Any] = []
         with tritonclient.grpc.InferenceServerClient(server.grpc_url) as raw:
             each = tritonclient.grpc.InferInput("MILLISECONDS", [1, 1], "INT32")
-            each.set_data_from_numpy(np.array([[150]], np.int32))
+            each.set_data_from_numpy(np.array([[HELD]], np.int32))
             calls = [
                 raw.async_infer("slow", [each], callback=lambda result, error: answers.append(error or result))
                 for _ in range(4)
             ]
             wait_for(lambda: load_now(server)["queue_depth"] >= 3)
             server.process.send_signal(signal.SIGTERM)
-            # Accepted before the signal: all four are answered, half a second of work later.
-            wait_for(lambda: len(answers) == len(calls))
-        assert [answer.as_numpy("SLEPT")[0, 0] for answer in answers] == [150] * 4
+            # Accepted before the signal: all four are answered, however much later.
+            release_until(lambda: len(answers) == len(calls), repository)
+        assert [answer.as_numpy("SLEPT")[0, 0] for answer in answers] == [HELD] * 4
         for load in loads:
-            load.join(30)
+            load.join(60)
             assert not load.wrong
             assert not load.is_alive()
             load.client.close()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
     for load in loads:
         # The next connection is refused; no request is cut off, and none fails for a fault of the server.
         (end,) = load.ends
@@ -85,7 +84,7 @@ def test_a_stream_is_finished(tmp_path: Path, server_factory: StartServer) -> No
     request.inputs.add(name="DELAY", datatype="INT32", shape=[1])
     request.raw_input_contents.extend([np.arange(20, dtype=np.int32).tobytes(), np.array([20], np.int32).tobytes()])
     with server_factory(repository) as server, grpc.insecure_channel(server.grpc_url) as channel:
-        answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=30)
+        answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=60)
         first = next(answers)
         server.process.send_signal(signal.SIGTERM)
         rest = list(answers)
@@ -93,18 +92,17 @@ def test_a_stream_is_finished(tmp_path: Path, server_factory: StartServer) -> No
             int(np.frombuffer(each.infer_response.raw_output_contents[0], np.int32)[0]) for each in [first, *rest]
         ]
         assert values == list(range(20))
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_idle_connections_do_not_hold_it_up(tmp_path: Path, server_factory: StartServer) -> None:
     repository = write_models(tmp_path / "models", "identity_int32")
-    with server_factory(repository) as server:
+    # A grace period longer than any test may take: waiting for it would fail.
+    with server_factory(repository, "--exit-timeout-secs", "1000") as server:
         clients = [StockClient(kind, server) for kind in KINDS]
         for client in clients:
             client.infer("identity_int32", {"IN": np.array([1], np.int32)})
-        began = time.monotonic()
         assert server.terminate() == 0
-        assert time.monotonic() - began < 10
         for client in clients:
             client.close()
 
@@ -153,7 +151,7 @@ def infer_request(model: str, values: np.ndarray[Any, Any]) -> service_pb2.Model
 
 
 def test_idle_streams_are_ended_and_not_waited_for(tmp_path: Path, server_factory: StartServer) -> None:
-    """The grace period is longer than any test may take: waiting for it would fail."""
+    """The grace period is longer than any test may take, too."""
     repository = write_models(tmp_path / "models", "identity_int32")
     done = threading.Event()
     with server_factory(repository, "--exit-timeout-secs", "1000") as server:
@@ -163,7 +161,7 @@ def test_idle_streams_are_ended_and_not_waited_for(tmp_path: Path, server_factor
             stream.wait()
             watch.wait()
             done.set()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
         assert (stream.status, stream.details) == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         assert watch.status == grpc.StatusCode.UNAVAILABLE
         serving = health_pb2.HealthCheckResponse.ServingStatus
@@ -182,5 +180,5 @@ def test_a_gateways_idle_streams_are_ended_and_not_waited_for(
             stream.wait()
             watch.wait()
             done.set()
-        assert gateway.process.wait(30) == 0
+        assert gateway.process.wait(60) == 0
         assert (stream.status, stream.details) == (grpc.StatusCode.UNAVAILABLE, "the gateway is stopping")

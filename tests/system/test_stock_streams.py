@@ -17,9 +17,9 @@ import tritonclient.grpc.aio
 from stock_clients import Array, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import load_now, wait_for
+from watching import connections, load_now, release_one, release_until, wait_for
 
-from sample_models import write_models
+from sample_models import HELD, write_models
 from server_process import ServerProcess, StartServer
 
 ONES = np.ones((1, 16), np.float32)
@@ -44,7 +44,7 @@ class Stream:
         self.raw.async_stream_infer(model, sent, **keywords)
 
     def next(self) -> Any:
-        return self._answers.get(timeout=30)
+        return self._answers.get(timeout=60)
 
     def close(self) -> list[Any]:
         """Half-closes, waits for the end, and gives what came meanwhile."""
@@ -113,7 +113,7 @@ class TestErrors:
             yield identity_request("identity_fp32", "wrong", np.ones(1, np.float64))
 
         with grpc.insecure_channel(sample_server.grpc_url) as channel:
-            answers = list(service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(requests(), timeout=30))
+            answers = list(service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(requests(), timeout=60))
         assert [answer.infer_response.id for answer in answers] == ["lost", "fine", "wrong"]
         assert answers[0].error_message == "Request for unknown model: 'nobody' is not found"
         assert answers[1].error_message == ""
@@ -233,53 +233,64 @@ class TestAio:
 class TestCancel:
     """What a client gives up before it ran is never run."""
 
-    def test_a_stream(self, sample_server: ServerProcess, watcher: StockClient) -> None:
-        before = watcher.count("slow")
+    def test_a_stream(self, sample_server: ServerProcess, sample_repository: Path, watcher: StockClient) -> None:
+        before, connected = watcher.count("slow"), connections(sample_server)
         stream = Stream(sample_server)
         for _ in range(6):
-            stream.send("slow", {"MILLISECONDS": np.array([[150]], np.int32)})
+            stream.send("slow", {"MILLISECONDS": np.array([[HELD]], np.int32)})
+        release_one(sample_repository)
         stream.next()
         wait_for(lambda: load_now(sample_server)["queue_depth"] == 4)
         stream.raw.stop_stream(cancel_requests=True)
         stream.raw.close()
+        wait_for(lambda: connections(sample_server) <= connected)
+        release_one(sample_repository)
         # One was answered, the next was under way; the other four never ran.
         assert executed_since(before, watcher) == 2
 
-    def test_a_unary_call(self, sample_server: ServerProcess, watcher: StockClient) -> None:
-        before = watcher.count("slow")
+    def test_a_unary_call(self, sample_server: ServerProcess, sample_repository: Path, watcher: StockClient) -> None:
+        before, connected = watcher.count("slow"), connections(sample_server)
         answers: queue.Queue[Any] = queue.Queue()
         with tritonclient.grpc.InferenceServerClient(sample_server.grpc_url) as raw:
             calls = [
-                raw.async_infer("slow", milliseconds(300), callback=lambda result, error: answers.put(error or result))
+                raw.async_infer("slow", milliseconds(HELD), callback=lambda result, error: answers.put(error or result))
                 for _ in range(4)
             ]
             wait_for(lambda: load_now(sample_server)["queue_depth"] == 3)
             for call in calls:
                 call.cancel()
-            errors = [answers.get(timeout=30) for _ in range(4)]
+            errors = [answers.get(timeout=60) for _ in range(4)]
             assert [error.status() for error in errors] == ["StatusCode.CANCELLED"] * 4
+        wait_for(lambda: connections(sample_server) <= connected)
+        release_until(lambda: load_now(sample_server)["in_flight"] == 0, sample_repository)
         # The one that was on its way to compute may have been caught there; those in the queue never run.
         assert executed_since(before, watcher) <= 1
 
-    def test_a_client_timeout(self, sample_server: ServerProcess, watcher: StockClient) -> None:
+    def test_a_client_timeout(
+        self, sample_server: ServerProcess, sample_repository: Path, watcher: StockClient
+    ) -> None:
         before = watcher.count("slow")
         answers: queue.Queue[Any] = queue.Queue()
         with tritonclient.grpc.InferenceServerClient(sample_server.grpc_url) as raw:
             # Kept, since a call that nobody holds is cancelled.
             calls = [
-                raw.async_infer("slow", milliseconds(200), callback=lambda result, error: answers.put(result))
+                raw.async_infer("slow", milliseconds(HELD), callback=lambda result, error: answers.put(result))
                 for _ in range(2)
             ]
             wait_for(lambda: load_now(sample_server)["queue_depth"] == 1)
             with pytest.raises(InferenceServerException) as caught:
-                raw.infer("slow", milliseconds(200), client_timeout=0.1)
+                raw.infer("slow", milliseconds(HELD), client_timeout=0.1)
             assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+            for _ in calls:
+                release_one(sample_repository)
+                assert answers.get(timeout=60).as_numpy("SLEPT").item() == HELD
             assert executed_since(before, watcher) == 2
-            assert [answers.get(timeout=30).as_numpy("SLEPT").item() for _ in calls] == [200, 200]
 
-    def test_an_http_client_that_goes_away(self, sample_server: ServerProcess, watcher: StockClient) -> None:
+    def test_an_http_client_that_goes_away(
+        self, sample_server: ServerProcess, sample_repository: Path, watcher: StockClient
+    ) -> None:
         before = watcher.count("slow")
-        body = b'{"inputs":[{"name":"MILLISECONDS","datatype":"INT32","shape":[1,1],"data":[200]}]}'
+        body = b'{"inputs":[{"name":"MILLISECONDS","datatype":"INT32","shape":[1,1],"data":[%d]}]}' % HELD
         connections = []
         for _ in range(3):
             connection = http.client.HTTPConnection(sample_server.http_url)
@@ -288,6 +299,8 @@ class TestCancel:
         wait_for(lambda: load_now(sample_server)["queue_depth"] == 2)
         for connection in connections:
             connection.close()
+        load_now(sample_server)  # behind the ends of those connections
+        release_until(lambda: load_now(sample_server)["in_flight"] == 0, sample_repository)
         # The one that was on its way to compute may have been caught there; those in the queue never run.
         assert executed_since(before, watcher) <= 1
 

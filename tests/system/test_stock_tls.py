@@ -94,7 +94,7 @@ def test_alpn(
     if offered:
         context.set_alpn_protocols(offered)
     with (
-        socket.create_connection(("127.0.0.1", tls_server.http_port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", tls_server.http_port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
     ):
         assert secure.selected_alpn_protocol() == chosen
@@ -104,7 +104,7 @@ def test_alpn(
 
 
 def test_plain_text_to_a_tls_port_is_refused(tls_server: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", tls_server.http_port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", tls_server.http_port), timeout=60) as plain:
         plain.sendall(b"GET /v2 HTTP/1.1\r\nHost: test\r\n\r\n")
         try:
             assert b"HTTP/1.1 200" not in plain.recv(1000)
@@ -134,7 +134,7 @@ def test_client_certificates(certificate: tuple[Path, Path], tmp_path: Path, ser
 
 
 def _ready_over(context: ssl.SSLContext, server: ServerProcess) -> int:
-    connection = http.client.HTTPSConnection(server.http_url, timeout=10, context=context)
+    connection = http.client.HTTPSConnection(server.http_url, timeout=60, context=context)
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from up_process import SECONDS, free_port
+from up_process import SECONDS
 
+from bench.ports import free_ports
 from documented import check_installable, curl, lines_of, tutorial_blocks, words_of
 
 _FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
@@ -64,7 +65,7 @@ class Reader:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._http, self._control = free_port(), free_port()
+        self._http, self._control = free_ports(2)
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

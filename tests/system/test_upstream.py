@@ -79,11 +79,11 @@ def test_http1(serving: Callable[..., None], secure: bool) -> None:
         connected = connection.transport.get_extra_info("socket")
         assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         for body in BODIES:
-            response = await connection.request(b"POST", b"/", ((b"host", b"a"),), [body], timeout=10)
+            response = await connection.request(b"POST", b"/", ((b"host", b"a"),), [body], timeout=60)
             assert (response.status, bytes(response.body)) == (200, body)
-            response = await connection.request(b"POST", b"/stream", ((b"host", b"a"),), [body], timeout=10)
+            response = await connection.request(b"POST", b"/stream", ((b"host", b"a"),), [body], timeout=60)
             assert bytes(response.body) == body * 10
-        answers = [connection.request(b"POST", b"/", ((b"host", b"a"),), [body], timeout=10) for body in BODIES]
+        answers = [connection.request(b"POST", b"/", ((b"host", b"a"),), [body], timeout=60) for body in BODIES]
         assert [bytes(response.body) for response in await asyncio.gather(*answers)] == BODIES
         connection.close()
 
@@ -96,8 +96,8 @@ def test_http2(serving: Callable[..., None], secure: bool) -> None:
         tls = client_context(CERTIFICATE, http2=True) if secure else None
         connection = await connect_http2("127.0.0.1", port, tls=tls)
         for body in BODIES:
-            assert await unary(connection, b"a", b"/grpc", body, timeout=10) == (body, ((b"grpc-status", b"0"),))
-        calls = [unary(connection, b"a", b"/grpc", b"%d" % index, timeout=10) for index in range(300)]
+            assert await unary(connection, b"a", b"/grpc", body, timeout=60) == (body, ((b"grpc-status", b"0"),))
+        calls = [unary(connection, b"a", b"/grpc", b"%d" % index, timeout=60) for index in range(300)]
         assert [message for message, _ in await asyncio.gather(*calls)] == [b"%d" % index for index in range(300)]
         receiver = Gathering(connection.loop, 1 << 30)
         connection.open(request_block(b"POST", b"http", b"a", b"/stream", ()), [BODIES[2]], receiver)

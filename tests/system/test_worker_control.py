@@ -69,7 +69,7 @@ def run(
         finally:
             await control.close()
 
-    asyncio.run(asyncio.wait_for(play(), 60))
+    asyncio.run(asyncio.wait_for(play(), 100))
 
 
 async def ready(control: WorkerControl, model: str = "m") -> set[str]:
@@ -272,7 +272,7 @@ def test_every_failure_is_one_kind_of_error(answer: bytes | None, words: str, re
             finally:
                 await control.close()
 
-    asyncio.run(asyncio.wait_for(play(), 60))
+    asyncio.run(asyncio.wait_for(play(), 100))
 
 
 def test_a_worker_that_is_gone(server_factory: StartServer, repository: Path) -> None:
@@ -309,4 +309,4 @@ def test_a_leader_of_the_past_changes_nothing(server: ServerProcess) -> None:
             await past.close()
             await present.close()
 
-    asyncio.run(asyncio.wait_for(play(), 60))
+    asyncio.run(asyncio.wait_for(play(), 100))

@@ -3,7 +3,6 @@ end, however the test ended."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -13,16 +12,11 @@ from pathlib import Path
 
 import psutil
 
+from bench.ports import ports_in_a_row
 from isochrone.control.fleet.bundled.writing import write_bundled
 
-SECONDS = 60.0
+SECONDS = 120.0
 ISOCHRONE = (sys.executable, "-m", "isochrone")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def bundled_fleet(directory: Path, workers: int = 2, control_port: int = 0) -> Path:
@@ -30,7 +24,7 @@ def bundled_fleet(directory: Path, workers: int = 2, control_port: int = 0) -> P
     path = write_bundled(directory)
     text = path.read_text()
     for old, new in (
-        ("127.0.0.1:8003", f"127.0.0.1:{control_port or free_port()}"),
+        ("127.0.0.1:8003", f"127.0.0.1:{control_port or ports_in_a_row(1)}"),
         ('"127.0.0.1:8000", metrics_port: 9000', '"127.0.0.1:0", metrics_port: 0'),
         ("workers: 3", f"workers: {workers}"),
     ):

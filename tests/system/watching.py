@@ -6,16 +6,18 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from sample_models import release_file
 from server_process import ServerProcess
 
 
 def metrics(server: ServerProcess) -> list[Metric]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return list(text_string_to_metric_families(text))
 
@@ -32,6 +34,16 @@ def gauge(server: ServerProcess, name: str, model: str) -> float:
     )
 
 
+def total(server: ServerProcess, name: str) -> float:
+    """All samples of a name, summed."""
+    return float(sum(each.value for family in metrics(server) for each in family.samples if each.name == name))
+
+
+def connections(server: ServerProcess) -> float:
+    """Those that the server has; one that it has closed has been read to its end."""
+    return total(server, "isochrone_connections")
+
+
 def load_now(server: ServerProcess) -> dict[str, Any]:
     """The server's ORCA report: the figures it names itself."""
     body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
@@ -40,13 +52,34 @@ def load_now(server: ServerProcess) -> dict[str, Any]:
         body,
         headers={"endpoint-load-metrics-format": "json"},
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text: str = answer.headers["endpoint-load-metrics"]
     report: dict[str, Any] = json.loads(text.removeprefix("JSON "))
     return dict(report["named_metrics"])
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 20) -> None:
+def release_one(repository: Path, model: str = "slow") -> None:
+    """Ends one held run of a slow model (``sample_models.HELD``); returns when the run has noticed."""
+    file = release_file(repository, model)
+    file.touch()
+    wait_for(lambda: not file.exists())
+
+
+def release_until(holds: Callable[[], object], repository: Path, model: str = "slow") -> None:
+    """Ends held runs of a slow model until something holds."""
+    file = release_file(repository, model)
+
+    def look() -> object:
+        file.touch()
+        return holds()
+
+    try:
+        wait_for(look)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def wait_for(holds: Callable[[], object], seconds: float = 60) -> None:
     ends = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < ends, f"waited {seconds} s in vain"

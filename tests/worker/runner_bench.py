@@ -130,7 +130,7 @@ class Bench:
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 async def entered(executable: Gated) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gateway.proxies.upstream import Upstream
+from bench.ports import free_ports
 from bench.worker.models import IDENTITY_MODELS
 from bench.worker.peers.process import (
     HOST,
@@ -23,7 +24,6 @@ from bench.worker.peers.process import (
     PeerUnavailable,
     answers,
     environment_python,
-    free_ports,
     running,
     scratch,
 )

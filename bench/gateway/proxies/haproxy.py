@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.gateway.proxies.upstream import Upstream
+from bench.ports import free_ports
 from bench.worker.models import IDENTITY_MODELS
-from bench.worker.peers.process import HOST, Peer, PeerUnavailable, answers, free_ports, running, scratch
+from bench.worker.peers.process import HOST, Peer, PeerUnavailable, answers, running, scratch
 
 _CONFIGURATION = """\
 global

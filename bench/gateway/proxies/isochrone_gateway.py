@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.gateway.proxies.upstream import Upstream
+from bench.ports import free_ports
 from bench.worker.models import IDENTITY_MODELS
-from bench.worker.peers.process import HOST, Peer, answers, free_ports, installed_version, running, scratch
+from bench.worker.peers.process import HOST, Peer, answers, installed_version, running, scratch
 
 
 @contextmanager

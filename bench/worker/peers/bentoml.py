@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.ports import free_ports
 from bench.worker.payloads import json_request
 from bench.worker.peers.process import (
     HOST,
@@ -11,7 +12,6 @@ from bench.worker.peers.process import (
     Peer,
     answers,
     environment_python,
-    free_ports,
     installed_version,
     running,
     scratch,

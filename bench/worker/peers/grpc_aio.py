@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.ports import free_ports
 from bench.worker.peers.process import (
     HOST,
     SERVERS,
     Peer,
     environment_python,
-    free_ports,
     installed_version,
     listens,
     running,

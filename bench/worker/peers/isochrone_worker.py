@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.ports import free_ports
 from bench.worker.models import write_repository
 from bench.worker.peers.process import (
     HOST,
     Peer,
     answers,
-    free_ports,
     installed_version,
     running,
     scratch,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bench.ports import free_ports
 from bench.worker.payloads import http_infer_json
 from bench.worker.peers.process import (
     HOST,
@@ -11,7 +12,6 @@ from bench.worker.peers.process import (
     Peer,
     answers,
     environment_python,
-    free_ports,
     installed_version,
     running,
     scratch,

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +55,6 @@ class Peer:
     def alive(self) -> bool:
         """Whether the process that was started still runs."""
         return _started(self.pid) is not None
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports; all are held while choosing, so that they differ."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for candidate in sockets:
-            candidate.bind((HOST, 0))
-        return [candidate.getsockname()[1] for candidate in sockets]
 
 
 def environment_python(name: str) -> Path:

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.ports import free_ports
 from bench.worker.peers.process import (
     HOST,
     Peer,
     PeerUnavailable,
     answers,
     environment_python,
-    free_ports,
     running,
     scratch,
 )

@@ -107,7 +107,7 @@ class Gateway:
         self.stopping = False
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False
-        self._monitoring = monitoring or MonitorRules()
+        self.monitoring = monitoring or MonitorRules()
         self._monitors: dict[str, Monitor] = {}
         self._mismatches = Mismatches()
         self._freezer = ReplicaFreezer()
@@ -132,9 +132,9 @@ class Gateway:
             self._tasks.start(self._retire(member, monitor))
         for number, member in enumerate(new):
             # One after the other: a pool that joins must not be asked in one turn of the loop.
-            delay = number / self._monitoring.most_per_second
+            delay = number / self.monitoring.most_per_second
             self._monitors[member.upstream.address] = Monitor(
-                member, self.fleet, self._monitoring, self._member_lost, self._indexes, delay
+                member, self.fleet, self.monitoring, self._member_lost, self._indexes, delay
             )
         self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), self.clock())
         if new or gone:
@@ -162,9 +162,12 @@ class Gateway:
         for monitor in self._monitors.values():
             monitor.look_now()
 
-    async def models_changed(self, seconds: float) -> None:
+    async def models_changed(self) -> None:
         """A load or unload went through here: every process of this gateway learns what the workers serve now."""
-        await asyncio.gather(self.read_indexes(seconds), *([self.refresh_others()] if self.refresh_others else ()))
+        index_timeout = self.monitoring.index_timeout
+        await asyncio.gather(
+            self.read_indexes(index_timeout), *([self.refresh_others()] if self.refresh_others else ())
+        )
 
     async def read_indexes(self, seconds: float) -> None:
         """Returns when it is known what every worker serves now, or after so long: one may be hanging."""
@@ -339,7 +342,7 @@ class Gateway:
     async def _check(self, endpoint: Endpoint) -> None:
         lives = True
         try:
-            lives = await is_alive(endpoint.handle.upstream)
+            lives = await is_alive(endpoint.handle.upstream, self.monitoring.timeout)
         except Exception as error:
             # Requests that wait for the result must not wait for ever.
             log.error("checking a worker failed unexpectedly", worker=endpoint.address, exc_info=error)

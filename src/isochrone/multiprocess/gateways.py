@@ -9,6 +9,7 @@ import structlog
 
 from isochrone.errors import IsochroneError
 from isochrone.gateway.control_calls.refresh import REFRESH
+from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.multiprocess.coordination.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group.board import LISTENING
@@ -21,7 +22,8 @@ from isochrone.multiprocess.supervision.ports import PortInUse, reserve
 
 log = structlog.get_logger(__name__)
 
-_REFRESH_SECONDS = 3.0
+#: Seconds that another process has beyond those of its workers.
+_REFRESH_SECONDS = 1.0
 #: Makes the link of process N to a fleet.
 MakeLink = Callable[[int, int], Callable[[GatewayServer], Link]]
 
@@ -29,15 +31,15 @@ MakeLink = Callable[[int, int], Callable[[GatewayServer], Link]]
 class GatewayInGroup(ProcessInGroup):
     """A gateway's process."""
 
+    #: Seconds that its workers have to say what they serve.
+    index_timeout = MonitorRules().index_timeout
+
     async def refresh_others(self) -> None:
         """The others' views of the workers are refreshed; one that does not respond does not matter."""
         others = [number for number in self.group.board.those(LISTENING) if number != self.number]
-        target = REFRESH.decode()
+        target, seconds = REFRESH.decode(), self.index_timeout + _REFRESH_SECONDS
         answers = await gather(
-            {
-                number: call_json(self.group.socket(number), "POST", target, seconds=_REFRESH_SECONDS)
-                for number in others
-            }
+            {number: call_json(self.group.socket(number), "POST", target, seconds=seconds) for number in others}
         )
         for number, answer in answers.items():
             if isinstance(answer, IsochroneError):
@@ -72,7 +74,9 @@ def run_gateways(
 
     async def serve(number: int, generation: int) -> int:
         own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)
-        server = GatewayServer(own, GatewayInGroup(group, number, generation))
+        process = GatewayInGroup(group, number, generation)
+        process.index_timeout = settings.monitoring.index_timeout
+        server = GatewayServer(own, process)
         if make_link is not None:
             server.make_link = make_link(number, ports["gateway"])
         return await server.run()

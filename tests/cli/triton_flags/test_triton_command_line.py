@@ -74,7 +74,7 @@ def post(address: str, path: str, body: Any, headers: dict[str, str] | None = No
 def call(method: str, address: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, Any]:
     request = urllib.request.Request(f"http://{address}{path}", body, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
         with error:
@@ -208,6 +208,6 @@ def is_live(address: str, credentials: grpc.ChannelCredentials) -> bool:
     with grpc.secure_channel(address, credentials) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
-            return bool(stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live)
+            return bool(stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=60).live)
         except grpc.RpcError:
             return False

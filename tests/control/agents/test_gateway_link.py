@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ from isochrone.store.base import Delete, Put
 from isochrone.store.sqlite.store import SqliteStore
 
 KEYS = Keys("plant")
-SECONDS = 30.0
-#: Requests are held for ever, and nothing is looked for: the tests say when a switch is over.
-RULES = LinkRules(lease=0.5, longest_hold=3600, reject_held=3600, discovery=0.0)
+SECONDS = 60.0
+#: Requests are held for ever, and nothing is looked for: the tests say when a switch is over. No lease expires.
+RULES = LinkRules(lease=60, longest_hold=3600, reject_held=3600, discovery=0.0)
 
 
 async def until(look: Callable[[], object]) -> None:
@@ -110,7 +111,8 @@ def epoch(number: int, version: str) -> EpochRecord:
 def test_a_name_that_another_gateway_holds_is_refused(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with Led(directory) as first:
-            second = Led(directory, incarnation="2")
+            # It waits as long as its own lease lasts.
+            second = Led(directory, incarnation="2", rules=replace(RULES, lease=0.5))
             with pytest.raises(NameTaken, match=r"'g' is in use by the gateway at 127.0.0.1:8000.*--name"):
                 await second.link.start()
             await second.stop()
@@ -124,7 +126,9 @@ def test_a_name_that_another_gateway_holds_is_refused(tmp_path: Path) -> None:
 
 def test_of_two_that_start_at_once_one_is_registered(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
-        both = [Led(directory, incarnation=number) for number in ("1", "2")]
+        # The second waits as long as a lease lasts, and the first must not miss its own meanwhile.
+        rules = replace(RULES, lease=4)
+        both = [Led(directory, incarnation=number, rules=rules) for number in ("1", "2")]
         ends = await asyncio.gather(*(each.link.start() for each in both), return_exceptions=True)
         assert sorted(type(end).__name__ for end in ends) == ["NameTaken", "NoneType"]
         for each in both:

@@ -158,7 +158,7 @@ def run(path: Path, scenario: Callable[[Bench], Awaitable[None]]) -> list[str]:
             await bench.outside.close()
 
     with capture_logs() as lines:
-        asyncio.run(asyncio.wait_for(play(), 30))
+        asyncio.run(asyncio.wait_for(play(), 100))
     return [line["event"] for line in lines]
 
 

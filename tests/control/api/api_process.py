@@ -99,4 +99,4 @@ def with_api(directory: Path, scenario: Callable[[Api], Awaitable[None]], caller
             await mirror.stop()
             await store.close()
 
-    asyncio.run(asyncio.wait_for(play(), 50))
+    asyncio.run(asyncio.wait_for(play(), 100))

@@ -23,7 +23,7 @@ def first_verdict(decision: Decision, verdicts: Callable[[Evaluator], dict[str, 
         evaluator = Evaluator(said.set)
         try:
             evaluator.update(decision, ObservedState(0.0, EpochRecord(1), gateways=GATEWAYS))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 await said.wait()
             return verdicts(evaluator)["r1"]
         finally:

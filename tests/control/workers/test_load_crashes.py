@@ -110,7 +110,7 @@ class _Worker:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

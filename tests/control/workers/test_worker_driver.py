@@ -65,7 +65,7 @@ class ScriptedWorker:
 
 async def until(condition: Callable[[], object]) -> None:
     """Polls: what a worker does wakes nobody."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

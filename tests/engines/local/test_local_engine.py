@@ -21,7 +21,7 @@ from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
 from isochrone.engines.local.memory_kills import MemoryKills
 
-SECONDS = 30.0
+SECONDS = 100.0
 SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
 #: Says so once it can no longer be ended by SIGTERM.
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"

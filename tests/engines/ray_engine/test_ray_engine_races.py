@@ -18,7 +18,7 @@ from isochrone.engines.ray import asking
 from isochrone.engines.ray.engine import RayEngine
 from isochrone.engines.ray.reports import encode_spec
 
-SECONDS = 20.0
+SECONDS = 100.0
 SPEC = ProcessSpec("w1", "worker", ("serve", "--name", "w1"), "cpu", Needs(1.0))
 
 
@@ -104,8 +104,7 @@ def test_a_process_that_is_stopped_while_its_actor_is_made_leaves_no_actor() -> 
             await it.engine.start(SPEC)
             await asyncio.sleep(0.01)
             stopping = asyncio.create_task(it.engine.stop("w1", 1.0))
-            await asyncio.sleep(0.01)
-            assert it.engine.running()["w1"].stopping
+            await until(lambda: it.engine.running()["w1"].stopping)
             it.cluster.creates.set()
             await stopping
             assert (it.engine.running(), it.cluster.actors) == ({}, {})

@@ -17,7 +17,7 @@ from isochrone.engines.ray import engine as engine_module
 from isochrone.engines.ray.engine import RayEngine
 from isochrone.engines.ray.memory import available_memory, memory_refusal
 
-SECONDS = 20.0
+SECONDS = 100.0
 NEEDS = Needs(1.0, resources=(("memory", 8e9),))
 SPEC = ProcessSpec("w1", "worker", ("serve", "--name", "w1"), "cpu", NEEDS)
 SHORT = "has 3,000 MB of the 8,000 MB of memory that Ray counts on"

@@ -21,7 +21,7 @@ from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.store.base import Delete, Put
 from isochrone.store.opening import open_store
 
-SECONDS = 20.0
+SECONDS = 100.0
 KEYS = Keys("plant")
 
 

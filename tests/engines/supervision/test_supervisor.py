@@ -38,7 +38,7 @@ from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore
 
-SECONDS = 60.0
+SECONDS = 100.0
 KEYS = Keys("plant")
 SLEEPS = "import time; time.sleep(600)"
 #: Says, as a worker does, that nothing is in flight; its port is in its log.

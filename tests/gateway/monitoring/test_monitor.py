@@ -195,6 +195,36 @@ def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
     offline(run)
 
 
+def test_a_stall_of_the_gateway_itself_is_no_sign_of_a_lost_endpoint() -> None:
+    """The time-out ran while nobody could answer or listen; one that stalls at every check notices losses all the
+    same."""
+
+    async def run(loop: OfflineLoop) -> None:
+        loop.stop_clock()
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.5, index_interval=3600))
+        await endpoint.answers(HEALTH, READY)
+        await endpoint.answers(INDEX, index("1"))
+        endpoint.member.endpoint.heard_at = 0
+
+        async def asked() -> None:
+            while not endpoint.questions(HEALTH):
+                loop.pass_time(0.001)
+                await turns()
+
+        for failures in (0, 1):
+            await asked()
+            (unanswered,) = endpoint.questions(HEALTH)
+            loop.pass_time(5)
+            unanswered.written.clear()
+            await asked()
+            assert endpoint.monitor._failures == failures
+            assert endpoint.member.endpoint.healthy
+        await lost_in_time(loop, endpoint)
+        await endpoint.monitor.stop()
+
+    offline(run)
+
+
 async def two_questions(loop: OfflineLoop) -> tuple[Monitor, list[RecordingTransport], list[asyncio.Task[None]]]:
     """A watch that asks for the index twice, on two connections, the older first."""
     fleet = make_fleet()

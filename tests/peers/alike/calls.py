@@ -66,7 +66,7 @@ def http(server: Server, method: str, path: str, body: Any = b"", headers: Mappi
     lines = [f"{method} {path} HTTP/1.1", f"Host: {server.http}", "Connection: close", f"Content-Length: {len(data)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     host, _, port = server.http.partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
         with connection.makefile("rb") as file:
             return _read(file, method)
@@ -95,7 +95,7 @@ def _chunks(file: Any) -> bytes:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < ends, "it never came about"
         time.sleep(0.005)

@@ -40,7 +40,7 @@ def trio(server_factory: StartServer, gateway_factory: StartGateway) -> Iterator
         with (
             triton.serve_repository(theirs, environment_python(""), directory, (), flags) as peer,
             server_factory(ours, *flags, "--allow-shared-memory", "--allow-file-overrides") as worker,
-            gateway_factory([worker], "--allow-file-overrides", "--probe-timeout", "10") as gateway,
+            gateway_factory([worker], "--allow-file-overrides") as gateway,
         ):
             gateway.wait_workers(1)
             yield Trio(

@@ -40,13 +40,13 @@ def request_of(model: str, value: float, sequence: int = 0, start: bool = False,
 
 def outcome(call: Any) -> tuple[str, list[float]]:
     try:
-        return "OK", np.frombuffer(call.result(timeout=30).raw_output_contents[0], "<f4").tolist()
+        return "OK", np.frombuffer(call.result(timeout=60).raw_output_contents[0], "<f4").tolist()
     except (grpc.FutureCancelledError, grpc.RpcError):
         return str(call.code().name), []
 
 
 #: A queued request shows nowhere: servers are given this long to have read it before the next step.
-_READ_SECONDS = 0.3
+_READ_SECONDS = 1.0
 
 
 @pytest.mark.parametrize("which", [0, 1, 2, 3])

@@ -88,7 +88,7 @@ def fails(exchange: Any, error: IsochroneError) -> None:
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(scenario(), 100))  # type: ignore[arg-type]
 
 
 def test_a_small_body_is_handed_on_at_once() -> None:

@@ -56,7 +56,7 @@ def writers(path: str) -> None:
 
 async def hold(path: str) -> None:
     store = open_store(f"sqlite:{path}")
-    lease = await store.grant(1.0)
+    lease = await store.grant(4.0)
     await store.transact([], [Put("/held", b"", lease.id)])
     report("held")
     while not lease.lost:  # noqa: ASYNC110 - there is nothing to wait on but the clock

@@ -98,4 +98,4 @@ def test_a_model_is_refused_when_it_loads(tmp_path: Path, dims: str, words: str)
         finally:
             await catalog.close(5)
 
-    asyncio.run(asyncio.wait_for(play(), 30))
+    asyncio.run(asyncio.wait_for(play(), 100))

@@ -20,6 +20,7 @@ from config_text import parameter, tensors
 from structlog.testing import capture_logs
 
 from conftest import MakeContext
+from isochrone.clock import SECOND
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.python.backend import load
@@ -152,10 +153,10 @@ def test_a_death_fails_its_call_and_the_next_is_served(
 
 def test_a_hang_ends_at_the_timeout(tmp_path: Path, make_context: MakeContext) -> None:
     write(tmp_path, OBEDIENT)
-    executable = start(make_context(FLOATS + parameter("execution_timeout_ms", "200")))
+    executable = start(make_context(FLOATS + parameter("execution_timeout_ms", "4000")))
     assert executable.execute(order(10), None)["y"].item() == 20
     pid = executable.pid
-    with pytest.raises(ModelFailed, match="infer took longer than execution_timeout_ms = 200, its process was kil"):
+    with pytest.raises(ModelFailed, match="infer took longer than execution_timeout_ms = 4000, its process was kil"):
         executable.execute(order(3), None)
     assert pid is not None
     assert not psutil.pid_exists(pid)
@@ -193,7 +194,19 @@ def test_a_death_is_noticed_though_a_grandchild_holds_the_socket(tmp_path: Path,
     assert set(states) <= {psutil.STATUS_ZOMBIE}  # killed; its adoptive parent reaps it
 
 
-def test_deaths_in_a_row_make_callers_wait(tmp_path: Path, make_context: MakeContext) -> None:
+class StoppedClock:
+    """Stands in for the clock: no time passes."""
+
+    SECOND = SECOND
+
+    def now_ns(self) -> int:
+        return 7 * SECOND
+
+
+def test_deaths_in_a_row_make_callers_wait(
+    tmp_path: Path, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isochrone.worker.backends.python.isolation.executable.clock", StoppedClock())
     write(tmp_path, OBEDIENT)
     executable = start(make_context(FLOATS))
     for _ in range(2):
@@ -326,8 +339,8 @@ os.kill(os.getpid(), 9)
         child = psutil.Process(int(process.stdout.readline()))
         assert child.is_running()
         process.stdin.close()
-        assert process.wait(20) == -signal.SIGKILL
-    psutil.wait_procs([child], timeout=20)
+        assert process.wait(60) == -signal.SIGKILL
+    psutil.wait_procs([child], timeout=60)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 

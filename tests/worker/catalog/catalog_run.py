@@ -19,4 +19,4 @@ def run(model: Path, scenario: Callable[[Catalog], Awaitable[None]]) -> None:
             (model / "go").touch()
             await catalog.close(5)
 
-    asyncio.run(asyncio.wait_for(play(), 30))
+    asyncio.run(asyncio.wait_for(play(), 100))

@@ -122,7 +122,7 @@ def run(
             await catalog.close(5)
 
     with capture_logs() as lines:
-        asyncio.run(asyncio.wait_for(play(), 20))
+        asyncio.run(asyncio.wait_for(play(), 100))
     return lines
 
 

@@ -49,7 +49,7 @@ def run(repository: Path, scenario: Callable[[Catalog], Awaitable[None]]) -> Non
         finally:
             await catalog.close(5)
 
-    asyncio.run(asyncio.wait_for(play(), 30))
+    asyncio.run(asyncio.wait_for(play(), 100))
 
 
 def ready(catalog: Catalog) -> set[str]:

@@ -36,7 +36,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Isochr
             await catalog.close(5)
         return found
 
-    return asyncio.run(asyncio.wait_for(play(), 60))
+    return asyncio.run(asyncio.wait_for(play(), 100))
 
 
 @pytest.mark.parametrize("name", CASES)

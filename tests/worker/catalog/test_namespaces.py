@@ -65,7 +65,7 @@ def run(repository: Repository, scenario: Callable[[Catalog], Awaitable[None]]) 
         finally:
             await catalog.close(5)
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    asyncio.run(asyncio.wait_for(play(), 100))
 
 
 def test_each_ensemble_runs_the_step_of_its_own_repository(repositories: list[Path]) -> None:

@@ -105,7 +105,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Pa
             await catalog.close(5)
         return found
 
-    return asyncio.run(asyncio.wait_for(play(), 60))
+    return asyncio.run(asyncio.wait_for(play(), 100))
 
 
 @pytest.mark.parametrize("name", EXPECTED)

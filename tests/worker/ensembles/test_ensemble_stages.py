@@ -100,7 +100,7 @@ def run(repository: Path, scenario: Callable[[Catalog], Awaitable[None]]) -> Non
         finally:
             await catalog.close(5)
 
-    asyncio.run(asyncio.wait_for(play(), 30))
+    asyncio.run(asyncio.wait_for(play(), 100))
 
 
 def test_a_request_says_which_versions_its_stages_are(repository: Path) -> None:

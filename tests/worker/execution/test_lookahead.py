@@ -52,7 +52,7 @@ class Stepped(Executable):
 
     def wait_for_a_run(self) -> None:
         """Blocks the caller, the loop's thread included, until one more run has begun."""
-        assert self.begun.acquire(timeout=10)
+        assert self.begun.acquire(timeout=60)
 
 
 def offered(bench: Bench) -> list[float]:

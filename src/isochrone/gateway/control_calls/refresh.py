@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
 
 REFRESH = b"/refresh"
-#: Seconds a worker gets to say what it serves now.
-_INDEX_SECONDS = 2.0
 
 
 class RefreshApplication:
@@ -37,7 +35,7 @@ class _RefreshRoute(Route):
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            await self._gateway.read_indexes(_INDEX_SECONDS)
+            await self._gateway.read_indexes(self._gateway.monitoring.index_timeout)
         except Exception as error:
             respond_unexpected(exchange, error)
         else:

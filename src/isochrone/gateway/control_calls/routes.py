@@ -35,8 +35,7 @@ PER_WORKER_HEADER = b"x-isochrone-per-worker"
 #: Seconds a worker gets for a control call; loading a model takes its time.
 _CONTROL_SECONDS = 30.0
 LOAD_SECONDS = 600.0
-#: Seconds a worker gets to say what it serves now, after a load or unload that went through here.
-_INDEX_SECONDS = 2.0
+#: Seconds a worker gets to name its extensions, or as many as a health check may take if these are more.
 _METADATA_SECONDS = 1.0
 #: Extensions that a gateway has when all its workers do: it passes their calls on.
 _OF_WORKERS = ("system_shared_memory",)
@@ -91,7 +90,8 @@ class MetadataRoute(Route):
             self._answer(exchange)
 
     async def _learn(self, members: Sequence[Member], exchange: Exchange) -> None:
-        await asyncio.gather(*map(_learn_extensions, members))
+        seconds = max(_METADATA_SECONDS, self._gateway.monitoring.timeout)
+        await asyncio.gather(*(_learn_extensions(member, seconds) for member in members))
         self._answer(exchange)
 
     def _answer(self, exchange: Exchange) -> None:
@@ -106,11 +106,11 @@ class MetadataRoute(Route):
             exchange.respond(200, JSON, [msgspec.json.encode(metadata)])
 
 
-async def _learn_extensions(member: Member) -> None:
+async def _learn_extensions(member: Member, seconds: float) -> None:
     """One that does not answer properly is asked again by the next call."""
     joined = member.endpoint.joined_at
     try:
-        answer = await ask_http(member.connections, b"GET", b"/v2", seconds=_METADATA_SECONDS)
+        answer = await ask_http(member.connections, b"GET", b"/v2", seconds=seconds)
         ((_, value),) = _decoded([(member.upstream.address, answer)])
         member.extensions = joined, frozenset(value["extensions"])
     except (IsochroneError, KeyError, TypeError):
@@ -180,7 +180,7 @@ class FanOutRoute(Route):
             answers = await everybody(self._gateway, ask)
             if self._changes_models:
                 # Whoever asks next, of readiness or for an inference, gets what is served from now on.
-                await self._gateway.models_changed(_INDEX_SECONDS)
+                await self._gateway.models_changed()
             exchange.respond(*_with_body(self._gather(answers, self._per_worker)))
         except IsochroneError as error:
             respond_error(exchange, error)
@@ -311,7 +311,7 @@ class GrpcFanOutRoute(Route):
                 except IsochroneError as error:
                     problems.append(type(error)(f"worker {name}: {error}" if len(answers) > 1 else str(error)))
             if b"RepositoryModel" in self._path:
-                await self._gateway.models_changed(_INDEX_SECONDS)
+                await self._gateway.models_changed()
             if problems and (not messages or self._merge is first_message):
                 raise problems[0]
             respond(stream, self._merge(messages))

@@ -43,8 +43,8 @@ _INDEX_COST = 5
 _SPREAD = 0.1
 #: Seconds between questions to a member that is down for long, unless the size of the fleet makes them longer.
 _LONGEST_BACKOFF = 2.0
-#: Seconds that a process has to answer ``is_alive``.
-_ALIVE_SECONDS = 0.25
+#: Seconds that a long answer, as an index may be, has at least.
+_LONG_ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class MonitorRules:
     metrics_interval: float = 0.5
     #: Seconds between looks at what a member serves.
     index_interval: float = 1.0
+
+    @property
+    def index_timeout(self) -> float:
+        """Seconds a read of an index may take."""
+        return max(_LONG_ANSWER_SECONDS, self.timeout)
 
     def pause(self, members: int, failures: int) -> float:
         """Seconds until the next question to a member that missed the last ``failures`` ones, in a fleet of a size."""
@@ -99,6 +104,8 @@ class Monitor:
         #: Called when the endpoint stops answering: what is under way there is given up.
         self._lost = lost
         self._failures = 0
+        #: The last check ended without an answer long after its time.
+        self._was_late = False
         self._is_loss_due = False
         self._checked_at = 0
         #: The last health check succeeded; the index was read since that began.
@@ -172,7 +179,9 @@ class Monitor:
 
     async def _check(self) -> None:
         member = self.member
-        asked = now_ns()
+        asked, clock = now_ns(), asyncio.get_running_loop().time
+        began = clock()
+        was_late, self._was_late = self._was_late, False
         try:
             answer = await ask_http(
                 member.connections,
@@ -182,10 +191,15 @@ class Monitor:
                 seconds=self._rules.timeout,
             )
         except IsochroneError as error:
-            if isinstance(error, DeadlineExceeded) and member.endpoint.heard_at > asked:
-                # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
-                self._failures = 0
-                return
+            if isinstance(error, DeadlineExceeded):
+                if member.endpoint.heard_at > asked:
+                    # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
+                    self._failures = 0
+                    return
+                if _is_late(clock() - began, self._rules.timeout) and not was_late:
+                    # The gateway itself got no turn meanwhile, perhaps the whole machine: ask again before judging.
+                    self._was_late = True
+                    return
             self._failures += 1
             if self._is_loss_due:
                 self._is_loss_due = False
@@ -265,7 +279,7 @@ class Monitor:
                 b"/v2/repository/index",
                 ((b"content-type", b"application/json"),),
                 (b"{}",),
-                seconds=max(2.0, self._rules.timeout),
+                seconds=self._rules.index_timeout,
             )
             if answer.status == 200:
                 if answer.body != self._index[0]:
@@ -340,11 +354,24 @@ def _spread(seconds: float) -> float:
     return seconds * random.uniform(1 - _SPREAD, 1 + _SPREAD)
 
 
-async def is_alive(upstream: Upstream) -> bool:
-    """Whether the process of an endpoint answers on a fresh connection, ready or not."""
+def _is_late(seconds: float, timeout: float) -> bool:
+    """Whether a question ended so long after its time-out that this process, not the endpoint, was the slow one."""
+    return seconds > 2 * timeout
+
+
+async def is_alive(upstream: Upstream, seconds: float) -> bool:
+    """Whether the process of an endpoint answers on a fresh connection in so many seconds, ready or not."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    if await _answers(upstream, seconds):
+        return True
+    return _is_late(clock() - began, seconds) and await _answers(upstream, seconds)
+
+
+async def _answers(upstream: Upstream, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(_ALIVE_SECONDS):
-            connection = await connect_http1(upstream.host, upstream.port, timeout=_ALIVE_SECONDS)
+        async with asyncio.timeout(seconds):
+            connection = await connect_http1(upstream.host, upstream.port, timeout=seconds)
             try:
                 host = ((b"host", upstream.address.encode()),)
                 await connection.request(b"GET", b"/v2/health/ready", host)

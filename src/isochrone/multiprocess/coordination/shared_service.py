@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
 
-_READ_SECONDS = 2.0
+_READ_SECONDS = 5.0
 _CHANGE_SECONDS = 3600.0
 #: Seconds to wait for a coordinator that restarts, and between attempts. Until it is reached, nothing was sent.
 _COORDINATOR_SECONDS = 10.0

@@ -16,6 +16,9 @@ from isochrone.clock import MILLISECOND, SECOND, now_ns
 
 LIMIT_NS = SECOND
 _CHECK_SECONDS = 0.2
+#: Consecutive checks that find the same run. Time alone proves nothing: while the whole process was stopped or the
+#: machine stalled, the model could not compute, and this thread could not check either.
+_CHECKS = 5
 _SIGNAL = signal.SIGUSR2
 _SHARED_NS = 20 * MILLISECOND
 
@@ -66,9 +69,12 @@ class InlineWatchdog:
 
     def _watch(self) -> None:
         main = threading.main_thread().ident or 0
+        last, checks = 0, 0
         while not self._stop.wait(_CHECK_SECONDS):
             since = self.since
-            if since and now_ns() - since > LIMIT_NS:
+            checks = checks + 1 if since and since == last else 0
+            last = since
+            if checks >= _CHECKS and now_ns() - since > LIMIT_NS:
                 signal.pthread_kill(main, _SIGNAL)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

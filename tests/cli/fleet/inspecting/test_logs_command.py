@@ -78,4 +78,4 @@ def test_following_prints_new_lines_and_new_processes_until_it_is_interrupted(st
         (state / "logs" / "controller-1.log").write_text("hello\n")
         assert process.stdout.readline() == "controller-1 | hello\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130

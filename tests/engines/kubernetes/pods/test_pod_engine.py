@@ -149,7 +149,7 @@ def run(scenario: Callable[[Bench], Awaitable[None]], bench: Callable[[], Bench]
         finally:
             await made.engine.close()
 
-    asyncio.run(asyncio.wait_for(play(), 30))
+    asyncio.run(asyncio.wait_for(play(), 100))
 
 
 def test_a_container_that_restarts_in_its_pod_is_told_without_its_number() -> None:
