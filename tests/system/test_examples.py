@@ -210,7 +210,9 @@ def test_the_gateways_page_names_real_metrics(gateway: GatewayProcess) -> None:
     shell(f"isochrone infer detector --url http://{gateway.http_url}")
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.metrics_port, timeout=60)) as connection:
         connection.request("GET", "/metrics")
-        shown = set(re.findall(r"^(isochrone_gateway_\w+)", connection.getresponse().read().decode(), re.MULTILINE))
+        page = connection.getresponse().read().decode()
+    # A gateway whose upstreams are addresses has looked up no name: those metrics have a type and no sample.
+    shown = set(re.findall(r"^(?:# TYPE )?(isochrone_gateway_\w+)", page, re.MULTILINE))
     named = set(re.findall(r"`(isochrone_gateway_[a-z_]+)`", (ROOT / "docs" / "gateway.md").read_text()))
     assert named == {name for name in shown if not name.endswith("_created")}
 
