@@ -18,7 +18,7 @@ from name_server import NameServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
-from bench.worker.peers.process import free_ports
+from bench.ports import free_ports
 from gateway_process import GatewayProcess, start_gateway
 from server_process import StartServer
 

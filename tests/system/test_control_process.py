@@ -95,7 +95,7 @@ def test_one_leads_and_when_it_ends_the_other_does(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--store", "file:x"], "sqlite:PATH"),
-        (["--store", "sqlite:x.db", "--listen", "nowhere"], "expected host:port"),
+        (["--store", "sqlite:x.db", "--listen", "nowhere"], "expected HOST:PORT"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(arguments: list[str], said: str) -> None:
