@@ -103,7 +103,10 @@ def test_processes_outlive_their_supervisor_and_the_next_one_adopts_them(fleet: 
 def test_one_supervisor_at_a_time_and_one_that_was_paused_gives_way(fleet: RayFleet, tmp_path: Path) -> None:
     paused = fleet.supervisor
     assert paused is not None
-    done = up(fleet, fleet.file, "--engine", "ray", "--address", fleet.cluster.address)
+    # In another directory, as on another machine: the lock of the first one is not seen.
+    copy = tmp_path / "fleet.yaml"
+    copy.write_text(fleet.file.read_text())
+    done = up(fleet, copy, "--engine", "ray", "--address", fleet.cluster.address)
     assert done.returncode == 1
     assert f"this fleet is up already, by process {paused.pid} on" in done.stderr
     names = [*fleet.nodes_of_workers(), *fleet.parts]
