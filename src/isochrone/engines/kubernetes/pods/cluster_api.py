@@ -2,6 +2,9 @@
 
 A thin shell over kr8s, which reads kubeconfig files and service accounts, and renews credentials. Every call has a time
 limit; a call that fails raises one of two errors: the API server cannot be reached, or it refused.
+
+A call is never cancelled before its answer begins: in the middle of a TLS handshake the HTTP library (httpcore 1.0.9)
+would leave the socket open. Who is cancelled leaves the call behind, and ``close`` waits for those.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import asyncio
 import json
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,9 @@ _CONNECT_SECONDS = 10.0
 #: The server ends a watch after this time; silence for longer means that it is lost.
 _WATCH_SECONDS = 60
 _SILENCE_SECONDS = _WATCH_SECONDS + 10.0
-
+#: For a TCP connection and its TLS handshake; ``close`` waits a little longer for those that nobody awaits any more.
+_HANDSHAKE_SECONDS = 5.0
+_CLOSE_SECONDS = _HANDSHAKE_SECONDS + 1.0
 
 #: Objects of one answer to a list: 500 nodes have 5 to 30 MB of JSON.
 _PAGE = 500
@@ -69,6 +75,7 @@ class ClusterApi:
         self.namespace = namespace
         self._kubeconfig = kubeconfig
         self._api: Any = None
+        self._left_behind: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
         """Harmless if it is connected. Raises ``ConfigError`` and ``ClusterUnavailable``."""
@@ -94,6 +101,11 @@ class ClusterApi:
         self._api = api
 
     async def close(self) -> None:
+        if self._left_behind:
+            _, late = await asyncio.wait(self._left_behind, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         # The library keeps one session per event loop, and has no call that ends it.
         session = self._api._session if self._api is not None else None
         if session is not None:
@@ -134,15 +146,7 @@ class ClusterApi:
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
         try:
-            async with self._api.call_api(
-                "GET",
-                version=resource.version,
-                url=resource.plural,
-                namespace=self.namespace if resource.is_namespaced else None,
-                params=params,
-                stream=True,
-                timeout=_SILENCE_SECONDS,
-            ) as response:
+            async with self._begun("GET", resource, _SILENCE_SECONDS, params=params, stream=True) as response:
                 async for line in response.aiter_lines():
                     event = json.loads(line)
                     if event["type"] == "ERROR":
@@ -181,25 +185,23 @@ class ClusterApi:
         name: str = "",
         params: Mapping[str, str] | None = None,
     ) -> Document:
-        def call(raise_for_status: bool) -> Any:
-            return self._api.call_api(
-                method,
-                version=resource.version,
-                url=f"{resource.plural}/{name}" if name else resource.plural,
-                namespace=self.namespace if resource.is_namespaced else None,
+        content = json.dumps(document) if document is not None else None
+
+        async def answered(raise_for_status: bool) -> tuple[int, Document]:
+            async with self._begun(
+                *(method, resource, _CALL_SECONDS, name),
                 params=params or {},
-                content=json.dumps(document) if document is not None else None,
+                content=content,
                 raise_for_status=raise_for_status,
-            )
+            ) as response:
+                return int(response.status_code), response.json() if response.content else {}
 
         try:
             async with asyncio.timeout(_CALL_SECONDS):
-                async with call(False) as response:
-                    status, answer = int(response.status_code), response.json() if response.content else {}
+                status, answer = await answered(raise_for_status=False)
                 if status == _UNAUTHORIZED:
                     # Asked for errors, the library renews its credentials, and with them the session of all watches.
-                    async with call(True) as response:
-                        status, answer = int(response.status_code), response.json() if response.content else {}
+                    status, answer = await answered(raise_for_status=True)
         except Exception as error:
             status = int(getattr(getattr(error, "response", None), "status_code", 0))
             if status == _UNAUTHORIZED:
@@ -210,6 +212,43 @@ class ClusterApi:
         if status >= 400:
             raise Refused(status, str(answer.get("message", "")))
         return dict(answer)
+
+    @asynccontextmanager
+    async def _begun(
+        self, method: str, resource: Resource, seconds: float, name: str = "", **options: Any
+    ) -> AsyncIterator[Any]:
+        """A call whose answer begins when the block does; of one that is no stream, the whole answer is there."""
+        from httpx import Timeout
+
+        call = self._api.call_api(
+            method,
+            version=resource.version,
+            url=f"{resource.plural}/{name}" if name else resource.plural,
+            namespace=self.namespace if resource.is_namespaced else None,
+            timeout=Timeout(seconds, connect=_HANDSHAKE_SECONDS),
+            **options,
+        )
+        beginning = asyncio.ensure_future(call.__aenter__())
+        try:
+            response = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            task = asyncio.create_task(_end(call, beginning))
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)
+            raise
+        try:
+            yield response
+        finally:
+            await call.__aexit__(None, None, None)
+
+
+async def _end(call: AbstractAsyncContextManager[Any], beginning: asyncio.Future[Any]) -> None:
+    """End a call that nobody awaits, once it began."""
+    try:
+        await beginning
+    except Exception:
+        return
+    await call.__aexit__(None, None, None)
 
 
 def _reason(error: Exception) -> str:
