@@ -16,6 +16,10 @@ from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.requests.suspected import Loss
 
 
+#: Attempts of one request that reached no worker, at most: where so many connections break, no other will hold.
+_UNREACHED = 8
+
+
 class FurtherAttempts(OpenRequests):
     """Open requests, and how each goes on when an attempt failed."""
 
@@ -27,7 +31,10 @@ class FurtherAttempts(OpenRequests):
             return []
         served = request.served
         retries = served.rules.retries
-        if request.shadow is not None or not retries.enabled or len(request.tried) >= retries.attempts:
+        unreached = attempt.lost and outcome is Outcome.NOT_BEGUN
+        if unreached:
+            request.unreached += 1
+        if request.shadow is not None or not retries.enabled or _is_exhausted(request):
             return None
         if now >= request.deadline or not may_repeat(retries, request.kind, outcome):
             return None
@@ -36,8 +43,10 @@ class FurtherAttempts(OpenRequests):
         if not placing.has_untried(request, now):
             return None
         # The first repetition of what was lost with its connection is free: there is no more of it than was in flight
-        # there, and the death of a worker must not cost what the budget happens not to cover.
-        free = process_ended or ((attempt.lost or bool(attempt.foreign)) and len(request.tried) == 1)
+        # there, and the death of a worker must not cost what the budget happens not to cover. So is every repetition of
+        # what reached no worker: it has cost none of them anything.
+        is_first = (attempt.lost or bool(attempt.foreign)) and len(request.tried) == 1
+        free = process_ended or unreached or is_first
         is_suspect = request.suspect is not None
         placing.leave_exhausted_tier(request)
         replica = None if is_suspect else placing.another(request, now)
@@ -63,7 +72,8 @@ class FurtherAttempts(OpenRequests):
             replica = served.sequences.next_home(key, replica_set, request.tried, lost=attempt.lost)
         if replica is None or placing.breaker_refusal(request, replica, now):
             return None
-        if not (attempt.lost and len(request.tried) == 1) and not served.budget.take(now):
+        # The first request of a sequence moves only while no worker has begun it.
+        if not attempt.lost and not served.budget.take(now):
             served.retries_denied += 1
             return None
         served.retries += 1
@@ -97,7 +107,7 @@ class FurtherAttempts(OpenRequests):
     def _can_move(self, request: Request, now: int) -> bool:
         """Whether another replica could take a request whose attempt is given up."""
         retries = request.served.rules.retries
-        if not retries.enabled or len(request.tried) >= retries.attempts:
+        if not retries.enabled or _is_exhausted(request):
             return False
         return placing.has_untried(request, now) and may_repeat(retries, request.kind, Outcome.LOST)
 
@@ -139,6 +149,12 @@ class FurtherAttempts(OpenRequests):
             else:
                 instructions.append((Do.SEND, other, accounts.begin(other, replica, now)))
         return instructions + self.pump(now)
+
+
+def _is_exhausted(request: Request) -> bool:
+    """Whether a request has had its attempts. Those that reached no worker count on their own."""
+    reached = len(request.tried) - request.unreached
+    return reached >= request.served.rules.retries.attempts or request.unreached >= _UNREACHED
 
 
 def named(attempt: Attempt, error: IsochroneError) -> ConnectionLost:

@@ -79,6 +79,8 @@ class Request:
     patience_until = NEVER
     #: The compute time to charge to its quotas.
     compute_ns = 0
+    #: Attempts that reached no worker: the connection was refused, or broke before the request was sent.
+    unreached = 0
     #: One of its attempts may have run, whatever the others say.
     may_have_run = False
     #: A rejection, answered when no other attempt is answered better.
