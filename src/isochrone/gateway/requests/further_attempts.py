@@ -15,7 +15,6 @@ from isochrone.gateway.requests.repeating import may_repeat
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.requests.suspected import Loss
 
-
 #: Attempts of one request that reached no worker, at most: where so many connections break, no other will hold.
 _UNREACHED = 8
 
