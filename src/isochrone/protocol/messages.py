@@ -197,6 +197,16 @@ class InferRequest:
         """
         return None
 
+    @property
+    def shares_inputs(self) -> bool:
+        """Whether somebody else may read the inputs' memory: a model that writes to them needs a copy."""
+        return False
+
+    @property
+    def call_chain(self) -> tuple[Any, ...]:
+        """The versions (model, version) that wait for this request: models that called each other."""
+        return ()
+
     def note_step(self, model: str, nanoseconds: int) -> None:
         """Record the duration of one step of an ensemble, if the caller asked for timing."""
 
@@ -222,6 +232,11 @@ class InferRequest:
     def finish(self) -> None:
         """End the request: a decoupled model has no further response."""
         raise NotImplementedError
+
+    def finish_with(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        """Send the last response of a decoupled model, which said that it is the last one."""
+        self.emit(outputs, parameters)
+        self.finish()
 
     @property
     def is_congested(self) -> bool:

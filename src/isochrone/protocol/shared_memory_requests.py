@@ -112,6 +112,17 @@ class SharedMemoryRequest(InferRequest):
         self.release()
         super().finish()
 
+    def finish_with(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        try:
+            super().finish_with(outputs, parameters)
+        finally:
+            self.release()
+
+    @property
+    def shares_inputs(self) -> bool:
+        """The regions are the caller's."""
+        return True
+
 
 def with_shared_memory(request_type: type[InferRequest]) -> type[InferRequest]:
     """A request of a transport that holds shared memory."""

@@ -43,6 +43,14 @@ class RequestWrapper(InferRequest):
     def stages(self) -> Mapping[str, str] | None:
         return self._original.stages
 
+    @property
+    def shares_inputs(self) -> bool:
+        return self._original.shares_inputs
+
+    @property
+    def call_chain(self) -> tuple[Any, ...]:
+        return self._original.call_chain
+
     def endpoint(self) -> str:
         return self._original.endpoint()
 
@@ -122,6 +130,12 @@ class LoggedRequest(RequestWrapper):
     def finish(self) -> None:
         self._copy_timestamps()
         self._original.finish()
+        self.log("answered", responses=self._responses)
+
+    def finish_with(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        self._copy_timestamps()
+        self._responses += 1
+        self._original.finish_with(outputs, parameters)
         self.log("answered", responses=self._responses)
 
     @property

@@ -13,7 +13,7 @@ import resource
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -162,7 +162,7 @@ class Worker:
         self._companions = companions
         self._group = group
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
-        loading = settings.loading
+        loading = replace(settings.loading, models_may_load=settings.control_mode == "explicit")
         repository = Repository(
             settings.repositories,
             loading.config_name,

@@ -369,10 +369,14 @@ class StreamInferRequest(InferRequest):
         self._answer(outputs, parameters, True)
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        self._answer(self._wanted(outputs), {**parameters, _FINAL: False}, False)
+
+    def finish_with(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        self._answer(self._wanted(outputs), {**parameters, _FINAL: True}, True)
+
+    def _wanted(self, outputs: Tensors) -> Tensors:
         wanted = self.plan.outputs
-        if wanted is not None:
-            outputs = {name: outputs[name] for name in wanted if name in outputs}
-        self._answer(outputs, {**parameters, _FINAL: False}, False)
+        return outputs if wanted is None else {name: outputs[name] for name in wanted if name in outputs}
 
     def finish(self) -> None:
         if self.plan.parameters.get(_WANTS_EMPTY_FINAL):

@@ -7,14 +7,31 @@ queues or sockets.
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Union
+
+from isochrone.errors import IsochroneError
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature
-    from isochrone.protocol.messages import Parameters, Tensors
+    from isochrone.protocol.messages import InferRequest, Parameters, Tensors
+
+#: The outputs of a request, its error, or None: the executable sends the answer itself, through an ``Outlet``.
+Answer = Union["Tensors", IsochroneError, None]
+
+
+class Outlet(Protocol):
+    """Where an executable sends the answer to one request, or several; from any thread."""
+
+    def send(self, answer: Answer, is_last: bool) -> None:
+        """``answer`` None: there is no further one. It may block while the caller reads slowly."""
+
+    def is_cancelled(self) -> bool: ...
+
+
+OutletOf = Callable[["InferRequest"], Outlet]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,8 @@ class LoadContext:
     cpus: tuple[int, ...]
     #: The configuration's ``parameters`` as plain strings.
     parameters: Mapping[str, str]
+    #: For models that call others: a ``ModelServer`` of ``worker.model_calls``. None: there is no server.
+    server: Any = None
 
 
 class Executable(abc.ABC):
@@ -52,6 +71,13 @@ class Executable(abc.ABC):
     only_computes: bool = False
     #: Whether returned arrays never share memory with the inputs, so that input buffers can be reused.
     fresh_outputs: bool = False
+    #: Whether the worker calls ``execute_requests`` with the requests as they are, instead of ``execute`` with their
+    #: gathered inputs, or ``stream``.
+    takes_requests: bool = False
+    #: Whether zeros may be run at load. False for code that expects to run for callers only.
+    warms_up: bool = True
+    #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.
+    outlet_of: OutletOf
 
     @abc.abstractmethod
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
@@ -65,6 +91,13 @@ class Executable(abc.ABC):
     ) -> Iterator[Tensors] | AsyncIterator[Tensors]:  # pragma: no cover - overridden where decoupled
         """Runs one request of a decoupled model, with any number of responses."""
         return iter((self.execute(inputs, None),))
+
+    def execute_requests(self, requests: Sequence[InferRequest]) -> list[Answer]:
+        """Runs requests together, with an answer for each; raises nothing. Only where ``takes_requests``.
+
+        A decoupled executable answers through ``outlet_of`` alone: it returns errors and None.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def close(self) -> None:

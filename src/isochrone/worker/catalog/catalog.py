@@ -41,6 +41,7 @@ from isochrone.worker.catalog.states import (
 from isochrone.worker.execution.compute_stage import ComputeStage
 from isochrone.worker.execution.resource_gate import SharedResources
 from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.model_calls.server import CallsOfModels
 from isochrone.worker.response_cache import ResponseCache
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Catalog:
         self._drains = Drains(self.served, self._states, cache, drain_seconds)
         self._digests = DigestMemory()
         self._dependents = Dependents(self)
+        self._calls: CallsOfModels | None = None
         self._closing = False
 
     # Look-up.
@@ -199,6 +201,8 @@ class Catalog:
         await self._dependents.reload_waiting(name)
 
     async def _load(self, name: str, parameters: LoadParameters, turn: LoadTurn) -> None:
+        if self._calls is None:
+            self._calls = CallsOfModels(self.find, self.is_ready, self._load_for_model, self._unload_for_model)
         description = await self._read(name, parameters)
         for version in description.versions:
             if (name, str(version)) not in self._served:
@@ -290,7 +294,7 @@ class Catalog:
                 current = self._served.get((description.name, str(version)))
                 if current is not None and current.digest == digest:
                     continue
-                prepared.append(prepare_with_retries(own, version, digest, self._loading))
+                prepared.append(prepare_with_retries(own, version, digest, self._loading, self._calls))
         except BaseException:
             _discard(prepared)
             raise
@@ -335,6 +339,23 @@ class Catalog:
             self._drains.start(served)
         if made:
             log.info("model ready", model=name, versions=[served.number for served in made])
+
+    # What models ask for.
+
+    async def _load_for_model(self, name: str, parameters: Mapping[str, Any]) -> None:
+        self._check_models_may_load()
+        await self.load(name, parameters)
+
+    async def _unload_for_model(self, name: str, dependents: bool) -> None:
+        self._check_models_may_load()
+        await self.unload(name, dependents=dependents)
+
+    def _check_models_may_load(self) -> None:
+        if not self._loading.models_may_load:
+            raise Unavailable(
+                "explicit model load / unload is not allowed if polling is enabled or control is off; "
+                "start the server with --model-control-mode=explicit"
+            )
 
     # Unload.
 

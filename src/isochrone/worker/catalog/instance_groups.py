@@ -29,7 +29,12 @@ def plain_parameters(config: Any) -> dict[str, str]:
 
 
 def load_contexts(
-    description: ModelDescription, version: int, directory: Path, backend: str, settings: LoadSettings
+    description: ModelDescription,
+    version: int,
+    directory: Path,
+    backend: str,
+    settings: LoadSettings,
+    server: Any = None,
 ) -> list[LoadContext]:
     config = description.config
     count = sum(max(1, group.count) for group in config.instance_group) or 1
@@ -46,6 +51,7 @@ def load_contexts(
             index,
             affinity[index % len(affinity)] if affinity else (),
             parameters,
+            server,
         )
         for index in range(count)
     ]

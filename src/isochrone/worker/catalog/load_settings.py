@@ -16,6 +16,8 @@ class LoadSettings:
     namespacing: bool = False
     #: Models that load at the same time at start. More than one distorts the measurements of warm-up.
     threads: int = 1
+    #: Models may load and unload others: the model control mode is explicit.
+    models_may_load: bool = False
     #: How often a failed load is retried.
     retries: int = 0
     #: Backend → the batch size that completion assumes; "" applies to every backend.

@@ -43,6 +43,7 @@ from isochrone.worker.statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
+    from isochrone.worker.model_calls.server import CallsOfModels
 
 log = structlog.get_logger(__name__)
 
@@ -71,12 +72,16 @@ class Prepared:
 
 
 def prepare_with_retries(
-    description: ModelDescription, version: int, own_digest: str | None, settings: LoadSettings
+    description: ModelDescription,
+    version: int,
+    own_digest: str | None,
+    settings: LoadSettings,
+    calls: CallsOfModels | None = None,
 ) -> Prepared:
     """``prepare``, with the retries of the settings."""
     for attempt in range(1, settings.retries + 1):
         try:
-            return prepare(description, version, own_digest, settings)
+            return prepare(description, version, own_digest, settings, calls)
         except Exception as error:
             log.warning(
                 "a load failed and is retried",
@@ -86,7 +91,7 @@ def prepare_with_retries(
                 retries=settings.retries,
                 error=str(error),
             )
-    return prepare(description, version, own_digest, settings)
+    return prepare(description, version, own_digest, settings, calls)
 
 
 def prepare(
@@ -94,10 +99,11 @@ def prepare(
     version: int,
     own_digest: str | None = None,
     settings: LoadSettings = _DEFAULT_SETTINGS,
+    calls: CallsOfModels | None = None,
 ) -> Prepared:
     """Loads and warms every instance of a version. If it raises, everything it loaded is freed.
 
-    ``own_digest`` is the version's digest, if the caller knows it.
+    ``own_digest`` is the version's digest, if the caller knows it; ``calls`` answers models that call others.
     """
     config = description.config
     directory = description.versions[version]
@@ -113,7 +119,8 @@ def prepare(
         # The backend kills the model's process itself; the thread need not be abandoned as well.
         timeout_ms = 0
     check_group_settings(description, settings)
-    contexts = tuple(load_contexts(description, version, directory, backend, settings))
+    server = None if calls is None else calls.of(description.name, str(version))
+    contexts = tuple(load_contexts(description, version, directory, backend, settings, server))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
     try:
@@ -220,6 +227,8 @@ def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Bat
 
     def instance(index: int, executable: Executable) -> Instance:
         cpus = prepared.contexts[index].cpus
+        if executable.takes_requests:
+            executable.outlet_of = runner.outlet_of
         return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished)
 
     def replacement(made: TakeInstance) -> None:

@@ -47,7 +47,7 @@ def warm_up(executable: Executable, description: ModelDescription, curve: Latenc
     wish = config.parameters["auto_warmup"].string_value if "auto_warmup" in config.parameters else ""
     if wish.lower() in ("false", "0", "off"):
         return
-    if executable.decoupled or config.HasField("sequence_batching"):
+    if executable.decoupled or not executable.warms_up or config.HasField("sequence_batching"):
         # A stateful model needs a sequence, and a stream may never end.
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from isochrone.models.signature import Signature, TensorSpec, signature_of
@@ -35,6 +36,10 @@ class EnsembleGraph:
         self.outputs: dict[str, TensorSpec] = dict(signature.output_by_name)
         self.reshapes_inputs = any(spec.reshape is not None for spec in signature.inputs)
         self._producers = {tensor: index for index, step in enumerate(self.steps) for tensor in step.outputs.values()}
+        readers = Counter(tensor for step in self.steps for tensor in step.inputs.values())
+        readers.update(self.outputs.keys())
+        #: Of each step: whether another step, or the caller, reads one of its inputs as well.
+        self.shares_inputs = tuple(any(readers[tensor] > 1 for tensor in step.inputs.values()) for step in self.steps)
         self._all = self._needed(tuple(self.outputs))
         self._remembered: dict[tuple[str, ...], tuple[int, ...]] = {}
 

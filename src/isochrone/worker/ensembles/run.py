@@ -9,7 +9,7 @@ those frames were made. Everything happens on the event loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed, Unsupported
@@ -249,6 +249,10 @@ class EnsembleRun:
         else:
             self.request.fail(error)
 
+    def shares_inputs(self, index: int) -> bool:
+        """Whether another step, another response or the caller may read what a step reads."""
+        return self._is_stream or self._graph.shares_inputs[index] or self.request.shares_inputs
+
     # Back-pressure.
 
     @property
@@ -326,6 +330,14 @@ class StepRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self._run.request.stages
+
+    @property
+    def shares_inputs(self) -> bool:
+        return self._run.shares_inputs(self.index)
+
+    @property
+    def call_chain(self) -> tuple[Any, ...]:
+        return self._run.request.call_chain
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._run.step_done(self, outputs)

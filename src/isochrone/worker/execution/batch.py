@@ -15,6 +15,7 @@ import structlog
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Internal, IsochroneError, ModelFailed
 from isochrone.protocol.messages import NO_PARAMETERS
+from isochrone.protocol.response_outputs import parameters_of
 from isochrone.worker.execution.watchdog import InlineHang
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Batch:
         self.rows = rows
         #: Requests that were cancelled before the run: they cost no compute.
         self.dropped: list[InferRequest] = []
-        #: Outputs of each request; None where it failed.
+        #: Outputs of each request; None where it failed, or where the executable answers itself.
         self.results: list[Tensors | None] = []
         self.errors: dict[int, IsochroneError] = {}
         #: The error of the whole batch.
@@ -93,7 +94,9 @@ class Batch:
             self.infer_start = self.infer_end = self.compute_end = self.compute_start
             return
         try:
-            if len(requests) == 1:
+            if executable.takes_requests:
+                self._run_requests(executable)
+            elif len(requests) == 1:
                 request = requests[0]
                 self.infer_start = self.compute_start
                 outputs = executable.execute(request.inputs, request.plan.outputs)
@@ -154,6 +157,19 @@ class Batch:
             )
             start = stop
 
+    def _run_requests(self, executable: Executable) -> None:
+        """Runs the requests as they are. One without result and error is answered by the executable itself."""
+        self.infer_start = self.compute_start
+        answers = executable.execute_requests(self.requests)
+        self.infer_end = now_ns()
+        for index, answer in enumerate(answers):
+            if isinstance(answer, IsochroneError):
+                self.errors[index] = answer
+                self.hung = self.hung or isinstance(answer.__cause__, InlineHang)
+                self.results.append(None)
+            else:
+                self.results.append(answer)
+
     def _failed(self, executable: Executable, error: BaseException) -> None:
         self.results.clear()
         requests = self.requests
@@ -187,6 +203,8 @@ def _check_rows(outputs: Tensors, rows: int) -> None:
 def answer(request: InferRequest, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
     """Completes a request; an exception while its answer is written must not affect the other requests."""
     try:
+        if type(outputs) is not dict and not parameters:
+            parameters = parameters_of(outputs)
         request.complete(outputs, parameters)
     except Exception as error:
         log.error("an answer could not be written", model=request.plan.model_name, exc_info=error)

@@ -27,6 +27,7 @@ from isochrone.worker.scheduling.latency_curve import LatencyCurve, RunningTime
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.backends.interface import Outlet
     from isochrone.worker.statistics import ModelStatistics
 
 
@@ -194,6 +195,9 @@ class BatchRunner(InlineRunner):
         self._answering.observe(now_ns() - finished)
         self.queue.reserve_for_answering(self._answering.cautious)
 
+    def outlet_of(self, request: InferRequest) -> Outlet:
+        return self.late.outlet_of(request)
+
     @property
     def finished(self) -> Callable[[Instance, Batch], None]:
         """The callback of instances."""
@@ -230,8 +234,13 @@ class BatchRunner(InlineRunner):
             request.infer_end = batch.infer_end
             request.compute_end = batch.compute_end
             if outputs is None:
-                self._fail(request, batch.errors[index])
+                error = batch.errors.get(index)
+                if error is not None:
+                    self._fail(request, error)
+                else:
+                    self.late.expect(request)
                 continue
+            self.late.forget(request)
             if self._order is not None:
                 self._release_in_order(request, outputs)
                 continue
@@ -242,6 +251,19 @@ class BatchRunner(InlineRunner):
             else:
                 answer(request, outputs)
         self._last_answer = now_ns()
+
+    def _answered_late(self, request: InferRequest, outcome: Tensors | IsochroneError) -> None:
+        if isinstance(outcome, IsochroneError):
+            self._fail(request, outcome)
+        elif self._order is not None:
+            self._release_in_order(request, outcome)
+        else:
+            self._statistics.record_success(request, now_ns(), request.plan.batch_size)
+            self._request_ended()
+            if request.cancelled:
+                request.dropped()
+            else:
+                answer(request, outcome)
 
     @staticmethod
     def _stamp(request: InferRequest, batch: Batch) -> None:
@@ -290,6 +312,9 @@ class BatchRunner(InlineRunner):
             self._abandon_stuck(now, self._execution_timeout_ns)
 
     def _abandon_stuck(self, now: int, limit_ns: int) -> None:
+        for request in self.late.overdue(now, limit_ns):
+            self.late.forget(request)
+            self._fail(request, self._took_too_long("its answer never came"))
         for instance in list(self.instances):
             batch = instance.running
             if batch is None or now - instance.busy_since < limit_ns:
@@ -302,6 +327,7 @@ class BatchRunner(InlineRunner):
             self._replace(instance)
             error = self._took_too_long("the instance was abandoned and is replaced")
             for request in batch.all_requests():
+                self.late.forget(request)
                 self._fail(request, error)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
@@ -309,7 +335,7 @@ class BatchRunner(InlineRunner):
         error = self._rejection = error or self._unloading()
         if self._ahead is not None:
             self._ahead.withdraw()
-        for request in self.queue.clear():
+        for request in (*self.queue.clear(), *self.late.clear()):
             self._fail(request, error)
         for instance in self.instances:
             if instance.running is not None:

@@ -18,6 +18,7 @@ from isochrone.errors import Cancelled, Internal, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
 from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
 from isochrone.worker.execution.inline import OVERRUN_NS, InlineRuns
+from isochrone.worker.execution.late_answers import LateAnswers
 from isochrone.worker.execution.queued_runner import QueuedRunner
 from isochrone.worker.execution.watchdog import InlineHang, InlineWatchdog
 from isochrone.worker.scheduling.batch_queue import QueueRules, would_miss
@@ -26,6 +27,7 @@ from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.backends.interface import Executable
     from isochrone.worker.statistics import ModelStatistics
 
 #: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
@@ -62,6 +64,8 @@ class InlineRunner(QueuedRunner):
         self._stage = stage
         #: Requests of one turn share a batch without a queue: there is nothing to wait for, to sort or to size.
         self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
+        #: Answers that executables send themselves.
+        self.late = LateAnswers(self._loop, self._answered_late)
         self._inline_runs = InlineRuns(name, self._loop, curve.max_rows, watchdog)
         self._gathering = Gathering()
         self._runs = 0
@@ -82,6 +86,10 @@ class InlineRunner(QueuedRunner):
     @abstractmethod
     def _answered(self, finished: int) -> None:
         """The answers of a batch that ended then are written."""
+
+    @abstractmethod
+    def _answered_late(self, request: InferRequest, answer: Tensors | IsochroneError) -> None:
+        """An executable has sent the answer to a request itself."""
 
     @property
     def pending(self) -> int:
@@ -220,8 +228,11 @@ class InlineRunner(QueuedRunner):
                 return would_miss(request, miss)
         watchdog = self._watchdog
         watchdog.since = started = now_ns()
+        executable = self._idle[-1].executable
+        if executable.takes_requests:
+            return self._compute_request(executable, request, started)
         try:
-            outputs = self._idle[-1].executable.execute(request.inputs, request.plan.outputs)
+            outputs = executable.execute(request.inputs, request.plan.outputs)
         except BaseException as error:
             watchdog.since = 0
             request.compute_end = now_ns()
@@ -232,6 +243,20 @@ class InlineRunner(QueuedRunner):
         request.dispatched = request.compute_start = request.infer_start = started
         request.infer_end = request.compute_end = now_ns()
         return outputs
+
+    def _compute_request(
+        self, executable: Executable, request: InferRequest, started: int
+    ) -> Tensors | IsochroneError | None:
+        """The same, for an executable that takes requests. None: it will answer by itself."""
+        answer = executable.execute_requests((request,))[0]
+        self._watchdog.since = 0
+        request.dispatched = request.compute_start = request.infer_start = started
+        request.infer_end = request.compute_end = now_ns()
+        if answer is None:
+            self.late.expect(request)
+        elif isinstance(answer, IsochroneError) and isinstance(answer.__cause__, InlineHang):
+            self._inline_runs.forbid()
+        return answer
 
     def finish(self, requests: list[InferRequest], results: Results) -> None:
         """Answers requests that ``compute`` has run."""

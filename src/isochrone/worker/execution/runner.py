@@ -16,6 +16,7 @@ from isochrone.worker.execution.replacement import MakeInstance, Replacements
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.backends.interface import Outlet
     from isochrone.worker.execution.instance import Instance
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics
@@ -53,6 +54,10 @@ class Runner:
 
     def steps_digest(self, stages: Mapping[str, str] | None) -> str:
         return ""
+
+    def outlet_of(self, request: InferRequest) -> Outlet:
+        """Where an executable that takes requests sends the answers that it does not return."""
+        raise NotImplementedError
 
     def least_run(self) -> int:
         return self.curve.estimate(1)

@@ -10,13 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
+from isochrone.protocol.response_outputs import parameters_of
+from isochrone.worker.execution.pushed_streams import PushedStreams
 from isochrone.worker.execution.queued_runner import QueuedRunner
 from isochrone.worker.execution.streams import Streams
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
-    from isochrone.protocol.messages import InferRequest
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.backends.interface import Outlet
     from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.replacement import MakeInstance
     from isochrone.worker.scheduling.batch_queue import QueueRules
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics
@@ -37,8 +41,17 @@ class StreamRunner(QueuedRunner):
     ) -> None:
         rules = replace(rules, max_rows=1, preferred=(), delay_ns=0)
         super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
-        self._streams = Streams(self._stream_over, self._stream_freed)
+        self._streams: Streams | PushedStreams = Streams(self._stream_over, self._stream_freed)
         self._pump_scheduled = False
+
+    def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
+        super().start(instances, replacement)
+        if instances[0].executable.takes_requests:
+            self._streams = PushedStreams(self._stream_over, self._stream_freed)
+
+    def outlet_of(self, request: InferRequest) -> Outlet:
+        assert isinstance(self._streams, PushedStreams)
+        return self._streams.outlet_of(request)
 
     def submit(self, request: InferRequest) -> None:
         """Queues a request, or raises."""
@@ -73,7 +86,7 @@ class StreamRunner(QueuedRunner):
         if self.queue.pending:
             self._schedule_pump()
 
-    def _stream_over(self, request: InferRequest, error: IsochroneError | None) -> None:
+    def _stream_over(self, request: InferRequest, error: IsochroneError | None, last: Tensors | None) -> None:
         if error is not None:
             self._fail(request, error)
             return
@@ -82,8 +95,10 @@ class StreamRunner(QueuedRunner):
         self._request_ended()
         if request.cancelled:
             request.dropped()
-        else:
+        elif last is None:
             request.finish()
+        else:
+            request.finish_with(last, parameters_of(last))
 
     def check_stuck(self, now: int) -> None:
         """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 #: Limit of concurrent requests of an asynchronous decoupled model on one instance.
 _MAX_STREAMS = 64
 #: Responses of one request that the loop may not have taken yet before the model has to wait.
-_RESPONSES_AHEAD = 16
+RESPONSES_AHEAD = 16
+
+#: A stream has ended: with an error, or with a last response, or without any.
+StreamOver = Callable[["InferRequest", "IsochroneError | None", "Tensors | None"], None]
 
 
 class Streams:
@@ -30,7 +33,7 @@ class Streams:
 
     def __init__(
         self,
-        over: Callable[[InferRequest, IsochroneError | None], None],
+        over: StreamOver,
         freed: Callable[[Instance], None],
     ) -> None:
         #: Called when a stream has ended, unless it was stopped.
@@ -86,7 +89,7 @@ class Streams:
             self._stopped.discard(run)
         else:
             del self._running[run.request]
-            self._over(run.request, error)
+            self._over(run.request, error, None)
 
 
 class StreamRun:
@@ -113,7 +116,7 @@ class StreamRun:
         self.instance = instance
         self.request = request
         self._ended = ended
-        self._credit = threading.Semaphore(_RESPONSES_AHEAD)
+        self._credit = threading.Semaphore(RESPONSES_AHEAD)
         self._async_credit: asyncio.Semaphore | None = None
         self._task: asyncio.Task[Any] | None = None
         #: When the next response was requested of the model; 0: the model waits for the caller.
@@ -170,7 +173,7 @@ class StreamRun:
     async def _pull_async(self, responses: AsyncIterator[Tensors]) -> None:
         error = None
         self._task = asyncio.current_task()
-        self._async_credit = asyncio.Semaphore(_RESPONSES_AHEAD)
+        self._async_credit = asyncio.Semaphore(RESPONSES_AHEAD)
         try:
             # A stream that was stopped before its task existed was not cancelled.
             if not self._is_stopped():

@@ -32,6 +32,9 @@ from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.python.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.python.model import ModelContext, UserModel
 from isochrone.worker.backends.python.results import WrongResult
+from isochrone.worker.backends.python.triton.arguments import is_triton_model
+from isochrone.worker.backends.python.triton.arguments import model_context as triton_context
+from isochrone.worker.backends.python.triton.executable import load as load_triton
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
@@ -83,6 +86,10 @@ def load(context: LoadContext) -> Executable:
     isolation = parameters.choice(context, "isolation", "thread", ("thread", "process"))
     decoupled: bool = context.config.model_transaction_policy.decoupled
     filename: str = context.config.default_model_filename or "model.py"
+    if is_triton_model(context.directory / filename):
+        if isolation == "process":
+            raise Unsupported(f"model '{context.model_name}': a TritonPythonModel cannot be isolated yet")
+        return load_triton(context, triton_context(context, filename))
     model_context = _model_context(context)
     if isolation == "process":
         timeout_ms = parameters.integer(context, "execution_timeout_ms", 0)

@@ -31,8 +31,13 @@ _listings = threading.Lock()
 class VersionModules(MetaPathFinder):
     """The package of one version's directory, and the finder of its modules."""
 
-    def __init__(self, model_name: str, model_version: str, directory: Path) -> None:
+    def __init__(
+        self, model_name: str, model_version: str, directory: Path, given: Mapping[str, ModuleType] | None = None
+    ) -> None:
+        """``given``: modules that only this version can import, by name."""
         self.directory = directory
+        self._given = given or {}
+        self._sources: list[bytes] = []
         readable = re.sub(r"\W", "_", f"{model_name}_{model_version}")
         # The serial distinguishes instances, reloads, and names that differ only in replaced characters.
         self.package = f"isochrone_model_{readable}_{next(_serials)}"
@@ -56,7 +61,7 @@ class VersionModules(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _VersionLoader(spec.loader.name, spec.loader.path, self._builtins)
+            spec.loader = _VersionLoader(spec.loader.name, spec.loader.path, self._builtins, self._sources)
         return spec
 
     def _import(
@@ -68,6 +73,8 @@ class VersionModules(MetaPathFinder):
         level: int = 0,
     ) -> ModuleType:
         """The ``import`` of the version's modules."""
+        if not level and name in self._given:
+            return self._given[name]
         top = name.partition(".")[0]
         if level or not self._holds(top):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -79,6 +86,10 @@ class VersionModules(MetaPathFinder):
     def _holds(self, name: str) -> bool:
         directory = self.directory / name
         return directory.with_name(f"{name}.py").is_file() or (directory / "__init__.py").is_file()
+
+    def mentions(self, text: bytes) -> bool:
+        """Whether the source of a module that was imported has this text."""
+        return any(text in source for source in self._sources)
 
     def remove(self) -> None:
         """Removes every module of the version and frees its objects."""
@@ -99,13 +110,16 @@ class _VersionLoader(SourceFileLoader):
     the size and the second.
     """
 
-    def __init__(self, fullname: str, path: str, module_builtins: dict[str, Any]) -> None:
+    def __init__(self, fullname: str, path: str, module_builtins: dict[str, Any], sources: list[bytes]) -> None:
         super().__init__(fullname, path)
         self._builtins = module_builtins
+        self._sources = sources
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        source = self.get_data(path)
+        self._sources.append(source)
+        return self.source_to_code(source, path)
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__builtins__"] = self._builtins

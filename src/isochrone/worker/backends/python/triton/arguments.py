@@ -1,0 +1,102 @@
+"""The argument of ``initialize`` and of ``auto_complete_config``, as Triton passes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.json_format import MessageToDict
+
+from isochrone.errors import ConfigError
+from isochrone.worker.backends import parameters
+from isochrone.worker.backends.declared import declared_outputs
+from isochrone.worker.backends.python.triton.model import CLASS_NAME, TritonModelContext
+from isochrone.worker.backends.python.triton.utilities import MODULE_NAME
+
+if TYPE_CHECKING:
+    from isochrone.worker.backends.interface import LoadContext
+
+
+_TRITON = re.compile(rf"\b({CLASS_NAME}|{MODULE_NAME})\b")
+_OURS = re.compile(r"^class Model\b", re.MULTILINE)
+
+
+def is_triton_model(path: Path) -> bool:
+    """Whether a python file defines, or imports, Triton's class and not ours."""
+    try:
+        source = path.read_text(errors="replace")
+    except OSError:
+        return False
+    return _TRITON.search(source) is not None and _OURS.search(source) is None
+
+
+def model_context(context: LoadContext, filename: str) -> TritonModelContext:
+    environment = parameters.text(context, "EXECUTION_ENV_PATH")
+    if environment is not None:
+        raise ConfigError(
+            parameters.where(context),
+            'parameters["EXECUTION_ENV_PATH"]',
+            "none: a model runs in the environment of the server; install what it imports there (pip install), or give"
+            " it a worker of its own in that environment",
+            f"'{environment}'",
+        )
+    group, name = _instance(context)
+    return TritonModelContext(
+        model_name=context.model_name,
+        model_version=context.model_version,
+        directory=context.directory,
+        filename=filename,
+        args={
+            "model_config": config_json(context.config),
+            "model_instance_kind": _KINDS.get(group.kind if group is not None else 0, "CPU"),
+            "model_instance_name": name,
+            "model_instance_device_id": "0",
+            "model_repository": str(context.directory.parent),
+            "model_version": context.model_version,
+            "model_name": context.model_name,
+        },
+        outputs=tuple(declared_outputs(context)),
+        decoupled=context.config.model_transaction_policy.decoupled,
+    )
+
+
+_KINDS = {0: "CPU", 1: "GPU", 2: "CPU", 3: "MODEL"}
+
+
+def _instance(context: LoadContext) -> tuple[Any, str]:
+    """The group of an instance, and Triton's name of the instance."""
+    number = context.instance
+    for group in context.config.instance_group:
+        count = max(1, group.count)
+        if number < count:
+            return group, f"{group.name}_{number}" if count > 1 else group.name
+        number -= count
+    return None, f"{context.model_name}_{context.instance}"
+
+
+def config_json(config: Any) -> str:
+    """A configuration as Triton writes it: every field that has a value of its own kind, and numbers as numbers."""
+    document = MessageToDict(config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return json.dumps(_numbers(document), separators=(",", ":"))
+
+
+#: Fields of 64 bits, which protobuf writes as text.
+_WIDE = frozenset(
+    (
+        *("dims", "shape", "versions", "max_queue_delay_microseconds", "default_timeout_microseconds"),
+        *("max_sequence_idle_microseconds", "priority_levels", "default_priority_level", "model_version"),
+        *("max_pinned_memory_bytes", "max_workspace_size_bytes"),
+    )
+)
+
+
+def _numbers(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {each: _numbers(inner, each) for each, inner in value.items()}
+    if isinstance(value, list):
+        return [_numbers(inner, key) for inner in value]
+    if key in _WIDE and isinstance(value, str):
+        return int(value)
+    return value

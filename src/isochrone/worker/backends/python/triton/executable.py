@@ -1,0 +1,58 @@
+"""A Triton model inside the worker's process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed
+from isochrone.protocol.messages import InferRequest, Plan
+from isochrone.worker.backends import parameters
+from isochrone.worker.backends.interface import Answer, Executable, LoadContext
+from isochrone.worker.backends.python.triton.model import TritonModel, TritonModelContext
+from isochrone.worker.backends.python.triton.server import Server
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+
+
+class TritonExecutable(Executable):
+    """Runs the requests of the worker on the model, as they are."""
+
+    takes_requests = True
+    # Unlike our own models, Triton's are never run before the first request: they may count what they are asked.
+    warms_up = False
+
+    def __init__(self, context: TritonModelContext, server: Server, *, may_run_inline: bool) -> None:
+        self._model = TritonModel(context, server)
+        self._name = context.model_name
+        self.decoupled = context.decoupled
+        self.is_async = self._model.is_async
+        # A model that calls others waits for the event loop's thread, and must not run on it.
+        self.inline_allowed = may_run_inline and not self.is_async and not self._model.calls_others
+
+    def execute_requests(self, requests: Sequence[InferRequest]) -> list[Answer]:
+        return self._model.execute(requests, self.outlet_of)
+
+    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        """One run without a caller: a sample of model_warmup."""
+        described = tuple((name, "", array.shape) for name, array in inputs.items())
+        request = InferRequest(Plan(self._name, "", described, outputs), "", inputs, 0)
+        (answer,) = self._model.execute((request,), _no_outlet)
+        if isinstance(answer, IsochroneError):
+            raise answer
+        if answer is None:
+            raise ModelFailed(f"model '{self._name}': expected a response as the result of execute")
+        return answer
+
+    def close(self) -> None:
+        self._model.close()
+
+
+def _no_outlet(request: InferRequest) -> NoReturn:
+    raise InvalidArgument("a warm-up sample has no caller: the response must be the result of execute")
+
+
+def load(context: LoadContext, model_context: TritonModelContext) -> Executable:
+    inline = parameters.boolean(context, "inline", True)
+    return TritonExecutable(model_context, context.server, may_run_inline=inline)

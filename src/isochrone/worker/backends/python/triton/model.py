@@ -1,0 +1,307 @@
+"""The user's ``TritonPythonModel``: import, initialize, execute and finalize it, with Triton's rules and error texts.
+
+``executable`` uses it inside the worker, ``isolation`` inside a child process; nothing else calls user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.worker.backends.python.modules import VersionModules
+from isochrone.worker.backends.python.triton.failures import described, server_error
+from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
+from isochrone.worker.backends.python.triton.requests import InferenceRequest
+from isochrone.worker.backends.python.triton.responses import InferenceResponse
+from isochrone.worker.backends.python.triton.server import Errand, Server, errand
+from isochrone.worker.backends.python.triton.utilities import MODULE_NAMES, make_module
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.backends.interface import OutletOf
+
+CLASS_NAME = "TritonPythonModel"
+
+
+@dataclass(frozen=True, slots=True)
+class TritonModelContext:
+    """What a model instance is made of; all of it can be sent to a child process."""
+
+    model_name: str
+    model_version: str
+    #: The directory of the version.
+    directory: Path
+    filename: str
+    #: The argument of ``initialize``.
+    args: Mapping[str, str]
+    outputs: tuple[str, ...]
+    decoupled: bool
+
+
+class TritonModel:
+    """One instance of the user's class."""
+
+    def __init__(self, context: TritonModelContext, server: Server) -> None:
+        self.decoupled = context.decoupled
+        self._name = context.args["model_instance_name"]
+        self._path = context.directory / context.filename
+        self._outputs = set(context.outputs)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        utilities = make_module(server, context.directory)
+        request_type: type[InferenceRequest] = vars(utilities)["InferenceRequest"]
+        self._request_type = _decoupled(request_type) if context.decoupled else request_type
+        self._modules = VersionModules(
+            context.model_name, context.model_version, context.directory, dict.fromkeys(MODULE_NAMES, utilities)
+        )
+        try:
+            self._model = self._make(context)
+        except BaseException:
+            self._modules.remove()
+            raise
+
+    def _make(self, context: TritonModelContext) -> Any:
+        if not self._path.is_file() or self._path.suffix != ".py":
+            expected = f"a python file with a class named {CLASS_NAME}"
+            raise ConfigError(str(self._path), "model file", expected, "no such file")
+        try:
+            module = self._modules.import_module(self._path.stem)
+            model_class = getattr(module, CLASS_NAME, None)
+            if not isinstance(model_class, type):
+                given = "no such name" if model_class is None else f"a {type(model_class).__name__}"
+                raise ConfigError(str(self._path), CLASS_NAME, "a class", given)
+            model = model_class()
+            if hasattr(model, "initialize"):
+                model.initialize(dict(context.args))
+        except IsochroneError:
+            raise
+        except BaseException as error:
+            raise ModelFailed(described(error)) from error
+        return model
+
+    @property
+    def calls_others(self) -> bool:
+        """Whether the model's sources name the class by which a model calls others: such a run waits for the server."""
+        return self._modules.mentions(b"InferenceRequest")
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(getattr(self._model, "execute", None))
+
+    def execute(self, received: Sequence[InferRequest], outlet_of: OutletOf) -> list[Answer]:
+        """Runs requests together. An answer is None if the model sends it itself, by now or later."""
+        requests = [
+            self._request_type.received(
+                request,
+                self._outputs if request.plan.outputs is None else set(request.plan.outputs),
+                _Outlets(outlet_of, request, self),
+            )
+            for request in received
+        ]
+        token = errand.set(_errand_of(received))
+        try:
+            returned = self._call(requests)
+            return self._answers(requests, returned)
+        except BaseException as error:
+            return self._failed(requests, error)
+        finally:
+            errand.reset(token)
+
+    def _call(self, requests: list[InferenceRequest]) -> Any:
+        execute = getattr(self._model, "execute", None)
+        if execute is None:
+            raise _Wrong(f"Python model {self._path} does not implement `execute` method.")
+        returned = execute(requests)
+        if asyncio.iscoroutine(returned):
+            future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
+            if self.decoupled:
+                future.add_done_callback(lambda done: self._background_done(requests, done))
+                return None
+            return future.result()
+        return returned
+
+    def _answers(self, requests: list[InferenceRequest], returned: Any) -> list[Answer]:
+        if returned is None:
+            return [None] * len(requests)
+        if self.decoupled:
+            raise _Wrong(
+                f"Python model '{self._name}' is using the decoupled mode and the execute function must return None."
+            )
+        if not isinstance(returned, list):
+            raise _Wrong(f"Expected a list in the execute return, found type '{type(returned)}'.")
+        if len(returned) != len(requests):
+            raise _Wrong(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects."
+                f" InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
+            )
+        for response in returned:
+            if response is not None and not isinstance(response, InferenceResponse):
+                raise _Wrong(
+                    "Expected an 'InferenceResponse' object in the execute function return list, found type"
+                    f" '{type(response)}'."
+                )
+        return [self._returned(request, response) for request, response in zip(requests, returned, strict=True)]
+
+    def _returned(self, request: InferenceRequest, response: InferenceResponse | None) -> Answer:
+        sender = request.sender
+        if response is None:
+            if sender is not None:
+                return None
+            # Triton never answers such a request.
+            return self._failure(
+                "Expected an 'InferenceResponse' object in the execute function return list, found None for a request"
+                " whose response sender was not used."
+            )
+        if sender is not None:
+            sender.count(True, True)
+        return self.answer(request.requested_output_names(), response)
+
+    def answer(self, wanted: set[str], response: InferenceResponse) -> Answer:
+        """A response of the model as the server sends it; raises nothing."""
+        error = response.error()
+        if error is not None:
+            return server_error(error)
+        try:
+            return answer_of(response, wanted)
+        except Exception as problem:
+            return self._failure(described(problem))
+
+    def _failed(self, requests: list[InferenceRequest], error: BaseException) -> list[Answer]:
+        """``execute`` failed: the error of every request that the model has not answered itself."""
+        failure = self._failure(str(error) if isinstance(error, _Wrong) else described(error))
+        failure.__cause__ = None if isinstance(error, _Wrong) else error
+        answers: list[Answer] = []
+        for request in requests:
+            sender = request.sender
+            if sender is None:
+                answers.append(failure)
+                request.disown()
+            else:
+                answers.append(None)
+                sender.fail(failure)
+        return answers
+
+    def _failure(self, message: str) -> IsochroneError:
+        return ModelFailed(f"Failed to process the request(s) for model '{self._name}', message: {message}")
+
+    def abandoned(self) -> IsochroneError:
+        """The error of a request whose response sender the model has let go."""
+        return self._failure("the response sender was deleted before the last response was sent.")
+
+    # Coroutines of the model.
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_serve, args=(self._loop,), name=f"{self._name}-async", daemon=True).start()
+        return self._loop
+
+    def _background_done(self, requests: list[InferenceRequest], done: Any) -> None:
+        """The coroutine of a decoupled model has ended: what it has not answered will not be answered any more."""
+        error = None if done.cancelled() else done.exception()
+        if error is None:
+            return
+        failure = self._failure(described(error))
+        failure.__cause__ = error
+        for request in requests:
+            request.get_response_sender().fail(failure)
+
+    def close(self) -> None:
+        """Runs the user's ``finalize`` and removes its modules, even if it raises."""
+        try:
+            if self._loop is not None:
+                _stop(self._loop)
+            if hasattr(self._model, "finalize"):
+                self._model.finalize()
+        except BaseException as error:
+            raise ModelFailed(described(error)) from error
+        finally:
+            # The object is deleted before its modules, so that its __del__ can use them.
+            del self._model
+            self._modules.remove()
+
+
+def _decoupled(request_type: type[InferenceRequest]) -> type[InferenceRequest]:
+    """The requests of a decoupled model, which ends those that the model lets go of."""
+
+    class InferenceRequest(request_type):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            self.let_go()
+
+    return InferenceRequest
+
+
+class _Wrong(Exception):
+    """What ``execute`` returned is wrong; the text is Triton's."""
+
+
+class _Outlets:
+    """Makes the outlet of a request when the model asks for its sender."""
+
+    __slots__ = ("_model", "_outlet_of", "_request")
+
+    def __init__(self, outlet_of: OutletOf, request: InferRequest, model: TritonModel) -> None:
+        self._outlet_of = outlet_of
+        self._request = request
+        self._model = model
+
+    def __call__(self, wanted: set[str]) -> tuple[_ModelOutlet, bool]:
+        return _ModelOutlet(self._outlet_of(self._request), wanted, self._model), self._model.decoupled
+
+
+class _ModelOutlet:
+    """Passes the responses of a sender on to the worker, as answers."""
+
+    def __init__(self, outlet: Any, wanted: set[str], model: TritonModel) -> None:
+        self._outlet = outlet
+        self._wanted = wanted
+        self._model = model
+
+    def send(self, response: InferenceResponse | None, is_last: bool) -> None:
+        answer = None if response is None else self._model.answer(self._wanted, response)
+        self._outlet.send(answer, is_last)
+
+    def is_cancelled(self) -> bool:
+        return bool(self._outlet.is_cancelled())
+
+    def abandoned(self) -> None:
+        self._outlet.send(None if self._model.decoupled else self._model.abandoned(), True)
+
+    def fail(self, error: IsochroneError) -> None:
+        self._outlet.send(error, True)
+
+
+def _errand_of(received: Sequence[InferRequest]) -> Errand:
+    if len(received) == 1:
+        request = received[0]
+        return Errand(request.deadline, request.plan.priority, request.call_chain)
+    priorities = [request.plan.priority for request in received if request.plan.priority]
+    chains = [request.call_chain for request in received]
+    return Errand(max(request.deadline for request in received), min(priorities, default=0), max(chains, key=len))
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.call_soon_threadsafe(loop.stop)
+    except RuntimeError:  # it has ended
+        pass

@@ -1,0 +1,57 @@
+"""A model's response as the worker sends it: arrays by name, with the parameters of the response."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from isochrone.errors import IsochroneError
+from isochrone.protocol.response_outputs import ResponseOutputs
+from isochrone.worker.backends.python.triton.responses import InferenceResponse
+from isochrone.worker.backends.python.triton.tensors import Tensor
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensor as Array
+    from isochrone.protocol.messages import Tensors
+
+#: Outputs, an error, or None: the model sends the answer itself.
+Answer = Union["Tensors", IsochroneError, None]
+
+
+def answer_of(response: InferenceResponse, wanted: set[str]) -> Tensors:
+    """The wanted outputs of a response; as in Triton, others are left out and missing ones are missing."""
+    outputs: Tensors = {}
+    for tensor in response.output_tensors():
+        name = tensor.name()
+        if name in wanted:
+            outputs[name] = _array(tensor)
+    parameters = response.given_parameters
+    return ResponseOutputs(outputs, parameters) if parameters else outputs
+
+
+def _array(tensor: Tensor) -> Array:
+    array = tensor.host_array
+    if array is None:
+        return on_host(tensor.foreign)
+    return _strings(array) if array.dtype.kind in "OS" else array
+
+
+def on_host(foreign: Any) -> Array:
+    """A copy of a device's tensor in the host's memory."""
+    if hasattr(foreign, "cpu"):  # torch
+        foreign = foreign.detach().cpu()
+        return np.asarray(foreign.numpy())
+    return np.asarray(foreign.get())  # cupy
+
+
+def _strings(array: Array) -> Array:
+    """An object array of ``bytes``: Triton writes other objects as text."""
+    flat = array.reshape(-1)
+    if array.dtype.kind == "O" and all(type(element) is bytes for element in flat):
+        return array
+    encoded = np.empty(array.shape, np.object_)
+    target = encoded.reshape(-1)
+    for position, element in enumerate(flat.tolist()):
+        target[position] = element if isinstance(element, bytes) else str(element).encode()
+    return encoded

@@ -1,0 +1,76 @@
+"""What a Triton model asks of the server that runs it, as one interface: calls of other models, readiness, loads, logs.
+
+Inside the worker ``worker.model_calls`` answers; in the process of an isolated model ``isolation`` passes the questions
+on to the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from isochrone.clock import NEVER
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Parameter
+    from isochrone.worker.backends.python.triton.responses import InferenceResponse
+    from isochrone.worker.backends.python.triton.tensors import Tensor
+
+#: Takes a response of a called model, and whether it is the last one. Called once or more, from any thread.
+Deliver = Callable[["InferenceResponse", bool], None]
+Cancel = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """The requests on whose behalf a model runs: what it asks of other models counts as theirs."""
+
+    #: The latest of their deadlines (monotonic ns), and their highest priority.
+    deadline: int = NEVER
+    priority: int = 0
+    #: The versions (model, version) that wait for this run: each called the next one.
+    chain: tuple[tuple[str, str], ...] = ()
+
+
+#: Set while ``execute`` runs. Tasks that it starts inherit it; threads do not, and then nobody's deadline counts.
+errand: ContextVar[Errand] = ContextVar("errand", default=Errand())  # noqa: B039 - it is frozen
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A request of one model to another (Triton: business logic scripting)."""
+
+    model_name: str
+    #: -1: the server chooses.
+    model_version: int
+    inputs: list[Tensor]
+    outputs: frozenset[str]
+    request_id: str
+    correlation_id: int | str
+    flags: int
+    timeout_us: int
+    parameters: Mapping[str, Parameter]
+    #: The caller takes any number of responses.
+    takes_many: bool
+    errand: Errand
+
+
+class Server(Protocol):
+    """Every method may be called from any thread of the model's process, and none on the worker's event loop."""
+
+    def call(self, call: ModelCall, deliver: Deliver) -> Cancel:
+        """Starts a call. Never raises: a call that cannot be made has an error as its one response."""
+
+    def is_model_ready(self, name: str, version: str) -> bool: ...
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes] | None) -> None: ...
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None: ...
+
+    def log(self, level: str, message: str) -> None: ...
+
+    @property
+    def may_block(self) -> bool:
+        """Whether the calling thread may wait for the server: the thread of its event loop may not."""

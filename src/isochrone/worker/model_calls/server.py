@@ -1,0 +1,190 @@
+"""The worker, as its models see it: it runs their calls of other models, and loads and unloads models for them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from isochrone.clock import MICROSECOND, now_ns
+from isochrone.errors import IsochroneError, Unavailable
+from isochrone.protocol.messages import Plan
+from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, triton_error
+from isochrone.worker.backends.python.triton.outputs import on_host
+from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
+from isochrone.worker.backends.python.triton.responses import InferenceResponse
+from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+    from isochrone.worker.backends.python.triton.server import Cancel, Deliver, ModelCall
+    from isochrone.worker.served_version import ServedVersion
+
+log = structlog.get_logger(__name__)
+
+#: Calls of which each waits for the next.
+_LONGEST_CHAIN = 32
+
+Find = Callable[[str, str], "ServedVersion"]
+
+
+class CallsOfModels:
+    """What the models of one worker ask of it. ``of`` gives each model version its own view."""
+
+    def __init__(
+        self,
+        find: Find,
+        is_ready: Callable[[str, str], bool],
+        load: Callable[[str, Mapping[str, Any]], Any],
+        unload: Callable[[str, bool], Any],
+    ) -> None:
+        self._find = find
+        self.is_ready = is_ready
+        self.load = load
+        self.unload = unload
+        self.loop = asyncio.get_running_loop()
+        self.loop_thread = threading.get_ident()
+
+    def of(self, name: str, version: str) -> ModelServer:
+        return ModelServer(self, name, version)
+
+    def submit(self, call: ModelCall, inputs: Tensors, deliver: Deliver, made: list[CalledRequest]) -> None:
+        """On the loop's thread."""
+        try:
+            request = self._request(call, inputs, deliver)
+        except (IsochroneError, TritonModelException) as error:
+            deliver(_error(error), True)
+            return
+        made.append(request)
+        served: ServedVersion = request.served_by
+        try:
+            served.submit(request)
+        except IsochroneError as error:
+            request.fail(error)
+
+    def _request(self, call: ModelCall, inputs: Tensors, deliver: Deliver) -> CalledRequest:
+        name = call.model_name
+        version = "" if call.model_version < 0 else str(call.model_version)
+        try:
+            served = self._find(name, version)
+        except IsochroneError as error:
+            raise TritonModelException(
+                f"Failed for execute the inference request. Model '{name}' is not ready."
+            ) from error
+        if served.decoupled and not call.takes_many:
+            raise TritonModelException(
+                f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the"
+                " decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec'"
+                " calls for decoupled models.'"
+            )
+        chain = (*call.errand.chain, (served.model_name, served.model_version))
+        _check_cycle(chain, served)
+        deadline = call.errand.deadline
+        if call.timeout_us:
+            deadline = min(deadline, now_ns() + call.timeout_us * MICROSECOND)
+        plan = Plan(
+            name,
+            version,
+            tuple((each, name_of(array.dtype), array.shape) for each, array in inputs.items()),
+            tuple(sorted(call.outputs)) or None,
+            dict(call.parameters),
+            priority=call.errand.priority,
+            timeout_ns=call.timeout_us * MICROSECOND,
+            sequence_id=call.correlation_id,
+            sequence_start=bool(call.flags & SEQUENCE_START),
+            sequence_end=bool(call.flags & SEQUENCE_END),
+        )
+        made = CalledStream if call.takes_many else CalledRequest
+        request = made(plan, call.request_id, inputs, deadline, chain, deliver)
+        request.served_by = served
+        return request
+
+
+class ModelServer:
+    """The worker, as one model version sees it; the ``Server`` of Triton's python models."""
+
+    def __init__(self, worker: CallsOfModels, name: str, version: str) -> None:
+        self._worker = worker
+        self._key = (name, version)
+        self._log = log.bind(model=name, version=version)
+
+    @property
+    def may_block(self) -> bool:
+        return threading.get_ident() != self._worker.loop_thread
+
+    def call(self, call: ModelCall, deliver: Deliver) -> Cancel:
+        made: list[CalledRequest] = []
+        chain = call.errand.chain
+        if chain[-1:] != (self._key,):
+            call = replace(call, errand=replace(call.errand, chain=(*chain, self._key)))
+        try:
+            inputs = {tensor.name(): _host_array(tensor) for tensor in call.inputs}
+            self._worker.loop.call_soon_threadsafe(self._worker.submit, call, inputs, deliver, made)
+        except RuntimeError:  # the loop is closed
+            deliver(_error(Unavailable("the server is stopping")), True)
+        except Exception as error:
+            deliver(_error(TritonModelException(str(error))), True)
+
+        def cancel() -> None:
+            for request in made:
+                request.cancelled = True
+
+        return cancel
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        return bool(self._on_loop(lambda: self._worker.is_ready(name, version)))
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes] | None) -> None:
+        parameters: dict[str, Any] = {"config": config} if config else {}
+        for place, content in (files or {}).items():
+            parameters[place] = base64.b64encode(content).decode()
+        self._on_loop(lambda: self._worker.load(name, parameters))
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        self._on_loop(lambda: self._worker.unload(name, unload_dependents))
+
+    def log(self, level: str, message: str) -> None:
+        getattr(self._log, level)(str(message))
+
+    def _on_loop(self, ask: Callable[[], Any]) -> Any:
+        """Asks on the loop's thread, and waits for the answer."""
+        if not self.may_block:
+            raise TritonModelException("the server cannot be asked where it must not wait")
+
+        async def asked() -> Any:
+            answer = ask()
+            return await answer if asyncio.iscoroutine(answer) else answer
+
+        try:
+            return asyncio.run_coroutine_threadsafe(asked(), self._worker.loop).result()
+        except IsochroneError as error:
+            raise TritonModelException(str(error)) from None
+
+
+def _check_cycle(chain: tuple[tuple[str, str], ...], served: ServedVersion) -> None:
+    """Refuses a call for which the called version can have no instance left: all of them wait for this call."""
+    config = served.description.config
+    waiting = chain[:-1].count(chain[-1])
+    instances = sum(max(1, group.count) for group in config.instance_group) or 1
+    is_limited = not served.decoupled and not config.HasField("ensemble_scheduling")
+    if (waiting >= instances and is_limited) or len(chain) > _LONGEST_CHAIN:
+        names = " → ".join(name for name, _ in (chain if len(chain) <= _LONGEST_CHAIN else (*chain[:3], ("…", ""))))
+        raise TritonModelException(
+            f"Model '{served.model_name}' cannot be called in a circle ({names}): all of its instances wait for this"
+            " call. Break the circle, or give the model more instances than calls of it that wait for each other."
+        )
+
+
+def _host_array(tensor: Any) -> Any:
+    return on_host(tensor.foreign) if tensor.host_array is None else tensor.host_array
+
+
+def _error(error: IsochroneError | TritonModelException) -> InferenceResponse:
+    known = triton_error(error) if isinstance(error, IsochroneError) else TritonError(str(error))
+    return InferenceResponse.received([], known, "")
