@@ -36,6 +36,7 @@ from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.listener import Listener
 from isochrone.wire.listeners import Listeners
+from isochrone.worker.backends.python.triton.completion import completed_by_model
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.load_settings import LoadSettings
@@ -169,6 +170,7 @@ class Worker:
             loading.assumed_batch_sizes,
             namespacing=loading.namespacing,
             cache=ModelCache(settings.model_cache, settings.model_cache_bytes) if settings.model_cache else None,
+            self_completion=completed_by_model,
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self.service = WorkerService(

@@ -48,6 +48,9 @@ class ModelDescription:
     """The files of a load request; removed with the description, or by ``release``."""
     differing: Mapping[int, tuple[model_config_pb2.ModelConfig, Signature]] = field(default_factory=dict)
     """Versions whose completed configuration differs from that of the newest version."""
+    stated: Mapping[int, model_config_pb2.ModelConfig] = field(default_factory=dict)
+    """Versions whose model completes its configuration itself: the configuration before that, for the digest. The rest
+    follows from the model's files, so nobody needs to run the model to know the digest."""
     tree: Tree | None = None
     """The fetched files of a remote model, which stay in the cache as long as this description."""
 
@@ -57,6 +60,10 @@ class ModelDescription:
             return self
         config, signature = self.differing[version]
         return replace(self, config=config, signature=signature)
+
+    def digested_config(self, version: int) -> model_config_pb2.ModelConfig:
+        """The configuration that the digest of a version covers."""
+        return self.stated.get(version) or self.of_version(version).config
 
     def release(self) -> None:
         """Remove files that were written for this description alone; nothing of the repository is touched."""

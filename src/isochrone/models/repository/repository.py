@@ -22,6 +22,7 @@ from isochrone.models.configuration.completion import complete
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.json_config import parse_json
 from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.configuration.self_completion import SelfCompletion, completes_itself
 from isochrone.models.configuration.validation import validate
 from isochrone.models.repository.description import ModelDescription, ModelEntry
 from isochrone.models.repository.digest import regular_files
@@ -63,6 +64,7 @@ class Repository:
         *,
         namespacing: bool = False,
         cache: ModelCache | None = None,
+        self_completion: SelfCompletion | None = None,
     ) -> None:
         self.places = tuple(places)
         self._paths = tuple(place for place in places if isinstance(place, Path))
@@ -79,6 +81,7 @@ class Repository:
         #: Each model's configs/NAME.pbtxt stands in for its config.pbtxt, where it has one.
         self._config_name = config_name
         self._assumed_batch_sizes = assumed_batch_sizes or {}
+        self._self_completion = self_completion
         for path in self._paths:
             if not os.path.isdir(path):
                 given = "a file" if path.exists() else "nothing there"
@@ -296,10 +299,19 @@ class Repository:
                 where=where,
                 assumed_batch_sizes=self._assumed_batch_sizes,
             )
+            number = max(of)
+            if completes_itself(result, of[number]):
+                by_file[number] = result
+                if self._self_completion is None:
+                    # Only a server runs the model's code: without it, its tensors are not known.
+                    return result, signature_of(result, {}), assumed
+                result = self._self_completion(result, of[number])
+                assumed = (*assumed, "completed by the model's auto_complete_config")
             validate(result, where)
             _check_initial_states(result, directory, where)
             return result, signature_of(result, _read_labels(result, directory, where)), assumed
 
+        by_file: dict[int, model_config_pb2.ModelConfig] = {}
         newest, signature, assumed = completed(versions)
         differing = {}
         for number in numbers[:-1]:
@@ -316,6 +328,7 @@ class Repository:
             ignored=found.ignored,
             overrides=overrides,
             differing=differing,
+            stated=by_file,
         )
 
 

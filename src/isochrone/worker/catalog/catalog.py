@@ -290,7 +290,7 @@ class Catalog:
         try:
             for version, directory in description.versions.items():
                 own = description.of_version(version)
-                digest = self._digests.digest(own.config, directory)
+                digest = self._digests.digest(own.digested_config(version), directory)
                 current = self._served.get((description.name, str(version)))
                 if current is not None and current.digest == digest:
                     continue

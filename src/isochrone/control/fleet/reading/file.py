@@ -106,7 +106,7 @@ def _problem(repositories: Sequence[Location], name: str, version: int, expected
         description = Repository(paths).read(name, versions=[version]).of_version(version)
         if version not in description.versions:
             return f"is not in {places}"
-        found = digest(description.config, description.versions[version])
+        found = digest(description.digested_config(version), description.versions[version])
     except IsochroneError as error:
         return f"cannot be read in {places} ({error})"
     return "" if found == expected or not expected else f"has other files or another config.pbtxt in {places}"

@@ -1,0 +1,61 @@
+"""Completes a configuration by ``auto_complete_config`` of its model, in a process that ends afterwards.
+
+As in Triton, nothing that the function makes is there when the model is initialized. A function that hangs or crashes
+fails the load of its model and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from isochrone.errors import ModelFailed
+from isochrone.models.configuration.json_config import parse_json
+from isochrone.worker.backends.python.triton.arguments import config_json
+
+FUNCTION = "auto_complete_config"
+#: As long as Triton waits for the process of a model.
+_SECONDS = 30.0
+_LARGEST = 1 << 22
+
+
+def completed_by_model(config: Any, directory: Path) -> Any:
+    """The configuration as the model of a version completes it; ``directory``: of the version."""
+    failed = f"model '{config.name}': {FUNCTION}"
+    reader, writer = os.pipe()
+    try:
+        command = [sys.executable, "-P", "-u", "-m", f"{__package__}.completion_child"]
+        command += [str(writer), config.name, str(directory.absolute()), config.default_model_filename]
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writer], process_group=0, text=True)
+        finally:
+            os.close(writer)
+        with process:
+            try:
+                process.communicate(config_json(config), timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise ModelFailed(f"{failed} has not returned after {_SECONDS:.0f} s") from None
+            except BrokenPipeError:
+                pass
+        # The child's only writer has ended with it.
+        answer = _read_all(reader)
+    finally:
+        os.close(reader)
+    if not answer:
+        raise ModelFailed(f"{failed} ended its process with code {process.returncode}")
+    result = json.loads(answer)
+    if "error" in result:
+        raise ModelFailed(result["error"])
+    return parse_json(json.dumps(result["config"]), f"{FUNCTION} of {directory / config.default_model_filename}")[0]
+
+
+def _read_all(descriptor: int) -> bytes:
+    parts = []
+    while part := os.read(descriptor, _LARGEST):
+        parts.append(part)
+    return b"".join(parts)
