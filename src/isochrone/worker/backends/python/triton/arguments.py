@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.json_format import MessageToDict
-
 from isochrone.errors import ConfigError
+from isochrone.protocol.control_json import model_config_json
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.python.triton.model import CLASS_NAME, TritonModelContext
@@ -77,26 +76,5 @@ def _instance(context: LoadContext) -> tuple[Any, str]:
 
 
 def config_json(config: Any) -> str:
-    """A configuration as Triton writes it: every field that has a value of its own kind, and numbers as numbers."""
-    document = MessageToDict(config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    return json.dumps(_numbers(document), separators=(",", ":"))
-
-
-#: Fields of 64 bits, which protobuf writes as text.
-_WIDE = frozenset(
-    (
-        *("dims", "shape", "versions", "max_queue_delay_microseconds", "default_timeout_microseconds"),
-        *("max_sequence_idle_microseconds", "priority_levels", "default_priority_level", "model_version"),
-        *("max_pinned_memory_bytes", "max_workspace_size_bytes"),
-    )
-)
-
-
-def _numbers(value: Any, key: str = "") -> Any:
-    if isinstance(value, dict):
-        return {each: _numbers(inner, each) for each, inner in value.items()}
-    if isinstance(value, list):
-        return [_numbers(inner, key) for inner in value]
-    if key in _WIDE and isinstance(value, str):
-        return int(value)
-    return value
+    """A configuration as Triton writes it."""
+    return json.dumps(model_config_json(config), separators=(",", ":"))
