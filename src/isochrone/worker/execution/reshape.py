@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from isochrone.worker.backends.interface import Executable
+from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.protocol.response_outputs import ResponseOutputs, parameters_of
+from isochrone.worker.backends.interface import Answer, Executable, Outlet
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature, TensorSpec
-    from isochrone.protocol.messages import Parameters, Tensor, Tensors
+    from isochrone.protocol.messages import InferRequest, Parameters, Tensor, Tensors
 
 
 def new_shape(
@@ -44,6 +46,9 @@ class _Reshaping(Executable):
         self.inline_allowed = inner.inline_allowed
         self.only_computes = inner.only_computes
         self.is_async = inner.is_async
+        self.takes_requests = inner.takes_requests
+        self.warms_up = inner.warms_up
+        inner.outlet_of = self._reshaping_outlet
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         return self._after(self._inner.execute(self._before(inputs), outputs))
@@ -71,6 +76,24 @@ class _Reshaping(Executable):
             if isinstance(responses, AsyncGenerator):
                 await responses.aclose()
 
+    def execute_requests(self, requests: Sequence[InferRequest]) -> list[Answer]:
+        for request in requests:
+            request.inputs = self._before(request.inputs)
+        return [self._reshaped_answer(answer) for answer in self._inner.execute_requests(requests)]
+
+    def _reshaping_outlet(self, request: InferRequest) -> Outlet:
+        return _ReshapingOutlet(self.outlet_of(request), self._reshaped_answer)
+
+    def _reshaped_answer(self, answer: Answer) -> Answer:
+        if answer is None or isinstance(answer, IsochroneError):
+            return answer
+        try:
+            outputs = self._after(answer)
+        except ValueError as error:
+            return ModelFailed(f"an output cannot be reshaped: {error}")
+        parameters = parameters_of(answer)
+        return ResponseOutputs(outputs, parameters) if parameters else outputs
+
     def close(self) -> None:
         self._inner.close()
 
@@ -91,3 +114,19 @@ class _Reshaping(Executable):
 
     def _reshape_output(self, array: Tensor, spec: TensorSpec) -> Tensor:
         return array.reshape(new_shape(array.shape, spec.reshape or (), spec.dims, self._batched))
+
+
+class _ReshapingOutlet:
+    """Reshapes the answers that an executable sends itself."""
+
+    __slots__ = ("_outlet", "_reshaped")
+
+    def __init__(self, outlet: Outlet, reshaped: Callable[[Answer], Answer]) -> None:
+        self._outlet = outlet
+        self._reshaped = reshaped
+
+    def send(self, answer: Answer, is_last: bool) -> None:
+        self._outlet.send(self._reshaped(answer), is_last)
+
+    def is_cancelled(self) -> bool:
+        return self._outlet.is_cancelled()

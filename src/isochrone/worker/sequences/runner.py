@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.protocol.response_outputs import parameters_of
 from isochrone.worker.execution.batch import answer, as_model_error
 from isochrone.worker.execution.replacement import MakeInstance, discard
 from isochrone.worker.execution.runner import Runner
 from isochrone.worker.scheduling.alarm import Alarm
 from isochrone.worker.sequences.batcher import SequenceBatch, SequenceBatcher
+from isochrone.worker.sequences.rows import gathered_states, run_rows
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
@@ -105,24 +107,32 @@ class SequenceRunner(Runner):
         """On the instance's thread."""
         marks = [now_ns(), 0, 0, 0]
         outputs: Tensors | None = None
+        #: Of each request; None: they are rows of ``outputs``.
+        results: list[Tensors] | None = None
         error: IsochroneError | None = None
         try:
             inputs = batch.inputs()
             marks[1] = now_ns()
-            outputs = instance.executable.execute(inputs, None)
+            if instance.executable.takes_requests:
+                states = self._batcher.state_outputs
+                results = run_rows(instance.executable, batch, inputs, states, self._batched)
+                outputs = gathered_states(results, batch, states, self._batched)
+            else:
+                outputs = instance.executable.execute(inputs, None)
             marks[2] = now_ns()
         except BaseException as raised:
             error = as_model_error(raised, batch.requests[0])
             marks[1] = marks[1] or now_ns()
             marks[2] = marks[2] or now_ns()
         marks[3] = now_ns()
-        instance.call_loop(self._finished, instance, batch, outputs, error, marks)
+        instance.call_loop(self._finished, instance, batch, outputs, results, error, marks)
 
     def _finished(
         self,
         instance: Instance,
         batch: SequenceBatch,
         outputs: Tensors | None,
+        results: list[Tensors] | None,
         error: IsochroneError | None,
         marks: list[int],
     ) -> None:
@@ -141,9 +151,16 @@ class SequenceRunner(Runner):
             error = failure
         self._reject(self._batcher.expire(now))
         self._start_all(now)
-        self._settle(batch, outputs or {}, error, marks)
+        if results is None:
+            results = [self._row(outputs or {}, batch.row_of(index)) for index in range(len(batch.requests))]
+        self._settle(batch, results, error, marks)
 
-    def _settle(self, batch: SequenceBatch, outputs: Tensors, error: IsochroneError | None, marks: list[int]) -> None:
+    def _row(self, outputs: Tensors, row: int) -> Tensors:
+        return {name: array[row : row + 1] for name, array in outputs.items()} if self._batched else outputs
+
+    def _settle(
+        self, batch: SequenceBatch, results: list[Tensors], error: IsochroneError | None, marks: list[int]
+    ) -> None:
         if error is None:
             self.curve.observe(len(batch.requests), marks[3] - marks[0])
             self._statistics.record_batch(
@@ -155,11 +172,10 @@ class SequenceRunner(Runner):
             if error is not None:
                 self._fail(request, error)
                 continue
-            row = batch.row_of(position)
             wanted = request.plan.outputs
             outputs_of_row = {
-                name: array[row : row + 1] if self._batched else array
-                for name, array in outputs.items()
+                name: array
+                for name, array in results[position].items()
                 if (name in wanted if wanted is not None else name not in hidden)
             }
             self._statistics.record_success(request, marks[3], 1)
@@ -167,7 +183,7 @@ class SequenceRunner(Runner):
             if request.cancelled:
                 request.dropped()
             else:
-                answer(request, outputs_of_row)
+                answer(request, outputs_of_row, parameters_of(results[position]))
 
     def _reject(self, rejections: list[tuple[InferRequest, IsochroneError]]) -> None:
         for request, error in rejections:
