@@ -129,9 +129,10 @@ class InlineRuns:
 
     def ran_on_thread(self, rows: int, elapsed: int) -> None:
         """A run on the thread, without the hand-over. One that was faster than inline runs seemed to be corrects that:
-        the first measurements may be those of a busy moment."""
-        if elapsed < self.typical[rows]:
-            self.typical[rows] = max(elapsed, self.typical[rows] >> 1)
+        the first measurements may be those of a busy moment, and a model without warm-up has none."""
+        known = self.typical[rows]
+        if not known or elapsed < known:
+            self.typical[rows] = max(elapsed, known >> 1)
 
     def retry(self, now: int) -> None:
         """Called about ten times a second: lets a size that was too slow a while ago run inline once."""

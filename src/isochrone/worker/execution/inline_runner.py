@@ -17,7 +17,7 @@ from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, Internal, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
 from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
-from isochrone.worker.execution.inline import OVERRUN_NS, InlineRuns
+from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, InlineRuns
 from isochrone.worker.execution.late_answers import LateAnswers
 from isochrone.worker.execution.queued_runner import QueuedRunner
 from isochrone.worker.execution.watchdog import InlineHang, InlineWatchdog
@@ -194,7 +194,7 @@ class InlineRunner(QueuedRunner):
             return None
         expected = self._inline_runs.typical[rows] or self.curve.estimate(rows)
         if not 0 < expected <= self._inline_limit(first):
-            if not self._gathering.would_pay(count, expected):
+            if not self._gathering.would_pay(count, expected) or self._saves_nothing(count, expected):
                 return None
             return len(requests), self._enqueue_all(requests)
         batch = Batch(requests[:count], rows)
@@ -202,6 +202,14 @@ class InlineRunner(QueuedRunner):
             request.dispatched = taken
         self._run_batch(batch)
         return count, batch
+
+    def _saves_nothing(self, requests: int, expected: int) -> bool:
+        """Whether a batch on a thread would save nothing: code that holds the interpreter's lock there as well, and that
+        is not faster for being given several requests."""
+        if not self._idle[-1].executable.takes_requests:
+            return False
+        alone = self._inline_runs.typical[1]
+        return 0 < alone <= INLINE_NS and expected * 5 > alone * 4 * requests
 
     def _enqueue_all(self, requests: list[InferRequest]) -> list[Tensors | IsochroneError | None]:
         return [self._enqueued(request) for request in requests]
