@@ -204,8 +204,8 @@ class InlineRunner(QueuedRunner):
         return count, batch
 
     def _saves_nothing(self, requests: int, expected: int) -> bool:
-        """Whether a batch on a thread would save nothing: code that holds the interpreter's lock there as well, and that
-        is not faster for being given several requests."""
+        """Whether a batch on a thread would save nothing: code that holds the interpreter's lock there as well, and is
+        not faster for being given several requests."""
         if not self._idle[-1].executable.takes_requests:
             return False
         alone = self._inline_runs.typical[1]
