@@ -26,6 +26,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from isochrone.observe.machine import MachineCollector
+from isochrone.observe.model_metrics import counters, model_metrics
 from isochrone.observe.server_metrics import server_metrics
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
@@ -125,10 +126,12 @@ class Exposition:
         except (TypeError, ValueError):
             # prometheus_client raises for a malformed version in the header.
             encode, content_type = choose_encoder("")
-        families = _Families(self.take() if snapshot is None else snapshot, self._others)
-        body = encode(families)
+        taken = self.take() if snapshot is None else snapshot
+        body = encode(_Families(taken, self._others))
         if content_type.startswith("text/plain"):
             body = _UNTYPED.sub(rb"\1 counter", body)
+            for name in map(str.encode, counters(taken.of_models)):
+                body = body.replace(b"# TYPE %s untyped\n" % name, b"# TYPE %s counter\n" % name)
         return body, content_type
 
 
@@ -149,6 +152,7 @@ class _Families(Collector):
         yield from self._failures()
         yield from self._gauges()
         yield self._histogram()
+        yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:
             yield from collector.collect()
 

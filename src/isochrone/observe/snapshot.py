@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from isochrone.observe.model_metrics import FamilySnapshot
+
 #: The stages of a request, in order; ``request`` is the total.
 STAGES: Final = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 
@@ -104,3 +106,5 @@ class ServerSnapshot:
     wire: WireSnapshot | None = None
     #: None: responses are not cached.
     cache: CacheSnapshot | None = None
+    #: Families of metrics that models define themselves.
+    of_models: Sequence[FamilySnapshot] = ()

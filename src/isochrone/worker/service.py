@@ -242,7 +242,7 @@ class WorkerService(InferenceService):
         models = [
             served.statistics.snapshot(served.digest, served.runner.pending) for served in self.catalog.all_versions()
         ]
-        return ServerSnapshot(tuple(models), wire, self.catalog.cache_snapshot())
+        return ServerSnapshot(tuple(models), wire, self.catalog.cache_snapshot(), self.catalog.metrics_of_models())
 
     @property
     def in_flight(self) -> int:

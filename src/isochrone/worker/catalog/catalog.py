@@ -46,6 +46,7 @@ from isochrone.worker.response_cache import ResponseCache
 
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
+    from isochrone.observe.model_metrics import FamilySnapshot
     from isochrone.observe.snapshot import CacheSnapshot
     from isochrone.worker.served_version import ServedVersion
 
@@ -119,6 +120,10 @@ class Catalog:
     def failure(self, name: str) -> str | None:
         """The reason for which no version of a model is served, if its load failed."""
         return self._states.failure(name)
+
+    def metrics_of_models(self) -> tuple[FamilySnapshot, ...]:
+        """The metrics that models define themselves."""
+        return () if self._calls is None else self._calls.metrics.snapshot()
 
     def cache_snapshot(self) -> CacheSnapshot | None:
         """The counts of the response cache; None: there is no cache."""

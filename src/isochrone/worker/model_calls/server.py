@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import structlog
 
 from isochrone.clock import MICROSECOND, now_ns
 from isochrone.errors import IsochroneError, Unavailable
+from isochrone.observe.model_metrics import ModelMetrics, Series
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, triton_error
@@ -48,6 +49,7 @@ class CallsOfModels:
         self.is_ready = is_ready
         self.load = load
         self.unload = unload
+        self.metrics = ModelMetrics()
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
 
@@ -148,6 +150,11 @@ class ModelServer:
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         self._on_loop(lambda: self._worker.unload(name, unload_dependents))
+
+    def metric(
+        self, name: str, description: str, kind: str, labels: Mapping[str, str], buckets: Sequence[float]
+    ) -> Series:
+        return self._worker.metrics.series(name, description, kind, labels, buckets)
 
     def log(self, level: str, message: str) -> None:
         getattr(self._log, level)(str(message))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isochrone.worker.backends.python.modules import VersionModules
@@ -40,6 +40,11 @@ class NoServer:
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         raise TritonModelException(_NOT_NOW)
+
+    def metric(
+        self, name: str, description: str, kind: str, labels: Mapping[str, str], buckets: Sequence[float]
+    ) -> None:
+        raise ValueError(_NOT_NOW)
 
     def log(self, level: str, message: str) -> None:
         print(f"{level}: {message}", file=sys.stderr)

@@ -6,10 +6,10 @@ on to the worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from isochrone.clock import NEVER
 
@@ -70,6 +70,12 @@ class Server(Protocol):
     def unload_model(self, name: str, unload_dependents: bool) -> None: ...
 
     def log(self, level: str, message: str) -> None: ...
+
+    def metric(
+        self, name: str, description: str, kind: str, labels: Mapping[str, str], buckets: Sequence[float]
+    ) -> Any:
+        """A metric of the model's own, with ``increment``, ``set``, ``observe`` and ``value``. Raises ``ValueError``,
+        as they do."""
 
     @property
     def may_block(self) -> bool:

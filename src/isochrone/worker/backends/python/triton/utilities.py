@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isochrone.worker.backends.python.triton import requests, responses
+from isochrone.worker.backends.python.triton import metrics, requests, responses
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
 from isochrone.worker.backends.python.triton.server import Server
@@ -62,6 +62,8 @@ def make_module(server: Server, model_directory: Path) -> ModuleType:
         "MemoryType": MemoryType,
         "ModelConfig": ModelConfig,
         "Logger": _logger(server),
+        "MetricFamily": type("MetricFamily", (metrics.MetricFamily,), {"_server": server}),
+        "Metric": metrics.Metric,
         "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
         "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
         "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": requests.SEQUENCE_START,
