@@ -58,10 +58,12 @@ def serve_repository(
     flags: tuple[str, ...] = (),
     *,
     backends: Path | None = None,
+    completes: bool = False,
 ) -> Iterator[Peer]:
     """Triton over a repository that is already written; `directory` takes its log and its backend folder.
 
-    `backends`: a folder of other backends than the python one that the package brings.
+    `backends`: a folder of other backends than the python one that the package brings. `completes`: models may complete
+    their configurations.
     """
     packages = _site_packages(python)
     server = packages / "pytriton" / "tritonserver"
@@ -80,7 +82,7 @@ def serve_repository(
         f"--grpc-port={grpc_port}",
         "--allow-metrics=false",
         "--exit-timeout-secs=5",
-        "--disable-auto-complete-config",
+        *(() if completes else ("--disable-auto-complete-config",)),
         *flags,
     ]
     environment = _environment(python, packages)

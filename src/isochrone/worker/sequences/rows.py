@@ -1,7 +1,8 @@
 """A batch of sequences for an executable that takes requests: each row becomes a request of its own.
 
 As in Triton, the request of a row has the caller's inputs, the control tensors and the implicit state as inputs, and
-rows without a request are left out. On the instance's thread.
+the number of a request in the list is the number of its slot: a slot without a request before the last one has one of
+no sequence, which the READY control tells apart. On the instance's thread.
 """
 
 from __future__ import annotations
@@ -45,28 +46,34 @@ def run_rows(
     executable: Executable, batch: SequenceBatch, inputs: Tensors, states: tuple[str, ...], batched: bool
 ) -> list[Tensors]:
     """The outputs of each request, and its states. One that fails, fails the batch: its rows share the instance."""
+    by_row = dict(zip(batch.positions, batch.requests, strict=True))
     requests = []
-    for index, request in enumerate(batch.requests):
-        row = batch.row_of(index)
-        plan = request.plan
-        if states and plan.outputs is not None:
-            plan = plan.copy()
-            plan.outputs = (*(plan.outputs or ()), *states)
-        requests.append(
-            RowRequest(
-                request,
-                plan,
-                {name: array[row : row + 1] if batched else array for name, array in inputs.items()},
-            )
-        )
+    for row in range(batch.rows):
+        own = {name: array[row : row + 1] if batched else array for name, array in inputs.items()}
+        requests.append(_request_of(by_row.get(row), batch.requests[0], own, states))
     results: list[Tensors] = []
-    for answer in executable.execute_requests(requests):
+    for row, answer in enumerate(executable.execute_requests(requests)):
+        if row not in by_row:
+            continue
         if isinstance(answer, IsochroneError):
             raise answer
         if answer is None:
             raise ModelFailed("expected the responses of a sequence model as the result of execute, given none")
         results.append(answer)
     return results
+
+
+def _request_of(
+    request: InferRequest | None, another: InferRequest, inputs: Tensors, states: tuple[str, ...]
+) -> InferRequest:
+    if request is None:
+        plan = another.plan
+        return InferRequest(Plan(plan.model_name, plan.model_version, plan.inputs, None), "", inputs, another.arrived)
+    plan = request.plan
+    if states and plan.outputs is not None:
+        plan = plan.copy()
+        plan.outputs = (*(plan.outputs or ()), *states)
+    return RowRequest(request, plan, inputs)
 
 
 def gathered_states(results: list[Tensors], batch: SequenceBatch, names: tuple[str, ...], batched: bool) -> Tensors:
