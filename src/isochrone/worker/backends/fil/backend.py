@@ -191,9 +191,11 @@ def _probes(ensemble: Ensemble) -> Rows:
         for feature, threshold in zip(features, thresholds, strict=True):
             if feature >= 0:
                 by_feature[feature].append(threshold)
-    rows = np.stack([random.choice(np.array(values), _PROBES) for values in by_feature], axis=1).astype(np.float32)
-    sides = random.integers(-1, 2, rows.shape)
-    rows = np.where(sides < 0, np.nextafter(rows, np.float32(-np.inf)), rows)
-    rows = np.where(sides > 0, np.nextafter(rows, np.float32(np.inf)), rows)
+    sides = random.integers(-1, 2, (_PROBES, ensemble.features))
+    with np.errstate(over="ignore", under="ignore"):  # LightGBM has thresholds beyond FP32
+        chosen = [random.choice(np.array(values), _PROBES) for values in by_feature]
+        rows = np.stack(chosen, axis=1).astype(np.float32)
+        rows = np.where(sides < 0, np.nextafter(rows, np.float32(-np.inf)), rows)
+        rows = np.where(sides > 0, np.nextafter(rows, np.float32(np.inf)), rows)
     rows[random.random(rows.shape) < 0.05] = np.nan
     return np.ascontiguousarray(rows, np.float32)

@@ -183,11 +183,14 @@ def _add_leaves(
 
 def _exact_thresholds(thresholds: npt.NDArray[Any], operators: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """FP32 thresholds that decide every FP32 value as the given ones do: ``x <= t`` is ``x <= (FP32 below t)``."""
-    rounded = thresholds.astype(np.float32)
     if thresholds.dtype == np.float32:
-        return rounded
-    exact = rounded.astype(np.float64)
-    down = np.isin(operators, [code for code, side in _ROUNDING.items() if side < 0]) & (exact > thresholds)
-    up = np.isin(operators, [code for code, side in _ROUNDING.items() if side > 0]) & (exact < thresholds)
-    rounded = np.where(down, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-    return np.where(up, np.nextafter(rounded, np.float32(np.inf)), rounded).astype(np.float32)
+        return thresholds
+    below = [code for code, side in _ROUNDING.items() if side < 0]
+    above = [code for code, side in _ROUNDING.items() if side > 0]
+    with np.errstate(over="ignore", under="ignore"):  # LightGBM has thresholds beyond FP32
+        rounded = thresholds.astype(np.float32)
+        exact = rounded.astype(np.float64)
+        down = np.isin(operators, below) & (exact > thresholds)
+        up = np.isin(operators, above) & (exact < thresholds)
+        rounded = np.where(down, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        return np.where(up, np.nextafter(rounded, np.float32(np.inf)), rounded).astype(np.float32)
