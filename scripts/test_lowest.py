@@ -36,7 +36,6 @@ _WITHOUT_EXTRAS = tuple(
         "worker/backends/test_trees.py",
         "worker/backends/test_tree_graphs.py",
         "models/test_openvino_file.py",
-        "cli/processes/test_serve_backends.py",
     )
 )
 

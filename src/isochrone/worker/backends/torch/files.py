@@ -44,10 +44,10 @@ def _compiled(torch: Any, path: Path, target: dict[str, str]) -> Loaded:
         raise ConfigError(str(path), "model file", f"{expected}: compile it for this machine", given)
     # Compiled code does not check shapes: the configuration's dims are the check. AOTI_RUNTIME_CHECK_INPUTS=1 in the
     # environment would make it check, and then reject a single row where rows are free.
-    # Not imported with torch itself. One thread at a time calls an instance, so its own locks are not needed.
+    # Not imported with torch itself.
     import torch._inductor as inductor
 
-    model = inductor.aoti_load_package(str(path), run_single_threaded=True)
+    model = inductor.aoti_load_package(str(path))
     positional, keywords = _call_spec(model.loader.get_call_spec()[0])
     return model, (positional, keywords)
 
