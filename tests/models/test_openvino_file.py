@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,10 @@ def test_files_that_tell_nothing(tmp_path: Path) -> None:
     openvino.save_model(openvino.Model([ops.convert(x, "f32")], [x], "wide"), path)
     with pytest.raises(ConfigError, match=r"input 'x': expected a tensor of one of BOOL, .*, given bf16"):
         read_openvino_tensors(path)
+
+
+def test_without_openvino_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "model.xml", [-1, 3])
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ConfigError, match=r"expected openvino to be installed \(pip install isochrone\[openvino\]\)"):
+        read_openvino_tensors(tmp_path / "model.xml")

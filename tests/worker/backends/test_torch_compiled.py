@@ -36,7 +36,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("package") / "model.pt2"
     # Three tensors: of one tensor that is given thrice, the compiled code would read one.
     examples = [torch.ones(3, 2) for _ in range(3)]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path.parent / "cache"))
         warnings.simplefilter("ignore")
         program = torch.export.export(
             Scaled(), tuple(examples[:2]), {"scale": examples[2]}, dynamic_shapes=[{0: ROWS}, {0: ROWS}, {0: ROWS}]

@@ -1,6 +1,6 @@
 """Runs an ensemble by onnxruntime, as one TreeEnsembleRegressor and the operator of its postprocessor.
 
-onnxruntime is five times as fast as treelite's interpreter at one row and at sixty-four (docs/decisions/0021-trees.md).
+onnxruntime is six times as fast as treelite's interpreter or more, at one row and at 64 (docs/decisions/0021-trees.md).
 Inputs are FP32. A threshold of 64 bits is rounded to the FP32 next to it on the side that decides every FP32 input
 alike; sums and leaves are FP32, as in Triton's backend.
 """

@@ -1,4 +1,4 @@
-"""Runs an ensemble by treelite's own interpreter: every kind of tree, at a fifth of onnxruntime's speed."""
+"""Runs an ensemble by treelite's own interpreter: every kind of tree, but several times slower than onnxruntime."""
 
 from __future__ import annotations
 
