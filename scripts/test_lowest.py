@@ -26,8 +26,18 @@ _TOOLS = (
 _TESTS = ("protocol", "wire", "models", "worker", "gateway", "control", "store", "observe", "cli", "engines")
 #: Tests of the stock client's newer ways: before 2.73 its BF16 inputs were FP32 arrays.
 _NEWER_CLIENT = "not bf16 and not BF16"
-#: torch is an extra of gigabytes.
-_WITHOUT_EXTRAS = "--ignore=tests/worker/backends/test_torch.py"
+#: Tests of runtimes that are extras: torch alone is gigabytes.
+_WITHOUT_EXTRAS = tuple(
+    f"--ignore=tests/{test}"
+    for test in (
+        "worker/backends/test_torch.py",
+        "worker/backends/test_torch_compiled.py",
+        "worker/backends/test_openvino.py",
+        "worker/backends/test_trees.py",
+        "worker/backends/test_tree_graphs.py",
+        "models/test_openvino_file.py",
+    )
+)
 
 
 def lowest(requirements: list[str]) -> list[str]:
@@ -61,7 +71,7 @@ def main() -> int:
         install(python, pins)
         stamp.write_text("\n".join(pins))
     print("lowest:", ", ".join(pins), flush=True)
-    tests = sys.argv[2:] or [*(f"tests/{name}" for name in _TESTS), "-k", _NEWER_CLIENT, _WITHOUT_EXTRAS]
+    tests = sys.argv[2:] or [*(f"tests/{name}" for name in _TESTS), "-k", _NEWER_CLIENT, *_WITHOUT_EXTRAS]
     # Old versions call what newer ones of their own dependencies deprecate, which is no fault of the product's.
     warnings = ("-W", "ignore::DeprecationWarning")
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *warnings, "-m", "not peers", *tests]

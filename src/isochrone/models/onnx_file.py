@@ -7,13 +7,13 @@ unchanged file is not read again: that takes as long as a load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from isochrone.errors import ConfigError
 from isochrone.models import onnx_telemetry as onnx_telemetry
 from isochrone.models.file_stamp import FileStamp, stamp
+from isochrone.models.file_tensors import Declared, FileTensor
 
 #: onnxruntime's tensor types → datatypes of the protocol.
 DATATYPE_BY_ONNX_TYPE = {
@@ -32,17 +32,6 @@ DATATYPE_BY_ONNX_TYPE = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxTensor:
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    """The whole shape in the file; -1 is a free size."""
-
-
-Declared = tuple[tuple[OnnxTensor, ...], tuple[OnnxTensor, ...]]
 
 
 def read_onnx_tensors(path: Path) -> Declared:
@@ -76,10 +65,10 @@ def _read(path: Path) -> Declared:
     return inputs, outputs
 
 
-def _tensor(argument: object, path: Path, kind: str) -> OnnxTensor:
+def _tensor(argument: object, path: Path, kind: str) -> FileTensor:
     name, onnx_type, shape = (getattr(argument, attribute) for attribute in ("name", "type", "shape"))
     datatype = DATATYPE_BY_ONNX_TYPE.get(onnx_type)
     if datatype is None:
         expected = "a tensor of one of " + ", ".join(DATATYPE_BY_ONNX_TYPE.values())
         raise ConfigError(str(path), f"{kind} '{name}'", expected, str(onnx_type))
-    return OnnxTensor(name, datatype, tuple(size if isinstance(size, int) else -1 for size in shape))
+    return FileTensor(name, datatype, tuple(size if isinstance(size, int) else -1 for size in shape))

@@ -230,7 +230,8 @@ def test_backend_settings_without_a_counterpart_get_a_warning() -> None:
         "--backend-config python,shm-default-byte-size=1048576 has no effect: the setting has no counterpart here"
     ]
     assert warnings("--backend-config=tensorflow,version=2") == [
-        "--backend-config tensorflow,version=2 has no effect: the backends are onnxruntime, pytorch, python"
+        "--backend-config tensorflow,version=2 has no effect: the backends are onnxruntime, pytorch, python,"
+        " openvino, fil, identity"
     ]
 
 

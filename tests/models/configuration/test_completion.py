@@ -173,6 +173,16 @@ def test_control_inputs_and_states_are_not_requested(tmp_path: Path, write_onnx:
         (["model.py", "model.pt"], 'backend: "torch"', "pytorch", "model.pt"),
         (["net.pt2"], 'default_model_filename: "net.pt2"', "pytorch", "net.pt2"),
         ([], 'backend: "python"', "python", "model.py"),
+        (["model.py", "model.txt", "xgboost.json"], "", "python", "model.py"),
+        (["model.txt", "xgboost.json"], 'backend: "fil"', "fil", "xgboost.json"),
+        (
+            ["model.txt", "xgboost.json"],
+            'backend: "fil" parameters { key: "model_type" value { string_value: "lightgbm" } }',
+            "fil",
+            "model.txt",
+        ),
+        (["model.txt"], 'backend: "fil" parameters { key: "model_type" value { } }', "fil", "model.txt"),
+        ([], 'backend: "identity"', "identity", ""),
         ([], "ensemble_scheduling { }", "ensemble", ""),
     ],
 )
@@ -198,7 +208,7 @@ def test_files_that_do_not_tell_the_backend(tmp_path: Path) -> None:
     version.mkdir(parents=True)
     error = refusal(tmp_path / "m")
     assert (error.where, error.key) == (str(tmp_path / "m" / "config.pbtxt"), "backend")
-    assert "model.onnx, model.pt2, model.pt, model.py" in error.expected
+    assert "model.onnx, model.pt2, model.pt, model.py, model.xml in" in error.expected
     assert error.given == "none, and no files"
     (version / "weights.bin").write_bytes(b"")
     assert refusal(tmp_path / "m").given == "none, and weights.bin"

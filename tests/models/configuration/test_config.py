@@ -222,6 +222,9 @@ def test_json_takes_both_spellings_and_64_bit_integers_as_strings() -> None:
         ('backend: "torch"', "torch"),
         ('backend: "libtorch"', "torch"),
         ('platform: "pytorch_libtorch" backend: "pytorch"', "torch"),
+        ('backend: "openvino"', "openvino"),
+        ('backend: "fil"', "fil"),
+        ('backend: "identity"', "identity"),
         ('platform: "ensemble"', "ensemble"),
         ("ensemble_scheduling { }", "ensemble"),
     ],
@@ -234,7 +237,7 @@ def test_backend_spellings(text: str, name: str) -> None:
     ("text", "key", "expected", "given"),
     [
         ('backend: "onnxruntim"', "backend", "did you mean 'onnxruntime'?", "'onnxruntim'"),
-        ('platform: "tensorrt_plan"', "platform", "onnxruntime_onnx", "'tensorrt_plan'"),
+        ('platform: "onnxruntime"', "platform", "did you mean 'onnxruntime_onnx'?", "'onnxruntime'"),
         ('backend: "python" platform: "onnxruntime_onnx"', "platform", "backend 'python'", "'onnxruntime_onnx'"),
         ('backend: "python" ensemble_scheduling { }', "backend", "'ensemble'", "'python'"),
         ('platform: "onnxruntime_onnx" ensemble_scheduling { }', "platform", "'ensemble'", "'onnxruntime_onnx'"),
@@ -295,3 +298,40 @@ dims = st.lists(st.integers(-1, 2**40), max_size=3)
 def test_text_and_json_forms_read_back(config: model_config_pb2.ModelConfig) -> None:
     assert parse_text(text_format.MessageToString(config), FILE)[0] == config
     assert parse_json(json.dumps(model_config_json(config)), "load")[0] == config
+
+
+@pytest.mark.parametrize("key", ["backend", "platform"])
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("tensorrt", "converted to ONNX"),
+        ("tensorrt_plan", "converted to ONNX"),
+        ("tensorflow", "tf2onnx"),
+        ("tensorflow_graphdef", "tf2onnx"),
+        ("tensorflow_savedmodel", "tf2onnx"),
+        ("caffe2_netdef", "converted to ONNX"),
+        ("dali", "backend 'python'"),
+        ("vllm", "calls the engine"),
+        ("tensorrtllm", "calls the engine"),
+        ("fastertransformer", "calls the engine"),
+        ("paddle", "'model.pdmodel'"),
+        ("armnn_tflite", "backend 'openvino'"),
+        ("stateful", "sequence_batching.state"),
+        ("hugectr", "converted to ONNX"),
+        ("hps", "converted to ONNX"),
+        ("repeat", "backend 'python'"),
+        ("square", "backend 'python'"),
+        ("minimal", "backend 'python'"),
+        ("recommended", "backend 'python'"),
+        ("sequence", "backend 'python'"),
+        ("dyna_sequence", "backend 'python'"),
+        ("distributed_addsub", "backend 'python'"),
+        ("custom", "shared libraries"),
+    ],
+)
+def test_tritons_other_backends_are_refused_with_what_to_do(key: str, name: str, instead: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        backend_name(parse_text(f'{key}: "{name}"', FILE)[0], FILE)
+    assert (caught.value.where, caught.value.key, caught.value.given) == (FILE, key, f"'{name}'")
+    assert instead in caught.value.expected
+    assert "did you mean" not in caught.value.expected

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
-from isochrone.worker.backends.onnx import calls
+from isochrone.worker.backends import session_calls
 from isochrone.worker.backends.onnx import options as onnx_options
 from isochrone.worker.backends.onnx.backend import ConvertingExecutable, OnnxExecutable, load
 
@@ -318,10 +318,10 @@ def test_runs_are_the_same_with_and_without_the_methods_below_the_public_ones(tm
     used = PublicSession(session) if is_public else session
     x = np.ones((1, 4), np.float32)
     expected = np.maximum(x @ weights, 0)
-    assert np.array_equal(calls.plain_run(used)(["y"], {"x": x})[0], expected)
+    assert np.array_equal(session_calls.plain_run(used)(["y"], {"x": x})[0], expected)
     y = np.zeros_like(expected)
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x))
     binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(y))
-    calls.bound_run(used, binding)()
+    session_calls.bound_run(used, binding)()
     assert np.array_equal(y, expected)

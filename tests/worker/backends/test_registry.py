@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
+from documented import ROOT
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.onnx import backend as onnx
 from isochrone.worker.backends.python import backend as python
@@ -19,7 +21,9 @@ def test_names_give_their_loaders() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    message = r"m/config\.pbtxt: backend: expected one of onnx, python, torch, given 'tensorflow'"
+    message = (
+        r"m/config\.pbtxt: backend: expected one of onnx, python, torch, openvino, fil, identity, given 'tensorflow'"
+    )
     with pytest.raises(ConfigError, match=message):
         loader("tensorflow", "m/config.pbtxt")
 
@@ -27,7 +31,35 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 def test_no_runtime_is_imported_before_it_is_needed() -> None:
     program = (
         "import sys; import isochrone.worker.backends.registry;"
-        " print([name for name in ('onnxruntime', 'torch', 'numpy') if name in sys.modules])"
+        " print([name for name in ('onnxruntime', 'torch', 'numpy', 'openvino', 'treelite') if name in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "package", "extra"),
+    [
+        ("torch", "torch", "torch"),
+        ("openvino", "openvino", "openvino"),
+        ("fil", "treelite", "trees"),
+        ("fil", "onnx", "trees"),
+    ],
+)
+def test_a_backend_without_its_runtime_names_the_extra(backend: str, package: str, extra: str) -> None:
+    program = f"""
+import sys
+sys.modules["{package}"] = None  # what an import of a missing package comes to
+from isochrone.errors import ConfigError
+from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.registry import loader
+context = LoadContext("m", "1", None, None, None, 0, (), {{}})
+try:
+    loader("{backend}")(context)
+except ConfigError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    expected = f"m/config.pbtxt: backend: expected {package} to be installed (pip install isochrone[{extra}])"
+    assert expected in said
+    assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

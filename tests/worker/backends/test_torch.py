@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from config_text import parameter, tensors
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
-from isochrone.worker.backends.torch import load
+from isochrone.worker.backends.torch.backend import load
 
 ROWS = torch.export.Dim("rows", min=1, max=64)
 
@@ -195,20 +193,3 @@ def test_failures_name_model_and_output(tmp_path: Path, make_context: MakeContex
         load(make_context(config + tensors("output", y="FP64"))).execute(inputs, None)
     with pytest.raises(ModelFailed, match="expected 2 outputs, given 1"):
         load(make_context(config + tensors("output", y="FP32", z="FP32"))).execute(inputs, None)
-
-
-def test_the_backend_without_torch_says_what_to_install() -> None:
-    program = """
-import sys
-sys.modules["torch"] = None  # what an import of a missing package comes to
-from isochrone.errors import ConfigError
-from isochrone.worker.backends.interface import LoadContext
-from isochrone.worker.backends.registry import loader
-context = LoadContext("m", "1", None, None, None, 0, (), {})
-try:
-    loader("torch")(context)
-except ConfigError as error:
-    print(error)
-"""
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "m/config.pbtxt: backend: expected torch to be installed (pip install isochrone[torch])" in said

@@ -1,4 +1,8 @@
-"""The backends that a configuration can name: spellings, platforms and model files. A new backend needs a row here."""
+"""The backends that a configuration can name: spellings, platforms and model files. A new backend needs a row here.
+
+Backends of Triton's that are not served are listed too, so that an error says what to do instead of guessing a
+misspelling.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,20 @@ class Backend(NamedTuple):
 
     names: tuple[str, ...]
     platforms: tuple[str, ...]
-    #: Names of the model's file, preferred first.
+    #: Names of the model's file, preferred first; empty: the model has none.
     files: tuple[str, ...]
+    #: Whether a file of such a name tells the backend if the configuration does not.
+    told_by_file: bool = True
 
+
+#: Triton's ``model_type`` of the backend fil → the name of its file.
+TREE_FILES = {
+    "xgboost_json": "xgboost.json",
+    "xgboost_ubj": "xgboost.ubj",
+    "lightgbm": "model.txt",
+    "treelite_checkpoint": "checkpoint.tl",
+    "xgboost": "xgboost.model",
+}
 
 #: By the short names that the rest of the code uses.
 BACKENDS = {
@@ -29,10 +44,49 @@ BACKENDS = {
     # An exported program before TorchScript.
     "torch": Backend(("pytorch", "torch", "libtorch"), ("pytorch_libtorch",), ("model.pt2", "model.pt")),
     "python": Backend(("python",), ("", "python"), ("model.py",)),
+    "openvino": Backend(("openvino",), ("",), ("model.xml",)),
+    # As in Triton, its files do not tell it: models of other backends have a model.txt beside them.
+    "fil": Backend(("fil",), ("",), tuple(TREE_FILES.values()), told_by_file=False),
+    "identity": Backend(("identity",), ("",), ()),
     "ensemble": Backend(("ensemble",), ("ensemble",), ()),
 }
 _BY_NAME = {name: short for short, backend in BACKENDS.items() for name in backend.names}
 _BY_PLATFORM = {platform: short for short, backend in BACKENDS.items() for platform in backend.platforms if platform}
+
+_TO_ONNX = "the model converted to ONNX (backend 'onnxruntime')"
+_TENSORRT = f"{_TO_ONNX}: a TensorRT engine runs on the GPU that it was built for, and is not served"
+_TENSORFLOW = f"{_TO_ONNX}, for example by tf2onnx: TensorFlow is not served"
+_LANGUAGE_MODEL = (
+    "a model in Python (backend 'python') that calls the engine: engines of language models are not served"
+)
+_EXAMPLE = "a model in Python (backend 'python'): this example backend of Triton's is not served"
+_NO_LIBRARIES = "a model in Python (backend 'python'): backends in shared libraries are not loaded"
+#: Backends and platforms of Triton's that are not served → what to use instead.
+_NOT_SERVED = {
+    "tensorrt": _TENSORRT,
+    "tensorrt_plan": _TENSORRT,
+    "tensorflow": _TENSORFLOW,
+    "tensorflow_graphdef": _TENSORFLOW,
+    "tensorflow_savedmodel": _TENSORFLOW,
+    "caffe2_netdef": f"{_TO_ONNX}: Caffe2 is not served",
+    "dali": "the preprocessing as a model in Python (backend 'python'): DALI is not served",
+    "vllm": _LANGUAGE_MODEL,
+    "tensorrtllm": _LANGUAGE_MODEL,
+    "fastertransformer": _LANGUAGE_MODEL,
+    "paddle": f"{_TO_ONNX}, or backend 'openvino' with default_model_filename 'model.pdmodel': Paddle is not served",
+    "armnn_tflite": f"{_TO_ONNX}, or backend 'openvino' with the .tflite file: Arm NN is not served",
+    "stateful": "backend 'onnxruntime' with sequence_batching.state: the stateful backend is not served",
+    "hugectr": f"{_TO_ONNX}: HugeCTR is not served",
+    "hps": f"{_TO_ONNX}: the hierarchical parameter server is not served",
+    "repeat": _EXAMPLE,
+    "square": _EXAMPLE,
+    "minimal": _EXAMPLE,
+    "recommended": _EXAMPLE,
+    "sequence": _EXAMPLE,
+    "dyna_sequence": _EXAMPLE,
+    "distributed_addsub": _EXAMPLE,
+    "custom": _NO_LIBRARIES,
+}
 
 
 def backend_name(config: model_config_pb2.ModelConfig, where: str = "config.pbtxt") -> str:
@@ -52,9 +106,21 @@ def backend_name(config: model_config_pb2.ModelConfig, where: str = "config.pbtx
     return name
 
 
+def default_model_files(backend: str, config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
+    """Names that the model's file may have if the configuration states none, preferred first."""
+    if backend == "fil" and "model_type" in config.parameters:
+        # The backend rejects an unknown type.
+        file = TREE_FILES.get(config.parameters["model_type"].string_value.strip().lower())
+        if file is not None:
+            return (file,)
+    return BACKENDS[backend].files
+
+
 def _known(value: str, known: dict[str, str], key: str, where: str) -> str:
     if not value:
         return ""
+    if value in _NOT_SERVED:
+        raise ConfigError(where, key, _NOT_SERVED[value], f"'{value}'")
     if value not in known:
         raise ConfigError(where, key, suggestion(value, sorted(known), key), f"'{value}'")
     return known[value]

@@ -6,21 +6,27 @@ never overrides a value that the file states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.configuration.backends import BACKENDS, backend_name
-from isochrone.models.onnx_file import OnnxTensor, read_onnx_tensors
+from isochrone.models.configuration.backends import BACKENDS, backend_name, default_model_files
+from isochrone.models.file_tensors import Declared, FileTensor
+from isochrone.models.onnx_file import read_onnx_tensors
+from isochrone.models.openvino_file import read_openvino_tensors
 from isochrone.models.signature import DATA_TYPE_BY_OIP_NAME
 
 # Large enough that onnxruntime on a CPU gains little from more rows, small enough to limit the memory of activations.
 ASSUMED_MAX_BATCH_SIZE = 32
 # Triton's default: an idle sequence loses its slot after a second.
 ASSUMED_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
+
+#: Backends whose files declare their tensors.
+_READERS: dict[str, Callable[[Path], Declared]] = {"onnx": read_onnx_tensors, "openvino": read_openvino_tensors}
 
 
 def complete(
@@ -46,11 +52,14 @@ def complete(
         assumed.append(f"assumed name '{directory.name}' from the directory")
     newest = versions[max(versions)] if versions else None
     backend = _complete_backend(completed, newest, where, assumed)
-    if backend == "onnx" and newest is not None:
+    read = _READERS.get(backend)
+    if read is not None and newest is not None:
         sizes = assumed_batch_sizes or {}
         size = sizes.get(backend, sizes.get("", ASSUMED_MAX_BATCH_SIZE))
         stated = max_batch_size_stated or not size
-        _complete_onnx(completed, model_file(completed, newest), stated, size, where, assumed)
+        if backend == "openvino" and completed.max_batch_size > 0:
+            read = _with_free_rows(read)
+        _complete_from_file(completed, read, model_file(completed, newest), stated, size, where, assumed)
     _complete_policies(completed, backend, assumed)
     return completed, tuple(assumed)
 
@@ -69,8 +78,8 @@ def _complete_backend(config: model_config_pb2.ModelConfig, newest: Path | None,
         backend = backend_name(config, where)
     else:
         backend = _backend_from_files(config, present, newest, where)
-    if backend != "ensemble" and not config.default_model_filename:
-        names = BACKENDS[backend].files
+    names = default_model_files(backend, config)
+    if names and not config.default_model_filename:
         config.default_model_filename = next((name for name in names if name in present), names[0])
     config.backend = BACKENDS[backend].names[0]
     config.platform = config.platform or BACKENDS[backend].platforms[0]
@@ -91,7 +100,7 @@ def _present_files(newest: Path | None) -> frozenset[str]:
 def _backend_from_files(
     config: model_config_pb2.ModelConfig, present: frozenset[str], newest: Path | None, where: str
 ) -> str:
-    files = {backend: entry.files for backend, entry in BACKENDS.items()}
+    files = {backend: entry.files for backend, entry in BACKENDS.items() if entry.told_by_file}
     if config.default_model_filename:
         suffix = Path(config.default_model_filename).suffix
         for backend, names in files.items():
@@ -109,10 +118,16 @@ def _backend_from_files(
     raise ConfigError(where, "backend", expected, f"none, and {given}")
 
 
-def _complete_onnx(
-    config: model_config_pb2.ModelConfig, path: Path, stated: bool, batch_size: int, where: str, assumed: list[str]
+def _complete_from_file(
+    config: model_config_pb2.ModelConfig,
+    read: Callable[[Path], Declared],
+    path: Path,
+    stated: bool,
+    batch_size: int,
+    where: str,
+    assumed: list[str],
 ) -> None:
-    """Completes inputs, outputs and the batch size of an ONNX model."""
+    """Completes inputs, outputs and the batch size from what the model's file declares."""
     groups = (config.input, config.output)
     if all(group and all(tensor.data_type and tensor.dims for tensor in group) for group in groups):
         return
@@ -121,7 +136,7 @@ def _complete_onnx(
     internal_inputs = {control.name for control in sequence.control_input}
     internal_inputs.update(state.input_name for state in sequence.state)
     internal_outputs = {state.output_name for state in sequence.state}
-    all_inputs, all_outputs = read_onnx_tensors(path)
+    all_inputs, all_outputs = read(path)
     inputs = [tensor for tensor in all_inputs if tensor.name not in internal_inputs]
     outputs = [tensor for tensor in all_outputs if tensor.name not in internal_outputs]
 
@@ -132,9 +147,22 @@ def _complete_onnx(
     _complete_tensors(config, "output", outputs, path, where, assumed)
 
 
+def _with_free_rows(read: Callable[[Path], Declared]) -> Callable[[Path], Declared]:
+    """The tensors of a file whose first dimension the backend sets itself, as OpenVINO's does."""
+
+    def read_free(path: Path) -> Declared:
+        inputs, outputs = (
+            tuple(replace(tensor, shape=(-1, *tensor.shape[1:])) if tensor.shape else tensor for tensor in tensors)
+            for tensors in read(path)
+        )
+        return inputs, outputs
+
+    return read_free
+
+
 def _assume_batching(
     config: model_config_pb2.ModelConfig,
-    tensors: Sequence[OnnxTensor],
+    tensors: Sequence[FileTensor],
     batch_size: int,
     path: Path,
     assumed: list[str],
@@ -157,7 +185,7 @@ def _assume_batching(
 def _complete_tensors(
     config: model_config_pb2.ModelConfig,
     key: str,
-    tensors: Sequence[OnnxTensor],
+    tensors: Sequence[FileTensor],
     path: Path,
     where: str,
     assumed: list[str],
@@ -181,7 +209,7 @@ def _complete_tensors(
         assumed.append(f"assumed datatype and dims of {key} '{partial.name}' from {path.name}")
 
 
-def _fill_tensor(partial: Any, tensor: OnnxTensor, max_batch_size: int, key: str, path: Path) -> None:
+def _fill_tensor(partial: Any, tensor: FileTensor, max_batch_size: int, key: str, path: Path) -> None:
     partial.data_type = partial.data_type or DATA_TYPE_BY_OIP_NAME[tensor.datatype]
     if partial.dims:
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.configuration.backends import BACKENDS, backend_name
+from isochrone.models.configuration.backends import BACKENDS, backend_name, default_model_files
 from isochrone.models.repository.versions import find_versions
 
 #: The layout of a repository, for errors.
@@ -33,7 +33,9 @@ def model_files(config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
     except ConfigError:
         return ()
     given = str(config.default_model_filename)
-    return () if backend == "ensemble" else (given,) if given else tuple(BACKENDS[backend].files)
+    if not BACKENDS[backend].files:
+        return ()
+    return (given,) if given else default_model_files(backend, config)
 
 
 def is_model(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The backends by name.
 
-A backend's module, and with it its runtime (onnxruntime, torch), is imported when the first model needs it: a server
-without torch models never imports torch. Ensembles are not backends: they run other models.
+A backend's module, and with it its runtime (onnxruntime, torch, openvino, treelite), is imported when the first model
+needs it: a server without torch models never imports torch. Ensembles are not backends: they run other models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Load = Callable[[LoadContext], Executable]
 MODULE_BY_BACKEND = {
     "onnx": "isochrone.worker.backends.onnx.backend",
     "python": "isochrone.worker.backends.python.backend",
-    "torch": "isochrone.worker.backends.torch",
+    "torch": "isochrone.worker.backends.torch.backend",
+    "openvino": "isochrone.worker.backends.openvino.backend",
+    "fil": "isochrone.worker.backends.fil.backend",
+    "identity": "isochrone.worker.backends.identity",
 }
 
 

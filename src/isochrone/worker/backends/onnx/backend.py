@@ -3,7 +3,8 @@
 ``load`` opens a session for one instance; the worker then calls ``execute`` with whole batches. onnxruntime releases
 the GIL while it computes. Contiguous inputs are passed without a copy, unless a copy is cheaper.
 
-Cost of a call in µs, 16 → 16 → 16 MLP, one row, one thread, all by onnxruntime's public methods (``calls`` is faster):
+Cost of a call in µs, 16 → 16 → 16 MLP, one row, one thread, all by onnxruntime's public methods (``session_calls`` is
+faster):
 
     run                                       15.4   returns outputs without a copy
     run_with_iobinding, bound at each call    23.1   binding costs more than it saves
@@ -29,12 +30,12 @@ import onnxruntime
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.models.onnx_file import DATATYPE_BY_ONNX_TYPE
 from isochrone.protocol.tensors.datatypes import bytes_tensor
-from isochrone.worker.backends import parameters
+from isochrone.worker.backends import parameters, session_calls
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
+from isochrone.worker.backends.file_shapes import check_dims
 from isochrone.worker.backends.interface import Executable, LoadContext
-from isochrone.worker.backends.onnx import calls, sessions
 from isochrone.worker.backends.onnx import options as onnx_options
-from isochrone.worker.backends.onnx.shapes import check_dims
+from isochrone.worker.backends.onnx import sessions
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -63,7 +64,7 @@ class _Binding:
             io.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(buffer))
         for name, buffer in self.outputs:
             io.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(buffer))
-        self.run = calls.bound_run(session, io)
+        self.run = session_calls.bound_run(session, io)
 
 
 class OnnxExecutable(Executable):
@@ -81,7 +82,7 @@ class OnnxExecutable(Executable):
         #: By requested outputs and input shapes; None: this shape is faster unbound.
         self._bindings: dict[Any, _Binding | None] = {}
         on_cpu = session.get_providers() == [onnx_options.CPU_PROVIDER]
-        self._plain_run = calls.plain_run(session) if on_cpu else session.run
+        self._plain_run = session_calls.plain_run(session) if on_cpu else session.run
         self._binding_allowed = on_cpu and parameters.boolean(context, "io_binding", True)
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:

@@ -1,4 +1,5 @@
-"""PyTorch models on the CPU: programs saved by ``torch.export`` (``model.pt2``) and TorchScript (``model.pt``).
+"""PyTorch models on the CPU: programs saved by ``torch.export`` or compiled by AOTInductor (both ``model.pt2``), and
+TorchScript (``model.pt``).
 
 ``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as in
 Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions; names that are all arguments of
@@ -12,7 +13,6 @@ torch is an extra and takes a second to import, so ``load`` imports it. Its thre
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,11 +22,13 @@ import ml_dtypes
 import numpy as np
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
+from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.datatypes import datatype_of
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.torch.files import load_file
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -129,19 +131,16 @@ class _WritableView:
 
 
 def load(context: LoadContext) -> Executable:
-    try:
-        import torch
-    except ImportError as error:
-        raise ConfigError(
-            parameters.where(context), "backend", "torch to be installed (pip install isochrone[torch])", str(error)
-        ) from error
+    torch = optional_runtime("torch", "torch", parameters.where(context))
     path = _model_file(context)
     _check_datatypes(context)
     threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
     if threads:
         torch.set_num_threads(threads)
     try:
-        module, forward = _exported(torch, path) if path.suffix == ".pt2" else _scripted(torch, path)
+        module, forward = load_file(torch, path)
+    except ConfigError:
+        raise
     except Exception as error:
         raise InvalidArgument(f"{path}: torch cannot load this file: {error}") from error
     names = [spec.name for spec in context.signature.inputs]
@@ -163,24 +162,6 @@ def _check_datatypes(context: LoadContext) -> None:
         if datatype == "BYTES":
             key = f"data_type of '{name}'"
             raise ConfigError(parameters.where(context), key, "a number type, as torch has no strings", "BYTES")
-
-
-def _exported(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[str], list[str]]]:
-    """The module and the names of its positional and keyword arguments."""
-    program = torch.export.load(str(path))
-    positional, keywords = program.call_spec.in_spec.children()
-    names = list(program.graph_signature.user_inputs)
-    if len(names) != positional.num_children + keywords.num_children:
-        raise ValueError(f"expected tensors as arguments of forward, given {program.call_spec.in_spec}")
-    return program.module(), (names[: positional.num_children], list(keywords.context or ()))
-
-
-def _scripted(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[str], list[str]]]:
-    with warnings.catch_warnings():
-        # TorchScript is deprecated; an operator who serves such a file cannot change that here.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        module = torch.jit.load(str(path), map_location="cpu").eval()
-    return module, ([argument.name for argument in module.forward.schema.arguments[1:]], [])
 
 
 def _arguments(

@@ -1,4 +1,4 @@
-"""Whether the dimensions that a configuration declares fit those of an ONNX file. Pure; the messages are Triton's."""
+"""Whether the dimensions that a configuration declares fit those of a model's file. Pure; the messages are Triton's."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Decision trees through our worker: the backend fil beside the same model as ONNX, and beside the bare library."""

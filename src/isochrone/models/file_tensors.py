@@ -1,0 +1,17 @@
+"""What a model's file declares of its tensors, whatever the format of the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FileTensor:
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    """The whole shape in the file; -1 is a free size."""
+
+
+#: Inputs and outputs.
+Declared = tuple[tuple[FileTensor, ...], tuple[FileTensor, ...]]

@@ -1,0 +1,76 @@
+"""The inputs and outputs that a model declares which OpenVINO reads (model.xml, model.onnx and others).
+
+``completion`` uses it if a configuration leaves tensors out. openvino is an extra and is imported when the first such
+model is read.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from isochrone.errors import ConfigError
+from isochrone.models.file_stamp import FileStamp, stamp
+from isochrone.models.file_tensors import Declared, FileTensor
+from isochrone.models.runtimes import optional_runtime
+
+#: OpenVINO's element types → datatypes of the protocol.
+DATATYPE_BY_ELEMENT = {
+    "boolean": "BOOL",
+    "u8": "UINT8",
+    "u16": "UINT16",
+    "u32": "UINT32",
+    "u64": "UINT64",
+    "i8": "INT8",
+    "i16": "INT16",
+    "i32": "INT32",
+    "i64": "INT64",
+    "f16": "FP16",
+    "f32": "FP32",
+    "f64": "FP64",
+}
+
+
+def read_openvino_tensors(path: Path) -> Declared:
+    """Inputs and outputs that ``path`` declares."""
+    if not path.exists():
+        raise ConfigError(str(path), "file", "a model that OpenVINO reads", "no such file")
+    if not path.is_file():
+        return _read(path)  # a SavedModel is a directory
+    current = stamp(path)
+    return _remembered(path, current) if current.is_settled else _read(path)
+
+
+@lru_cache(maxsize=256)
+def _remembered(path: Path, current: FileStamp) -> Declared:
+    return _read(path)
+
+
+def _read(path: Path) -> Declared:
+    openvino = optional_runtime("openvino", "openvino", str(path))
+    try:
+        model = openvino.Core().read_model(str(path))
+        inputs = tuple(_tensor(port, path, "input") for port in model.inputs)
+        outputs = tuple(_tensor(port, path, "output") for port in model.outputs)
+    except ConfigError:
+        raise
+    except Exception as error:  # also for a tensor without a name
+        raise ConfigError(str(path), "file", "a model that OpenVINO reads", str(error).strip()) from None
+    return inputs, outputs
+
+
+def _tensor(port: Any, path: Path, kind: str) -> FileTensor:
+    # As in Triton: of several names, the one that OpenVINO gives.
+    name = port.get_any_name()
+    element = port.get_element_type().get_type_name()
+    datatype = DATATYPE_BY_ELEMENT.get(element)
+    if datatype is None:
+        expected = "a tensor of one of " + ", ".join(DATATYPE_BY_ELEMENT.values())
+        raise ConfigError(str(path), f"{kind} '{name}'", expected, element)
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        raise ConfigError(
+            str(path), f"{kind} '{name}'", "a known number of dimensions, or dims in config.pbtxt", "none"
+        )
+    return FileTensor(name, datatype, tuple(-1 if size.is_dynamic else size.get_length() for size in shape))

@@ -1,0 +1,1 @@
+"""Models that OpenVINO reads (model.xml, model.onnx and others), run on the CPU."""

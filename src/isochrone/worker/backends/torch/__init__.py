@@ -1,0 +1,1 @@
+"""PyTorch models on the CPU: exported programs, AOTInductor packages and TorchScript."""

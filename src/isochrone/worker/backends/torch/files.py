@@ -1,0 +1,70 @@
+"""Loads the files of torch models: TorchScript, exported programs and AOTInductor packages.
+
+Each function returns the callable and the names of its positional and keyword arguments, by which ``backend`` matches
+the inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from isochrone.errors import ConfigError
+from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
+
+#: The callable; the names of its positional arguments and of its keyword arguments.
+Loaded = tuple[Callable[..., Any], tuple[list[str], list[str]]]
+
+
+def load_file(torch: Any, path: Path) -> Loaded:
+    if path.suffix != ".pt2":
+        return _scripted(torch, path)
+    target = compiled_target(path)
+    return _exported(torch, path) if target is None else _compiled(torch, path, target)
+
+
+def _exported(torch: Any, path: Path) -> Loaded:
+    program = torch.export.load(str(path))
+    positional, keywords = program.call_spec.in_spec.children()
+    names = list(program.graph_signature.user_inputs)
+    if len(names) != positional.num_children + keywords.num_children:
+        raise ValueError(f"expected tensors as arguments of forward, given {program.call_spec.in_spec}")
+    return program.module(), (names[: positional.num_children], list(keywords.context or ()))
+
+
+def _compiled(torch: Any, path: Path, target: dict[str, str]) -> Loaded:
+    problem = misfit(target, platform.machine(), sys.platform, cpu_features())
+    if problem is not None:
+        expected, given = problem
+        raise ConfigError(str(path), "model file", f"{expected}: compile it for this machine", given)
+    # Compiled code does not check shapes: the configuration's dims are the check. AOTI_RUNTIME_CHECK_INPUTS=1 in the
+    # environment would make it check, and then reject a single row where rows are free.
+    # Not imported with torch itself.
+    import torch._inductor as inductor
+
+    model = inductor.aoti_load_package(str(path))
+    positional, keywords = _call_spec(model.loader.get_call_spec()[0])
+    return model, (positional, keywords)
+
+
+def _call_spec(text: str) -> tuple[list[str], list[str]]:
+    """The arguments of a package. It keeps no names of positional ones: they are numbered."""
+    _, spec = json.loads(text)
+    positional, keywords = spec["children_spec"]
+    if any(child["children_spec"] for child in (*positional["children_spec"], *keywords["children_spec"])):
+        raise ValueError("expected tensors as arguments of forward, given containers of them")
+    names = [f"argument__{number}" for number in range(len(positional["children_spec"]))]
+    return names, [str(name) for name in json.loads(keywords["context"] or "null") or ()]
+
+
+def _scripted(torch: Any, path: Path) -> Loaded:
+    with warnings.catch_warnings():
+        # TorchScript is deprecated; an operator who serves such a file cannot change that here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = torch.jit.load(str(path), map_location="cpu").eval()
+    return module, ([argument.name for argument in module.forward.schema.arguments[1:]], [])

@@ -1,0 +1,62 @@
+"""What a ``.pt2`` file holds, from its zip directory alone: an exported program, or an AOTInductor package.
+
+Both are archives of PyTorch's PT2 format. An AOTInductor package contains a shared library beside a JSON file that says
+which machine and device it was compiled for. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+_COMPILED = "/data/aotinductor/"
+_DESCRIPTION = "_metadata.json"
+#: Words of ``AOTI_CPU_ISA`` → Linux's name of that feature. A library that uses a missing one ends the process.
+_FEATURES = {"AVX2": "avx2", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni", "AMX_TILE": "amx_tile"}
+
+
+def compiled_target(path: Path) -> dict[str, str] | None:
+    """The ``AOTI_…`` entries of an AOTInductor package; None: the file is not one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Names begin with the archive's own: model/data/aotinductor/model/….so.
+            names = [name for name in archive.namelist() if _COMPILED in f"/{name}"]
+            descriptions = [json.loads(archive.read(name)) for name in names if name.endswith(_DESCRIPTION)]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return None  # torch says what is wrong with it
+    if not names:
+        return None
+    return {key: str(value) for description in descriptions for key, value in description.items()}
+
+
+def misfit(target: dict[str, str], machine: str, platform: str, features: frozenset[str]) -> tuple[str, str] | None:
+    """(expected, given) of a package that this machine cannot run; None if it can, as far as the package says.
+
+    ``machine`` and ``platform`` are as ``platform.machine()`` and ``sys.platform`` name them; ``features`` are the
+    CPU's, empty if they are not known.
+    """
+    device = target.get("AOTI_DEVICE_KEY", "cpu")
+    if device != "cpu":
+        return "an AOTInductor package compiled for the device 'cpu'", f"one for '{device}'"
+    compiled = target.get("AOTI_MACHINE", machine)
+    if compiled.lower() != machine.lower():
+        return f"an AOTInductor package compiled on {machine}, as this machine is", f"one for {compiled}"
+    system = target.get("AOTI_PLATFORM", platform)
+    if system != platform:
+        return f"an AOTInductor package compiled on {platform}", f"one for {system}"
+    for word in target.get("AOTI_CPU_ISA", "").split():
+        if features and word in _FEATURES and _FEATURES[word] not in features:
+            return "an AOTInductor package compiled for this CPU", f"one that needs {word}, which the CPU has not"
+    return None
+
+
+def cpu_features(description: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    try:
+        lines = description.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    named = (line.partition(":") for line in lines)
+    return next(
+        (frozenset(value.split()) for key, _, value in named if key.strip() in ("flags", "Features")), frozenset()
+    )
