@@ -7,7 +7,7 @@ queues or sockets.
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ class LoadContext:
     cpus: tuple[int, ...]
     #: The configuration's ``parameters`` as plain strings.
     parameters: Mapping[str, str]
+    #: Makes the loaded object of a model that exists in memory only; None: the model is in ``directory``.
+    make_model: Callable[[Any], Any] | None = None
 
 
 class Executable(abc.ABC):

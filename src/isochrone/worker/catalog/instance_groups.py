@@ -46,6 +46,7 @@ def load_contexts(
             index,
             affinity[index % len(affinity)] if affinity else (),
             parameters,
+            description.model_object.make if description.model_object is not None else None,
         )
         for index in range(count)
     ]
