@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,16 +14,14 @@ from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.datatypes import name_of
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedInput:
+class EncodedInput(NamedTuple):
     name: str
     datatype: str
     shape: tuple[int, ...]
     data: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class InferCall:
+class InferCall(NamedTuple):
     """A request that can be sent any number of times."""
 
     model: str
@@ -51,7 +48,7 @@ def make_call(
     headers: Mapping[str, str] | None,
 ) -> InferCall:
     """Encodes the inputs; raises ``InvalidArgument`` for what no protocol can carry."""
-    chosen = dict(parameters or {})
+    chosen: dict[str, Any] = dict(parameters) if parameters else {}
     if priority:
         chosen["priority"] = priority
     if deadline_ms is not None:

@@ -43,18 +43,21 @@ def _field(key: str, value: Any) -> str:
 def decode_infer(response: Any, place: str) -> Outputs:
     """From a ``ModelInferResponse``."""
     outputs = Outputs(model_name=response.model_name, model_version=response.model_version, id=response.id)
-    for key, value in response.parameters.items():
-        outputs.parameters[key] = getattr(value, value.WhichOneof("parameter_choice"))
-    raw = response.raw_output_contents
+    parameters = response.parameters
+    if parameters:
+        for key, value in parameters.items():
+            outputs.parameters[key] = getattr(value, value.WhichOneof("parameter_choice"))
+    # One copy of each; every access to a field of bytes makes another.
+    raw = list(response.raw_output_contents)
     try:
         for index, each in enumerate(response.outputs):
-            shape = tuple(each.shape)
+            name, datatype, shape = each.name, each.datatype, tuple(each.shape)
             if index < len(raw):
-                outputs[each.name] = from_binary(each.name, each.datatype, shape, raw[index])
-            elif each.datatype in CONTENTS_FIELD:
-                outputs[each.name] = from_contents(each.name, each.datatype, shape, each.contents)
+                outputs[name] = from_binary(name, datatype, shape, raw[index])
+            elif datatype in CONTENTS_FIELD:
+                outputs[name] = from_contents(name, datatype, shape, each.contents)
             else:
-                raise InvalidArgument(f"output '{each.name}' has no contents")
+                raise InvalidArgument(f"output '{name}' has no contents")
     except (ValueError, IsochroneError) as error:
         raise unreadable(place, error) from None
     return outputs

@@ -86,9 +86,9 @@ def model(subject: Any = None, /, **options: Any) -> Any:
 
         isochrone.serve(double)
     """
+    chosen = ModelOptions(**options)
 
     def mark(given: Subject) -> Subject:
-        chosen = ModelOptions(**options)
         chosen.check(f"@isochrone.model of {getattr(given, '__name__', given)!s}")
         try:
             setattr(given, _ATTRIBUTE, chosen)

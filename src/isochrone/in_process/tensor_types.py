@@ -49,7 +49,7 @@ def _parse(text: object, where: str, key: str) -> TensorType:
         raise ConfigError(where, key, 'a datatype and sizes such as "FP32[3]", "INT64[-1,2]" or "BYTES[1]"', repr(text))
     datatype, sizes = match[1], match[2]
     if datatype not in NUMPY_BY_NAME:
-        raise ConfigError(where, key, f"one of {', '.join(NUMPY_BY_NAME)}", f"'{datatype}'")
+        raise ConfigError(where, key, f"one of {', '.join(NUMPY_BY_NAME)}", repr(text))
     dims = tuple(int(size) for size in sizes.split(",")) if sizes else ()
     if 0 in dims:
         raise ConfigError(where, key, "sizes of at least 1, or -1 for any size", repr(text))
@@ -67,9 +67,9 @@ def _array(value: Any, where: str, key: str) -> Tensor:
     array = np.asarray(value)
     if array.dtype.kind in "SUO":
         elements = [element.encode() if isinstance(element, str) else element for element in array.ravel().tolist()]
-        wrong = next((element for element in elements if not isinstance(element, bytes)), None)
-        if wrong is not None:
-            raise ConfigError(where, key, "numbers, or elements of str or bytes", f"a {type(wrong).__name__}")
+        wrong = [element for element in elements if not isinstance(element, bytes)]
+        if wrong:
+            raise ConfigError(where, key, "numbers, or elements of str or bytes", f"a {type(wrong[0]).__name__}")
         return bytes_tensor(elements, array.shape)
     try:
         name_of(array.dtype)

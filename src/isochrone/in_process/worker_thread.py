@@ -32,7 +32,7 @@ class WorkerThread:
         on_ready: Callable[[Mapping[str, int]], None],
     ) -> None:
         self._settings = settings
-        self._descriptions = descriptions
+        self._descriptions: Sequence[ModelDescription] = descriptions
         self._on_ready = on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
@@ -99,13 +99,16 @@ class WorkerThread:
             try:
                 await worker.run(on_signals=on_signals)
             except PortTaken as taken:
-                expected, given = "a free port (0 chooses one)", f"{taken.port} on {taken.host}: {taken.reason}"
+                # The event loop puts the address before the reason.
+                reason = taken.reason.rpartition(": ")[2]
+                expected, given = "a free port (0 chooses one)", f"{taken.port} on {taken.host}: {reason}"
                 self._failure = ConfigError("isochrone.serve", f"{taken.service}_port", expected, given)
             except StartFailed as failed:
-                reasons = [reason for each in self._descriptions if (reason := worker.catalog.failure(each.name))]
-                self._failure = ModelFailed("; ".join(reasons) or str(failed))
+                known = (worker.catalog.failure(each.name) for each in self._descriptions)
+                self._failure = ModelFailed("; ".join(filter(None, known)) or str(failed))
         finally:
-            self._worker = None
+            # A handle that the caller keeps must not keep the models.
+            self._worker, self._descriptions = None, ()
             process_state.leave()
 
     def ready(self, ports: Mapping[str, int]) -> None:
