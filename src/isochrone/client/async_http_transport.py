@@ -10,7 +10,7 @@ from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
 from isochrone.client.failures import http_failure
-from isochrone.client.http_requests import request_head, stream_unsupported
+from isochrone.client.http_requests import has_ended, request_head, stream_unsupported
 from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.connect import CONNECT_TIMEOUT, connect_http1
@@ -93,8 +93,12 @@ class AsyncHttpTransport:
             raise Unavailable("the client is closed")
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_reusable:
+            if not connection.is_reusable:
+                continue
+            # Its end may have arrived and wait for the event loop to read it.
+            if not has_ended(connection.transport.get_extra_info("socket").fileno()):
                 return connection
+            connection.close()
         limit = CONNECT_TIMEOUT if seconds is None else min(seconds, CONNECT_TIMEOUT)
         try:
             return await connect_http1(

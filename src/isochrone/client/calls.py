@@ -71,6 +71,9 @@ def make_call(
 
 def _encoded(name: str, value: ArrayLike) -> EncodedInput:
     array = np.asarray(value)
+    if array.dtype.kind in "SU" and not isinstance(value, np.ndarray):
+        # numpy's own types for text drop zeros at the end.
+        array = np.asarray(value, np.object_)
     try:
         datatype = name_of(array.dtype)
         return EncodedInput(name, datatype, array.shape, to_binary(array, datatype))

@@ -6,7 +6,6 @@ into a buffer of its size. Heads are parsed, and memoised, by the code that the 
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import time
@@ -17,6 +16,7 @@ import numpy as np
 
 from isochrone.client.address import Address
 from isochrone.client.failures import lost, unreachable
+from isochrone.client.http_requests import has_ended
 from isochrone.errors import DeadlineExceeded
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
@@ -67,11 +67,7 @@ class HttpConnection:
         self._socket.close()
 
     def is_open(self) -> bool:
-        """Whether the server has kept the connection: what is readable between answers is its end."""
-        try:
-            return not select.select((self._socket,), (), (), 0)[0]
-        except (OSError, ValueError):  # ValueError: a descriptor that select cannot take
-            return False
+        return not has_ended(self._socket.fileno())
 
     def exchange(self, head: bytes, body: Sequence[bytes | memoryview], ends: float | None) -> Answer:
         """Sends a request and reads its answer; ``ends`` is the deadline on ``time.monotonic``."""

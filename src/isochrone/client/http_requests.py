@@ -1,7 +1,8 @@
-"""What both HTTP transports write into a request's head, and what neither can do."""
+"""What both HTTP transports share: a request's head, the test of an idle connection, and what neither can do."""
 
 from __future__ import annotations
 
+import select
 from collections.abc import Mapping
 
 from isochrone.client.address import Address
@@ -21,6 +22,16 @@ def request_head(method: str, path: str, address: Address, headers: Mapping[str,
         return text.encode("latin-1")
     except UnicodeEncodeError:
         raise InvalidArgument("headers: expected values in Latin-1") from None
+
+
+def has_ended(descriptor: int) -> bool:
+    """Whether the server closed an idle connection: what is readable between answers is its end."""
+    if descriptor < 0:
+        return True
+    # Not select(), which takes only the first 1,024 descriptors of a process.
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def stream_unsupported(address: Address) -> Unsupported:

@@ -66,6 +66,7 @@ def example_arrays(given: Mapping[str, Any], where: str) -> Tensors:
 def _array(value: Any, where: str, key: str) -> Tensor:
     array = np.asarray(value)
     if array.dtype.kind in "SUO":
+        array = np.asarray(value, np.object_)  # numpy's own types for text drop zeros at the end
         elements = [element.encode() if isinstance(element, str) else element for element in array.ravel().tolist()]
         wrong = [element for element in elements if not isinstance(element, bytes)]
         if wrong:
