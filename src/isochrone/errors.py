@@ -58,6 +58,11 @@ class IsochroneError(Exception):
     grpc_status: int = GRPC_INTERNAL
     #: Nothing of the request has run: sending it elsewhere repeats nothing. Set by ``not_begun``.
     unprocessed: bool = False
+    #: Of an error that a client received: the server's status, as in "HTTP 429"; the id of the request; the seconds
+    #: after which the server asks to try again (0: it says nothing).
+    status: str = ""
+    request_id: str = ""
+    retry_after: float = 0.0
 
     @property
     def message(self) -> str:

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import isochrone
 from documented import EXAMPLES, PAGES, ROOT, blocks
 from isochrone.cli.triton.flags import FLAGS
 from isochrone.doctor.checks.catalog import CHECKS
@@ -17,6 +18,9 @@ from isochrone.gateway.rules.gateway_rules import ModelRules
 
 #: Flags of other programs.
 _FOREIGN_FLAGS = ("--auto-compaction-retention", "--auto-compaction-mode", "--quota-backend-bytes")
+
+#: Functions of the package itself.
+_PYTHON_API = tuple(f"isochrone.{name}" for name in isochrone.__all__)
 
 #: Files of another project, and files that the reader makes.
 _FOREIGN_PATHS = ("park/param.py", "examples/models")
@@ -39,7 +43,7 @@ def test_links_lead_to_pages_and_headings() -> None:
 def test_paths_and_packages_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"`([^`\s]+)`", page.read_text()):
-            if name in _FOREIGN_PATHS:
+            if name in _FOREIGN_PATHS or name in _PYTHON_API:
                 continue
             if re.fullmatch(r"isochrone(\.[a-z_]+)+", name):
                 path = ROOT / "src" / name.replace(".", "/")

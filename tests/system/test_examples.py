@@ -28,8 +28,9 @@ from server_process import ServerProcess, StartServer, start_server
 _FILE = re.compile(r"# (\w+/(?:config\.pbtxt|\d+/model\.py))\n")
 #: A module of the package, which a test in tests/docs loads.
 _MODULE = re.compile(r"# src/isochrone/\S+\.py\n")
-#: A script with this header needs a fleet.
+#: A script with this header needs a fleet; tests/in_process runs those that serve, and their clients.
 _FLEET_HEADER = "x-isochrone-epoch"
+_PYTHON_API = "import isochrone\n"
 
 
 def commands() -> list[tuple[str, str]]:
@@ -39,7 +40,7 @@ def commands() -> list[tuple[str, str]]:
 
 def scripts() -> list[tuple[str, str]]:
     shown = [(page.name, text) for page, text in blocks("python") if not _FILE.match(text) and not _MODULE.match(text)]
-    return [(page, text) for page, text in shown if _FLEET_HEADER not in text]
+    return [(page, text) for page, text in shown if _FLEET_HEADER not in text and _PYTHON_API not in text]
 
 
 def documented_files() -> dict[str, str]:

@@ -30,16 +30,28 @@ REQUEST_LINES = 2
 _FORMATS = ("default", "ISO8601")
 
 
-def configure(verbose: int = 0, json: bool = False, log_file: str = "", stream: TextIO | None = None) -> Settings:
-    """Configure logging for the process, to ``log_file`` or else ``stream`` (stderr). May be called again."""
+def configure(
+    verbose: int = 0,
+    json: bool = False,
+    log_file: str = "",
+    stream: TextIO | None = None,
+    *,
+    logger: str = "",
+    info: bool = True,
+) -> Settings:
+    """Configure logging for the process, to ``log_file`` or else ``stream`` (stderr). May be called again.
+
+    ``logger``: only that logger and those below it, for a process whose logging is another's. ``info``: write lines
+    of that level.
+    """
     # Opened first: on failure the configuration is unchanged.
     handler = logging.FileHandler(log_file) if log_file else logging.StreamHandler(stream or sys.stderr)
-    root = logging.getLogger()
+    root = logging.getLogger(logger or None)
     for old in [handler for handler in root.handlers if isinstance(handler.formatter, _Formatter)]:
         root.removeHandler(old)
         old.close()
     colours = not log_file and (stream or sys.stderr).isatty()
-    settings = Settings(handler, verbose, log_file)
+    settings = Settings(handler, verbose, log_file, logger=root, info=info)
     renderer: Processor = (
         structlog.processors.JSONRenderer()
         if json
@@ -111,11 +123,20 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 class Settings:
     """Triton's log settings. Changes by ``apply`` take effect with the next line."""
 
-    def __init__(self, handler: logging.Handler, verbose: int = 0, log_file: str = "") -> None:
-        self._handler = handler
+    def __init__(
+        self,
+        handler: logging.Handler,
+        verbose: int = 0,
+        log_file: str = "",
+        *,
+        logger: logging.Logger | None = None,
+        info: bool = True,
+    ) -> None:
+        self.handler = handler
+        self._logger = logger or logging.getLogger()
         self._values: dict[str, Setting] = {
             "log_file": log_file,
-            "log_info": True,
+            "log_info": info,
             "log_warning": True,
             "log_error": True,
             "log_verbose_level": verbose,
@@ -165,7 +186,7 @@ class Settings:
             if self._values[name]
         ]
         # Loggers drop lower levels before they build a record; the filter distinguishes the levels above.
-        logging.getLogger().setLevel(min(levels, default=logging.CRITICAL + 1))
+        self._logger.setLevel(min(levels, default=logging.CRITICAL + 1))
 
     def _is_wanted(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.INFO:

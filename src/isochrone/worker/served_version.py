@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError, Unsupported
 from isochrone.worker.request_wrappers import CachingRequest
 from isochrone.worker.response_cache import ResponseCache, response_key
@@ -82,6 +82,8 @@ class ServedVersion:
         self.checked_steps: list[ServedVersion] = []
         #: Set when responses of this model are cached.
         self.cache: ResponseCache | None = None
+        #: Of requests that state none; 0: none.
+        self.default_deadline_ns = 0
         self.in_flight = 0
         self._drained: asyncio.Event | None = None
 
@@ -92,6 +94,8 @@ class ServedVersion:
             plan = request.plan = self._own(plan)
             self._check(plan)
         request.served_by = self
+        if self.default_deadline_ns and request.deadline == NEVER:
+            request.deadline = request.arrived + self.default_deadline_ns
         if self.cache is not None:
             caching = self._look_up(request, self.cache)
             if caching is None:

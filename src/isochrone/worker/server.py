@@ -105,6 +105,16 @@ class StartFailed(Exception):
     """The server cannot start; the message names the remedy."""
 
 
+class PortTaken(StartFailed):
+    """A port cannot be listened on."""
+
+    def __init__(self, service: str, host: str, port: int, reason: str) -> None:
+        self.service, self.host, self.port, self.reason = service, host, port, reason
+        super().__init__(
+            f"cannot listen on {host}:{port} for {service}: {reason}; choose another with --{service}-port"
+        )
+
+
 class Companion(Protocol):
     """A task beside the worker while it accepts requests, such as its registration with a fleet."""
 
@@ -158,13 +168,15 @@ class Worker:
         log_settings: LogSettings,
         companions: Sequence[Companion] = (),
         group: GroupMember | None = None,
+        repository: Repository | None = None,
     ) -> None:
+        """``repository`` stands in for that of the settings: for models that are not in files."""
         self.settings = settings
         self._companions = companions
         self._group = group
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
         loading = replace(settings.loading, models_may_load=settings.control_mode == "explicit")
-        repository = Repository(
+        repository = repository or Repository(
             settings.repositories,
             loading.config_name,
             loading.assumed_batch_sizes,
@@ -193,10 +205,17 @@ class Worker:
         self._stop = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
 
-    async def run(self) -> int:
-        """Serves until a stop signal; returns the exit status of the process."""
+    def request_stop(self) -> None:
+        """Makes ``run`` stop the worker and return. On the loop's thread."""
+        self._stop.set()
+
+    async def run(self, *, on_signals: bool = True) -> int:
+        """Serves until a stop signal or ``request_stop``; returns the exit status of the process.
+
+        ``on_signals`` is for the main thread, the only one that can receive them.
+        """
         loop = asyncio.get_running_loop()
-        for number in stop_signals():
+        for number in stop_signals() if on_signals else ():
             loop.add_signal_handler(number, self._stop.set)
         starting = asyncio.ensure_future(self.start())
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -277,10 +296,7 @@ class Worker:
                 if not accepting:
                     self._reserved.append(listener)
             except OSError as error:
-                raise StartFailed(
-                    f"cannot listen on {host}:{port} for {name}: {error.strerror or error}; "
-                    f"choose another with --{name}-port"
-                ) from None
+                raise PortTaken(name, host, port, error.strerror or str(error)) from None
             if accepting:
                 log.info("listening", service=name, host=host, port=self.ports[name])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
@@ -27,6 +28,18 @@ class ModelEntry:
     version_fingerprints: Mapping[int, str]
     problem: ConfigError | None = None
     """Why the scan could not read this model. The other fields are then meaningless, and loaded versions stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelObject:
+    """The code of a model that exists in memory only: nothing of it is read from a directory."""
+
+    make: Callable[[Any], Any]
+    """Takes the context of one instance; returns its loaded object, with ``infer`` and perhaps ``close``."""
+    digest: str
+    """Stands for the files of the version."""
+    example: Mapping[str, Any] | None = None
+    """Inputs by name, without the batch's axis, in the shapes of requests; None: warm-up uses zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,8 @@ class ModelDescription:
     follows from the model's files, so nobody needs to run the model to know the digest."""
     tree: Tree | None = None
     """The fetched files of a remote model, which stay in the cache as long as this description."""
+    model_object: ModelObject | None = None
+    """A model without files. The directories are then only where its code looks for files."""
 
     def of_version(self, version: int) -> ModelDescription:
         """The description of one version, independent of the other versions."""

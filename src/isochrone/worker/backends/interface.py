@@ -54,6 +54,8 @@ class LoadContext:
     parameters: Mapping[str, str]
     #: For models that call others: a ``ModelServer`` of ``worker.model_calls``. None: there is no server.
     server: Any = None
+    #: Makes the loaded object of a model that exists in memory only; None: the model is in ``directory``.
+    make_model: Callable[[Any], Any] | None = None
 
 
 class Executable(abc.ABC):

@@ -295,7 +295,10 @@ class Catalog:
         try:
             for version, directory in description.versions.items():
                 own = description.of_version(version)
-                digest = self._digests.digest(own.digested_config(version), directory)
+                given = own.model_object
+                digest = (
+                    self._digests.digest(own.digested_config(version), directory) if given is None else given.digest
+                )
                 current = self._served.get((description.name, str(version)))
                 if current is not None and current.digest == digest:
                     continue

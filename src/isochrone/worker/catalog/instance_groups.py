@@ -52,6 +52,7 @@ def load_contexts(
             affinity[index % len(affinity)] if affinity else (),
             parameters,
             server,
+            description.model_object.make if description.model_object is not None else None,
         )
         for index in range(count)
     ]

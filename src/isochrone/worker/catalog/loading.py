@@ -65,6 +65,8 @@ class Prepared:
     rules: QueueRules
     #: 0: none, or the backend enforces it.
     execution_timeout_ns: int = 0
+    #: Of requests that state none; 0: none.
+    default_deadline_ns: int = 0
 
     def discard(self) -> None:
         """Frees a version that will not be served."""
@@ -112,8 +114,11 @@ def prepare(
         own_digest = digest(description.digested_config(version), directory)
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
+    deadline_ns = _deadline_ns(plain_parameters(config), description.name)
     if backend == "ensemble":
-        return Prepared(description, version, own_digest, (), curve, (), backend, rules)
+        return Prepared(
+            description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
+        )
     timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.name)
     if plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; the thread need not be abandoned as well.
@@ -153,6 +158,7 @@ def prepare(
         backend,
         rules,
         timeout_ms * MILLISECOND,
+        deadline_ns,
     )
 
 
@@ -176,6 +182,7 @@ def serve(
     description, config = prepared.description, prepared.description.config
     statistics = ModelStatistics(description.name, str(prepared.version))
     served = ServedVersion(description, prepared.version, prepared.digest, statistics, watchdog)
+    served.default_deadline_ns = prepared.default_deadline_ns
     if prepared.backend == "ensemble":
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served
@@ -275,6 +282,18 @@ def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -
     if not value.isdigit():
         raise ConfigError(f"{model}/config.pbtxt", f'parameters["{key}"]', "a whole number", repr(value))
     return int(value)
+
+
+def _deadline_ns(parameters: Mapping[str, str], model: str) -> int:
+    value = parameters.get("deadline_ms", "").strip()
+    try:
+        milliseconds = float(value or 0)
+        if not 0 <= milliseconds < 1e12:
+            raise ValueError
+    except ValueError:
+        expected = "milliseconds, as in 50 or 2.5"
+        raise ConfigError(f"{model}/config.pbtxt", 'parameters["deadline_ms"]', expected, repr(value)) from None
+    return round(milliseconds * MILLISECOND)
 
 
 def queue_rules(config: Any) -> QueueRules:

@@ -3,7 +3,8 @@
 The first request is then as fast as the thousandth, and the latency curve is known before the first decision. A run
 that fails, or whose outputs differ from the declared types or shapes, fails the load with the model's own message.
 Warm-up runs the samples of ``model_warmup``, then zeros at every batch size. A model that cannot process zeros needs
-samples, or the parameter ``auto_warmup: false``.
+samples, or the parameter ``auto_warmup: false``. A model that is given as an object may have an example, which is then
+used in place of zeros.
 """
 
 from __future__ import annotations
@@ -54,13 +55,24 @@ def warm_up(executable: Executable, description: ModelDescription, curve: Latenc
         _run_zeros(executable, description, curve)
     except Exception as error:
         if not config.model_warmup:
-            raise ModelFailed(
-                f"model '{description.name}': automatic warm-up, with zeros as inputs, failed: {_message(error)} "
-                "(a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
-                'auto_warmup: "false")'
-            ) from error
+            used, remedy = _inputs_and_remedy(description)
+            what = f"model '{description.name}': automatic warm-up, with {used} as inputs"
+            raise ModelFailed(f"{what}, failed: {_message(error)}{remedy}") from error
         # Its samples ran; requests measure the other sizes.
         log.info("zeros cannot be used to warm up all batch sizes", model=description.name, error=str(error))
+
+
+def _inputs_and_remedy(description: ModelDescription) -> tuple[str, str]:
+    """For an error: the inputs of the automatic warm-up, and how to choose others."""
+    given = description.model_object
+    if given is None:
+        return "zeros", (
+            " (a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
+            'auto_warmup: "false")'
+        )
+    if given.example is None:
+        return "zeros", " (a model that cannot take zeros needs an example: example={...})"
+    return "the example", ""
 
 
 def _message(error: Exception) -> str:
@@ -84,10 +96,7 @@ def _run_zeros(executable: Executable, description: ModelDescription, curve: Lat
     signature = description.signature
     started = now_ns()
     for rows in batch_sizes(description.config):
-        inputs: Tensors = {}
-        for spec in signature.inputs:
-            shape = tuple(max(size, 1) for size in spec.dims)
-            inputs[spec.name] = _zeros(spec.datatype, (rows, *shape) if signature.max_batch_size else shape)
+        inputs = _automatic_inputs(description, rows)
         for attempt in range(_RUNS):
             before = now_ns()
             outputs = executable.execute(inputs, None)
@@ -98,6 +107,20 @@ def _run_zeros(executable: Executable, description: ModelDescription, curve: Lat
             if now_ns() - started > _BUDGET_NS:
                 curve.observe(rows, now_ns() - before)
                 break
+
+
+def _automatic_inputs(description: ModelDescription, rows: int) -> Tensors:
+    """The example of a model that has one, in every row; otherwise zeros."""
+    signature, given = description.signature, description.model_object
+    batched = signature.max_batch_size > 0
+    if given is not None and given.example is not None:
+        example = given.example
+        return {name: np.stack([array] * rows) if batched else array for name, array in example.items()}
+    inputs: Tensors = {}
+    for spec in signature.inputs:
+        shape = tuple(max(size, 1) for size in spec.dims)
+        inputs[spec.name] = _zeros(spec.datatype, (rows, *shape) if batched else shape)
+    return inputs
 
 
 def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:

@@ -29,6 +29,7 @@ from isochrone.errors import Unsupported
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.python.given import GivenModel
 from isochrone.worker.backends.python.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.python.model import ModelContext, UserModel
 from isochrone.worker.backends.python.results import WrongResult
@@ -91,6 +92,11 @@ def load(context: LoadContext) -> Executable:
             raise Unsupported(f"model '{context.model_name}': a TritonPythonModel cannot be isolated yet")
         return load_triton(context, triton_context(context, filename))
     model_context = _model_context(context)
+    if context.make_model is not None:
+        if isolation == "process":
+            parameters.reject(context, "isolation", "thread, since the model is an object of this process", isolation)
+        given = GivenModel(model_context, context.make_model, declared_outputs(context))
+        return DecoupledExecutable(given) if decoupled else PythonExecutable(given)
     if isolation == "process":
         timeout_ms = parameters.integer(context, "execution_timeout_ms", 0)
         return IsolatedExecutable(

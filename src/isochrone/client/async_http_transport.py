@@ -1,0 +1,121 @@
+"""HTTP for the asynchronous client: the connections of the gateway, in a pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from isochrone.client import rest_codec
+from isochrone.client.address import Address, Certificates
+from isochrone.client.answers import ModelMetadata, Outputs
+from isochrone.client.calls import InferCall
+from isochrone.client.failures import http_failure
+from isochrone.client.http_requests import has_ended, request_head, stream_unsupported
+from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.connect import CONNECT_TIMEOUT, connect_http1
+from isochrone.wire.http1.client import Http1ClientConnection
+from isochrone.wire.http1.response_heads import ResponseHeads
+from isochrone.wire.receiver import Gathering, Response
+
+
+class AsyncHttpTransport:
+    """Connections to one server: one for each request that is under way at the same time."""
+
+    def __init__(self, address: Address, certificates: Certificates) -> None:
+        self._address = address
+        self._tls = certificates.context() if address.is_secure else None
+        self._idle: list[Http1ClientConnection] = []
+        self._closed = False
+        self._limits = WireLimits()
+        self._heads = ResponseHeads(self._limits)
+
+    async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
+        body, json_length = rest_codec.encode_infer(call)
+        path = rest_codec.model_path(call.model, call.version, "/infer")
+        headers = rest_codec.infer_headers(call, json_length, seconds)
+        response = await self._exchange("POST", path, headers, body, seconds)
+        if response.status != 200:
+            raise self._failure(response, path, call.id)
+        return rest_codec.decode_infer(_texts(response), _body(response), str(self._address))
+
+    def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
+        raise stream_unsupported(self._address)
+
+    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
+        path = rest_codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
+        return (await self._exchange("GET", path, {}, (), seconds)).status == 200
+
+    async def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
+        path = rest_codec.model_path(model, version)
+        response = await self._exchange("GET", path, {}, (), seconds)
+        if response.status != 200:
+            raise self._failure(response, path)
+        return rest_codec.decode_metadata(_body(response), str(self._address))
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+        # Transports close in the next turn of the loop.
+        await asyncio.sleep(0)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Sequence[bytes | memoryview],
+        seconds: float | None,
+    ) -> Response:
+        head = request_head(method, path, self._address, headers, sum(map(len, body)))
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self._take(seconds)
+                receiver = Gathering(asyncio.get_running_loop(), self._limits.max_body_bytes)
+                call = connection.send(head, body, receiver)
+                try:
+                    response = await receiver.future
+                finally:
+                    # A request that is given up closes its connection, which tells the server.
+                    call.cancel()
+        except TimeoutError:
+            raise DeadlineExceeded(f"no answer from {self._address} within the deadline") from None
+        if connection.is_reusable:
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+        return response
+
+    async def _take(self, seconds: float | None) -> Http1ClientConnection:
+        if self._closed:
+            raise Unavailable("the client is closed")
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_reusable:
+                continue
+            # Its end may have arrived and wait for the event loop to read it.
+            if not has_ended(connection.transport.get_extra_info("socket").fileno()):
+                return connection
+            connection.close()
+        limit = CONNECT_TIMEOUT if seconds is None else min(seconds, CONNECT_TIMEOUT)
+        try:
+            return await connect_http1(
+                self._address.host, self._address.port, heads=self._heads, tls=self._tls, timeout=limit
+            )
+        except Unavailable as error:
+            raise error.not_begun() from None
+
+    def _failure(self, response: Response, path: str, request_id: str = "") -> IsochroneError:
+        place = f"{self._address}{path}"
+        return http_failure(response.status, _texts(response), _body(response), place, request_id)
+
+
+def _body(response: Response) -> bytes | memoryview:
+    body = response.body
+    return bytes(body) if isinstance(body, bytearray) else body
+
+
+def _texts(response: Response) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
