@@ -43,11 +43,11 @@ class ClusterUnavailable(Unavailable):
 
 
 class Refused(Unavailable):
-    """The API server refused a call. ``status``: of HTTP."""
+    """The API server refused a call. ``api_status``: of HTTP."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"the Kubernetes API refused ({status}): {message}")
-        self.status = status
+        self.api_status = status
 
 
 class WatchExpired(Exception):
@@ -123,7 +123,7 @@ class ClusterApi:
             try:
                 answer = await self._call("GET", resource, params={**params, **({"continue": more} if more else {})})
             except Refused as error:
-                if error.status != _GONE or not more:
+                if error.api_status != _GONE or not more:
                     raise
                 # The version of the first page is compacted: everything at once, as a list without pages is.
                 found, page, more = [], 0, ""
@@ -174,7 +174,7 @@ class ClusterApi:
         try:
             await self._call("DELETE", resource, options, name)
         except Refused as error:
-            if error.status not in (404, 409):
+            if error.api_status not in (404, 409):
                 raise
 
     async def _call(

@@ -251,7 +251,7 @@ class KubernetesEngine(Engine):
                     break
                 except Exception as error:
                     said = str(error) or type(error).__name__
-                    if isinstance(error, Refused) and error.status == 409:
+                    if isinstance(error, Refused) and error.api_status == 409:
                         conflicts += 1
                         said = _TAKEN if conflicts > _CONFLICTS else ""
                     if said and said != kept.refused:
