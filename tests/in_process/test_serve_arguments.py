@@ -63,6 +63,11 @@ X = {"x": "FP32[3]"}
         (double, {"inputs": X, "batch": 1.5}, "batch: expected a whole number"),
         (double, {"inputs": X, "instances": 0}, "instances: expected a whole number of at least 1, given 0"),
         (double, {"inputs": X, "deadline_ms": 0}, "deadline_ms: expected milliseconds above 0, given 0"),
+        (
+            double,
+            {"inputs": X, "parameters": {"n": 3}},
+            "parameters['n']: expected a string",
+        ),
         (double, {"inputs": X, "name": "a/b"}, "name: expected a name for the model"),
         (double, {"inputs": X, "http_port": 70000}, "http_port: expected a port from 0 to 65535, given 70000"),
         (lambda x: {"y": x}, {"inputs": X}, "name: expected a name, since the function has none, given <lambda>"),

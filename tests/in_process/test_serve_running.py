@@ -53,6 +53,7 @@ def test_a_stopped_server_leaves_nothing() -> None:
             assert server.is_running
         assert not server.is_running
         server.stop()
+        assert "stopped" in repr(server)
     del model
     gc.collect()
     assert [ref() for ref in kept] == [None, None, None]

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +32,17 @@ print("after", server.is_running, flush=True)
 """
 
 
-def start(directory: Path, source: str, port: int) -> subprocess.Popen[str]:
+@contextmanager
+def start(directory: Path, source: str, port: int) -> Iterator[subprocess.Popen[str]]:
     script = directory / "script.py"
     script.write_text(textwrap.dedent(source).replace("PORT", str(port)))
-    return subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory
-    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, str(script)], stdout=pipe, stderr=pipe, text=True, cwd=directory)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -18,7 +18,7 @@ from isochrone.client.attempts import DEFAULT_RETRIES, Attempts
 from isochrone.client.calls import InferCall, make_call
 from isochrone.client.readiness import NOT_READY, POLL_SECONDS, QUESTION_SECONDS, never_ready
 from isochrone.clock import now_ns
-from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.errors import IsochroneError
 
 
 class AsyncTransport(Protocol):
@@ -136,7 +136,7 @@ class AsyncClient:
                 if await self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS))):
                     return
                 reason = NOT_READY
-            except (Unavailable, DeadlineExceeded) as error:
+            except IsochroneError as error:
                 reason = str(error)
             left = ends - time.monotonic()
             if left <= 0:

@@ -10,10 +10,9 @@ from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
 from isochrone.client.failures import http_failure
-from isochrone.client.http_requests import has_ended, request_head, stream_unsupported
+from isochrone.client.http_requests import LIMITS, has_ended, request_head, stream_unsupported
 from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
-from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.connect import CONNECT_TIMEOUT, connect_http1
+from isochrone.wire.connect import connect_http1
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.receiver import Gathering, Response
@@ -27,8 +26,7 @@ class AsyncHttpTransport:
         self._tls = certificates.context() if address.is_secure else None
         self._idle: list[Http1ClientConnection] = []
         self._closed = False
-        self._limits = WireLimits()
-        self._heads = ResponseHeads(self._limits)
+        self._heads = ResponseHeads(LIMITS)
 
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
         body, json_length = rest_codec.encode_infer(call)
@@ -71,8 +69,8 @@ class AsyncHttpTransport:
         head = request_head(method, path, self._address, headers, sum(map(len, body)))
         try:
             async with asyncio.timeout(seconds):
-                connection = await self._take(seconds)
-                receiver = Gathering(asyncio.get_running_loop(), self._limits.max_body_bytes)
+                connection = await self._take()
+                receiver = Gathering(asyncio.get_running_loop(), LIMITS.max_body_bytes)
                 call = connection.send(head, body, receiver)
                 try:
                     response = await receiver.future
@@ -88,7 +86,7 @@ class AsyncHttpTransport:
                 self._idle.append(connection)
         return response
 
-    async def _take(self, seconds: float | None) -> Http1ClientConnection:
+    async def _take(self) -> Http1ClientConnection:
         if self._closed:
             raise Unavailable("the client is closed")
         while self._idle:
@@ -99,10 +97,9 @@ class AsyncHttpTransport:
             if not has_ended(connection.transport.get_extra_info("socket").fileno()):
                 return connection
             connection.close()
-        limit = CONNECT_TIMEOUT if seconds is None else min(seconds, CONNECT_TIMEOUT)
         try:
             return await connect_http1(
-                self._address.host, self._address.port, heads=self._heads, tls=self._tls, timeout=limit
+                self._address.host, self._address.port, limits=LIMITS, heads=self._heads, tls=self._tls
             )
         except Unavailable as error:
             raise error.not_begun() from None

@@ -17,7 +17,7 @@ from isochrone.client.attempts import DEFAULT_RETRIES, Attempts
 from isochrone.client.calls import InferCall, make_call
 from isochrone.client.readiness import NOT_READY, POLL_SECONDS, QUESTION_SECONDS, never_ready
 from isochrone.clock import now_ns
-from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.errors import IsochroneError
 
 
 class Transport(Protocol):
@@ -65,6 +65,7 @@ class Client:
         certificates = Certificates(*(None if path is None else Path(path) for path in (ca, cert, key)))
         certificates.check(self._address)
         self._transport = _open(self._address, certificates)
+        self.is_closed = False
 
     @property
     def url(self) -> str:
@@ -165,7 +166,7 @@ class Client:
                 if self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS))):
                     return
                 reason = NOT_READY
-            except (Unavailable, DeadlineExceeded) as error:
+            except IsochroneError as error:
                 reason = str(error)
             left = ends - time.monotonic()
             if left <= 0:
@@ -178,6 +179,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections. May be called again."""
+        self.is_closed = True
         self._transport.close()
 
     def __enter__(self) -> Self:

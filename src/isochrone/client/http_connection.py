@@ -16,10 +16,11 @@ import numpy as np
 
 from isochrone.client.address import Address
 from isochrone.client.failures import lost, unreachable
-from isochrone.client.http_requests import has_ended
+from isochrone.client.http_requests import LIMITS, has_ended
 from isochrone.errors import DeadlineExceeded
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
+from isochrone.wire.receiver import too_large
 
 CONNECT_SECONDS = 5.0
 _READ = 64 * 1024
@@ -50,6 +51,8 @@ class HttpConnection:
         try:
             plain = socket.create_connection((address.host, address.port), limit)
         except TimeoutError:
+            if limit == seconds:
+                raise DeadlineExceeded(f"no connection to {address} within the deadline") from None
             raise unreachable(self._place, f"no connection within {limit:g} s") from None
         except OSError as error:
             raise unreachable(self._place, error.strerror or str(error)) from None
@@ -127,7 +130,7 @@ class HttpConnection:
             if head.status >= 200:
                 break
         body = self._body(head, data, ends)
-        self.is_reusable = head.keep_alive and (head.chunked or head.content_length >= 0)
+        self.is_reusable = self.is_reusable and head.keep_alive and (head.chunked or head.content_length >= 0)
         return Answer(head.status, _texts(head), body)
 
     def _body(self, head: ResponseHead, data: bytes, ends: float | None) -> bytes | memoryview:
@@ -144,7 +147,10 @@ class HttpConnection:
                 pieces.append(piece)
             return b"".join(pieces)
         if len(data) >= length:
-            return data
+            self.is_reusable = len(data) == length
+            return data[:length]
+        if length > LIMITS.max_body_bytes:
+            raise too_large(LIMITS.max_body_bytes)
         # Not zeroed, as a bytearray would be.
         buffer = np.empty(length, np.uint8).data
         filled = len(data)

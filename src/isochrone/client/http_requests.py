@@ -7,6 +7,10 @@ from collections.abc import Mapping
 
 from isochrone.client.address import Address
 from isochrone.errors import InvalidArgument, Unsupported
+from isochrone.settings.wire_limits import WireLimits
+
+#: Answers may be larger than requests: they are memory that the caller asked for.
+LIMITS = WireLimits(max_body_bytes=1 << 31, max_buffered_bytes=1 << 32)
 
 
 def request_head(method: str, path: str, address: Address, headers: Mapping[str, str], length: int) -> bytes:

@@ -13,9 +13,8 @@ from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
 from isochrone.client.failures import http_failure
 from isochrone.client.http_connection import Answer, HttpConnection
-from isochrone.client.http_requests import request_head, stream_unsupported
+from isochrone.client.http_requests import LIMITS, request_head, stream_unsupported
 from isochrone.errors import Unavailable
-from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.response_heads import ResponseHeads
 
 
@@ -28,7 +27,7 @@ class HttpTransport:
         self._idle: deque[HttpConnection] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        self._heads = ResponseHeads(WireLimits())
+        self._heads = ResponseHeads(LIMITS)
 
     def infer(self, call: InferCall, seconds: float | None) -> Outputs:
         body, json_length = rest_codec.encode_infer(call)

@@ -45,6 +45,9 @@ class ModelOptions:
             value = getattr(self, key)
             if value is not None and (type(value) is not int or value < least):
                 raise ConfigError(where, key, f"a whole number of at least {least}", repr(value))
+        for key, value in (self.parameters or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise ConfigError(where, f"parameters[{key!r}]", "a string, as in config.pbtxt", repr(value))
         deadline = self.deadline_ms
         if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < math.inf):
             raise ConfigError(where, "deadline_ms", "milliseconds above 0", repr(deadline))

@@ -25,7 +25,7 @@ class Server:
         self._host = "127.0.0.1" if host == "0.0.0.0" else "[::1]" if host == "::" else host
         self._ports: dict[str, int] = {}
         self._thread: WorkerThread | None = None
-        self._clients: list[Client] = []
+        self._client: Client | None = None
 
     @property
     def http_url(self) -> str:
@@ -47,17 +47,17 @@ class Server:
         return self._thread is not None and not self._thread.ended.is_set()
 
     def client(self) -> Client:
-        """A new client of this server, over HTTP. It is closed with the server."""
+        """A client of this server, over HTTP: the same one until it is closed. It is closed with the server."""
         from isochrone.client.client import Client
 
-        client = Client(self.http_url)
-        self._clients.append(client)
-        return client
+        if self._client is None or self._client.is_closed:
+            self._client = Client(self.http_url)
+        return self._client
 
     def stop(self) -> None:
         """Finish the requests in flight, free the models and the ports. May be called again."""
-        while self._clients:
-            self._clients.pop().close()
+        if self._client is not None:
+            self._client.close()
         if self._thread is not None:
             self._thread.stop()
 

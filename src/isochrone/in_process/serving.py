@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,6 @@ from isochrone.in_process.tensor_types import (
 )
 from isochrone.in_process.worker_thread import WorkerThread
 from isochrone.models.repository.description import ModelDescription
-from isochrone.stop_signals import stop_signals
 from isochrone.worker.backends.python.model import ModelContext
 from isochrone.worker.server import ServeSettings
 
@@ -123,12 +121,12 @@ def serve(
 
 def _run(thread: WorkerThread, block: bool) -> None:
     is_main = threading.current_thread() is threading.main_thread()
-    if block and is_main and not _runs_a_loop():
+    if not block:
+        thread.start()
+    elif is_main and not _runs_a_loop():
         thread.run_here()
-        return
-    thread.start()
-    if block:
-        _wait(thread, is_main)
+    else:
+        thread.run(on_signals=is_main)
 
 
 def _discard(descriptions: Sequence[ModelDescription]) -> None:
@@ -145,22 +143,6 @@ def _runs_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _wait(thread: WorkerThread, on_signals: bool) -> None:
-    """Until a stop signal, or until the worker ends by itself."""
-    stop = threading.Event()
-    before = {}
-    try:
-        for number in stop_signals() if on_signals else ():
-            # A notebook interrupts a cell with SIGINT. Handlers run while the lock below is waited for.
-            before[number] = signal.signal(number, lambda *_: stop.set())
-        while not stop.wait(0.2) and not thread.ended.is_set():
-            pass
-    finally:
-        thread.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _port(value: object, key: str) -> int:

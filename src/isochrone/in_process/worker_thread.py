@@ -66,8 +66,29 @@ class WorkerThread:
             raise
         self._raise_failure()
 
+    def run(self, *, on_signals: bool) -> None:
+        """``start``, then waits until the worker has stopped: by ``stop``, or by a stop signal."""
+        before = {}
+        try:
+            # Before the worker answers: nobody may find it ready and stop it in vain. Handlers run while this thread
+            # waits for a lock. A notebook interrupts a cell with SIGINT.
+            for number in stop_signals() if on_signals else ():
+                before[number] = signal.signal(number, lambda *_: self.request_stop())
+            self.start()
+            self.ended.wait()
+        finally:
+            self.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
     def stop(self) -> None:
         """Finishes in-flight requests, frees the models and ends the thread. May be called again."""
+        self.request_stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def request_stop(self) -> None:
+        """Makes the worker stop; returns at once."""
         self._stopping = True
         loop, worker = self._loop, self._worker
         if loop is not None and worker is not None:
@@ -75,8 +96,6 @@ class WorkerThread:
                 loop.call_soon_threadsafe(worker.request_stop)
             except RuntimeError:  # it is closed: the worker has stopped
                 pass
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -145,4 +164,4 @@ class _Companion:
         """A program that ends without ``stop`` still answers its requests and closes its models."""
         while threading.main_thread().is_alive():  # noqa: ASYNC110 (a thread's end sets no event)
             await asyncio.sleep(_CHECK_SECONDS)
-        self._owner.stop()
+        self._owner.request_stop()

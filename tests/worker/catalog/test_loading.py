@@ -88,6 +88,8 @@ def test_a_load_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (parameter("deadline_ms", "soon"), "deadline_ms\"]: expected milliseconds, as in 50 or 2.5, given 'soon'"),
+        (parameter("deadline_ms", "-1"), "deadline_ms"),
         (parameter("execution_timeout_ms", "soon"), "execution_timeout_ms\"]: expected a whole number, given 'soon'"),
         (parameter("cpus", "a,b"), 'cpus"]: expected CPUs as in "0,1;2,3"'),
         (parameter("cpus", "100000"), r'cpus"]: expected of the CPUs \[.*given \'100000\''),
