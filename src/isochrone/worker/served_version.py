@@ -82,6 +82,8 @@ class ServedVersion:
         self.checked_steps: list[ServedVersion] = []
         #: Set when responses of this model are cached.
         self.cache: ResponseCache | None = None
+        #: Whether its instances take ``DeviceArray`` objects as inputs.
+        self.runs_on_devices = False
         self.in_flight = 0
         self._drained: asyncio.Event | None = None
 
@@ -121,6 +123,11 @@ class ServedVersion:
         # Another version of an ensemble may have other steps.
         plan.step_plans = None
         plan.checked_by = self
+
+    @property
+    def takes_device_arrays(self) -> bool:
+        """Whether steps before it in an ensemble may pass ``DeviceArray`` objects to it: a cache key needs bytes."""
+        return self.runs_on_devices and self.cache is None
 
     def hold(self) -> None:
         """Keeps the version loaded until ``request_ended`` is called: a request will follow."""
