@@ -16,6 +16,7 @@ from config_text import parameter, tensors
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
+from isochrone.worker.backends.device_array import on_host
 from isochrone.worker.backends.torch import load
 
 ROWS = torch.export.Dim("rows", min=1, max=64)
@@ -212,3 +213,9 @@ except ConfigError as error:
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "m/config.pbtxt: backend: expected torch to be installed (pip install isochrone[torch])" in said
+
+
+def test_a_tensor_of_a_device_comes_to_the_host_as_bfloat16() -> None:
+    found = on_host(torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    assert found.dtype == ml_dtypes.bfloat16
+    assert found.astype(np.float32).tolist() == [1.5, -2.0]

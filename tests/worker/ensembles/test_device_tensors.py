@@ -16,7 +16,7 @@ from ensemble_repository import Ensemble, Step, config, tensor
 from isochrone.clock import now_ns
 from isochrone.models.repository.repository import Repository
 from isochrone.protocol.messages import InferRequest, Plan
-from isochrone.worker.backends.device_array import DeviceArray, dtype_of, on_host
+from isochrone.worker.backends.device_array import DeviceArray, dtype_of
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.response_cache import ResponseCache
@@ -202,11 +202,3 @@ def test_types_and_sizes() -> None:
     assert (array.ndim, array.size, array.nbytes, array.dtype.name) == (2, 6, 12, "bfloat16")
     with pytest.raises(TypeError, match="expected a type that numpy has, or bfloat16, given float8_of_tomorrow"):
         dtype_of(Odd())
-
-
-def test_bfloat16_of_torch_on_the_host() -> None:
-    import torch
-
-    found = on_host(torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
-    assert found.dtype.name == "bfloat16"
-    assert found.astype(np.float32).tolist() == [1.5, -2.0]
