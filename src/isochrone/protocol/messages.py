@@ -202,6 +202,14 @@ class InferRequest:
         """Whether somebody else may read the inputs' memory: a model that writes to them needs a copy."""
         return False
 
+    def shares_input(self, name: str) -> bool:
+        """The same of one input, where ``shares_inputs`` is true."""
+        return True
+
+    def keeps_on_device(self, output: str) -> bool:
+        """Whether everyone who reads an output takes a tensor on a device (``DeviceArray``) as well as an array."""
+        return False
+
     @property
     def call_chain(self) -> tuple[Any, ...]:
         """The versions (model, version) that wait for this request: models that called each other."""

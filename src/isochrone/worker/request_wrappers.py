@@ -47,6 +47,9 @@ class RequestWrapper(InferRequest):
     def shares_inputs(self) -> bool:
         return self._original.shares_inputs
 
+    def shares_input(self, name: str) -> bool:
+        return self._original.shares_input(name)
+
     @property
     def call_chain(self) -> tuple[Any, ...]:
         return self._original.call_chain

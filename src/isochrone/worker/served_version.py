@@ -84,6 +84,8 @@ class ServedVersion:
         self.cache: ResponseCache | None = None
         #: Of requests that state none; 0: none.
         self.default_deadline_ns = 0
+        #: Whether its instances take ``DeviceArray`` objects as inputs.
+        self.runs_on_devices = False
         self.in_flight = 0
         self._drained: asyncio.Event | None = None
 
@@ -125,6 +127,11 @@ class ServedVersion:
         # Another version of an ensemble may have other steps.
         plan.step_plans = None
         plan.checked_by = self
+
+    @property
+    def takes_device_arrays(self) -> bool:
+        """Whether steps before it in an ensemble may pass ``DeviceArray`` objects to it: a cache key needs bytes."""
+        return self.runs_on_devices and self.cache is None
 
     def hold(self) -> None:
         """Keeps the version loaded until ``request_ended`` is called: a request will follow."""

@@ -14,6 +14,7 @@ from config_text import parameter, tensors
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
+from isochrone.worker.backends.device_array import on_host
 from isochrone.worker.backends.torch.backend import load
 
 ROWS = torch.export.Dim("rows", min=1, max=64)
@@ -193,3 +194,9 @@ def test_failures_name_model_and_output(tmp_path: Path, make_context: MakeContex
         load(make_context(config + tensors("output", y="FP64"))).execute(inputs, None)
     with pytest.raises(ModelFailed, match="expected 2 outputs, given 1"):
         load(make_context(config + tensors("output", y="FP32", z="FP32"))).execute(inputs, None)
+
+
+def test_a_tensor_of_a_device_comes_to_the_host_as_bfloat16() -> None:
+    found = on_host(torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    assert found.dtype == ml_dtypes.bfloat16
+    assert found.astype(np.float32).tolist() == [1.5, -2.0]

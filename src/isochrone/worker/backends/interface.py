@@ -76,6 +76,8 @@ class Executable(abc.ABC):
     #: Whether the worker calls ``execute_requests`` with the requests as they are, instead of ``execute`` with their
     #: gathered inputs, or ``stream``.
     takes_requests: bool = False
+    #: Whether inputs may be ``DeviceArray`` objects; only where ``takes_requests``.
+    takes_device_arrays: bool = False
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
     warms_up: bool = True
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.

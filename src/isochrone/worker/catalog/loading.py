@@ -211,6 +211,9 @@ def serve(
             gate=_gate(config, resources),
         )
         finished = runner.finished
+    # Batches of sequences are gathered on the host.
+    on_devices = prepared.executables[0].takes_device_arrays and not config.HasField("sequence_batching")
+    served.runs_on_devices = on_devices
     _start(runner, prepared, finished)
     served.runner = runner
     return served

@@ -38,10 +38,16 @@ class EnsembleGraph:
         self._producers = {tensor: index for index, step in enumerate(self.steps) for tensor in step.outputs.values()}
         readers = Counter(tensor for step in self.steps for tensor in step.inputs.values())
         readers.update(self.outputs.keys())
-        #: Of each step: whether another step, or the caller, reads one of its inputs as well.
-        self.shares_inputs = tuple(any(readers[tensor] > 1 for tensor in step.inputs.values()) for step in self.steps)
+        #: Of each step: its inputs that another step, or the caller, reads as well.
+        self.shared_inputs = tuple(
+            frozenset(name for name, tensor in step.inputs.items() if readers[tensor] > 1) for step in self.steps
+        )
         self._all = self._needed(tuple(self.outputs))
         self._remembered: dict[tuple[str, ...], tuple[int, ...]] = {}
+
+    def readers(self, tensor: str) -> tuple[int, ...]:
+        """Indices of the steps that read a tensor."""
+        return tuple(index for index, step in enumerate(self.steps) if tensor in step.inputs.values())
 
     def needed(self, outputs: tuple[str, ...] | None) -> tuple[int, ...]:
         """Indices of the steps that these outputs need, directly or through others; None: all outputs."""

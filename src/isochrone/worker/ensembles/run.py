@@ -251,7 +251,23 @@ class EnsembleRun:
 
     def shares_inputs(self, index: int) -> bool:
         """Whether another step, another response or the caller may read what a step reads."""
-        return self._is_stream or self._graph.shares_inputs[index] or self.request.shares_inputs
+        return self._is_stream or bool(self._graph.shared_inputs[index]) or self.request.shares_inputs
+
+    def shares_input(self, index: int, name: str) -> bool:
+        graph = self._graph
+        if self._is_stream or name in graph.shared_inputs[index]:
+            return True
+        return self.request.shares_inputs and graph.steps[index].inputs[name] in graph.inputs
+
+    def keeps_on_device(self, index: int, output: str) -> bool:
+        """Whether an output of a step may stay on a device: only steps read it, and their models take it so.
+
+        Called on the thread of the model, and only for tensors on devices.
+        """
+        tensor = self._graph.steps[index].outputs.get(output)
+        if tensor is None or tensor in self._graph.outputs:
+            return False
+        return all(self.versions[reader].takes_device_arrays for reader in self._graph.readers(tensor))
 
     # Back-pressure.
 
@@ -334,6 +350,12 @@ class StepRequest(InferRequest):
     @property
     def shares_inputs(self) -> bool:
         return self._run.shares_inputs(self.index)
+
+    def shares_input(self, name: str) -> bool:
+        return self._run.shares_input(self.index, name)
+
+    def keeps_on_device(self, output: str) -> bool:
+        return self._run.keeps_on_device(self.index, output)
 
     @property
     def call_chain(self) -> tuple[Any, ...]:

@@ -16,8 +16,8 @@ from isochrone.errors import IsochroneError, Unavailable
 from isochrone.observe.model_metrics import ModelMetrics, Series
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.worker.backends.device_array import on_host
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, triton_error
-from isochrone.worker.backends.python.triton.outputs import on_host
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream

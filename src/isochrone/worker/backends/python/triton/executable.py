@@ -23,9 +23,12 @@ class TritonExecutable(Executable):
     # Unlike our own models, Triton's are never run before the first request: they may count what they are asked.
     warms_up = False
 
-    def __init__(self, context: TritonModelContext, server: Server, *, may_run_inline: bool) -> None:
+    def __init__(
+        self, context: TritonModelContext, server: Server, *, may_run_inline: bool, takes_device_arrays: bool = False
+    ) -> None:
         self._model = TritonModel(context, server)
         self._name = context.model_name
+        self.takes_device_arrays = takes_device_arrays
         self.decoupled = context.decoupled
         self.is_async = self._model.is_async
         # A model that calls others waits for the event loop's thread, and must not run on it.
@@ -55,4 +58,6 @@ def _no_outlet(request: InferRequest) -> NoReturn:
 
 def load(context: LoadContext, model_context: TritonModelContext) -> Executable:
     inline = parameters.boolean(context, "inline", True)
-    return TritonExecutable(model_context, context.server, may_run_inline=inline)
+    # Triton's parameter. By default a model may call as_numpy() on every input.
+    on_host = parameters.boolean(context, "FORCE_CPU_ONLY_INPUT_TENSORS", True)
+    return TritonExecutable(model_context, context.server, may_run_inline=inline, takes_device_arrays=not on_host)

@@ -167,15 +167,15 @@ class TritonModel:
             )
         if sender is not None:
             sender.count(True, True)
-        return self.answer(request.requested_output_names(), response)
+        return self.answer(request.received_as, request.requested_output_names(), response)
 
-    def answer(self, wanted: set[str], response: InferenceResponse) -> Answer:
+    def answer(self, received: InferRequest, wanted: set[str], response: InferenceResponse) -> Answer:
         """A response of the model as the server sends it; raises nothing."""
         error = response.error()
         if error is not None:
             return server_error(error)
         try:
-            return answer_of(response, wanted)
+            return answer_of(response, wanted, received)
         except Exception as problem:
             return self._failure(described(problem))
 
@@ -261,19 +261,21 @@ class _Outlets:
         self._model = model
 
     def __call__(self, wanted: set[str]) -> tuple[_ModelOutlet, bool]:
-        return _ModelOutlet(self._outlet_of(self._request), wanted, self._model), self._model.decoupled
+        outlet = _ModelOutlet(self._outlet_of(self._request), self._request, wanted, self._model)
+        return outlet, self._model.decoupled
 
 
 class _ModelOutlet:
     """Passes the responses of a sender on to the worker, as answers."""
 
-    def __init__(self, outlet: Any, wanted: set[str], model: TritonModel) -> None:
+    def __init__(self, outlet: Any, request: InferRequest, wanted: set[str], model: TritonModel) -> None:
         self._outlet = outlet
+        self._request = request
         self._wanted = wanted
         self._model = model
 
     def send(self, response: InferenceResponse | None, is_last: bool) -> None:
-        answer = None if response is None else self._model.answer(self._wanted, response)
+        answer = None if response is None else self._model.answer(self._request, self._wanted, response)
         self._outlet.send(answer, is_last)
 
     def is_cancelled(self) -> bool:

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
 
 from isochrone.errors import IsochroneError
 from isochrone.protocol.response_outputs import ResponseOutputs
+from isochrone.worker.backends.device_array import DeviceArray, on_host
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.protocol.messages import Tensor as Array
-    from isochrone.protocol.messages import Tensors
 
 #: Outputs, an error, or None: the model sends the answer itself.
 Answer = Union["Tensors", IsochroneError, None]
 
 
-def answer_of(response: InferenceResponse, wanted: set[str]) -> Tensors:
+def answer_of(response: InferenceResponse, wanted: set[str], request: InferRequest) -> Tensors:
     """The wanted outputs of a response; as in Triton, others are left out and missing ones are missing."""
     outputs: Tensors = {}
     for tensor in response.output_tensors():
         name = tensor.name()
         if name in wanted:
-            outputs[name] = _array(tensor)
+            outputs[name] = _array(tensor, request)
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
 
 
-def _array(tensor: Tensor) -> Array:
-    array = tensor.host_array
+def _array(tensor: Tensor, request: InferRequest) -> Array:
+    array = tensor.own_array
     if array is None:
+        if request.keeps_on_device(tensor.name()):
+            return cast("Array", DeviceArray(tensor.foreign))
         return on_host(tensor.foreign)
     return _strings(array) if array.dtype.kind in "OS" else array
-
-
-def on_host(foreign: Any) -> Array:
-    """A copy of a device's tensor in the host's memory."""
-    if hasattr(foreign, "cpu"):  # torch
-        foreign = foreign.detach().cpu()
-        return np.asarray(foreign.numpy())
-    return np.asarray(foreign.get())  # cupy
 
 
 def _strings(array: Array) -> Array:

@@ -154,7 +154,10 @@ class InferenceRequest:
         if self._inputs is None:
             received = self._received
             shared = received.shares_inputs
-            self._inputs = [Tensor.of_request(name, array, shared) for name, array in received.inputs.items()]
+            self._inputs = [
+                Tensor.of_request(name, array, shared and received.shares_input(name))
+                for name, array in received.inputs.items()
+            ]
         return self._inputs
 
     def request_id(self) -> str:
@@ -267,6 +270,12 @@ class InferenceRequest:
         )
 
     # For the server.
+
+    @property
+    def received_as(self) -> InferRequest:
+        """The request of the worker that this one was made of."""
+        received: InferRequest = self._received
+        return received
 
     @property
     def sender(self) -> InferenceResponseSender | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
+from isochrone.worker.backends.device_array import DeviceArray, dtype_of
 from isochrone.worker.backends.python.triton.failures import TritonModelException
 
 if TYPE_CHECKING:
@@ -56,8 +58,10 @@ class Tensor:
         self._is_shared = False
 
     @classmethod
-    def of_request(cls, name: str, array: Array, is_shared: bool) -> Tensor:
+    def of_request(cls, name: str, array: Array | DeviceArray, is_shared: bool) -> Tensor:
         """An input, whose type is known to be right. ``is_shared``: somebody else may read the same memory."""
+        if isinstance(array, DeviceArray):
+            return cls.on_device(name, array.foreign)
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
@@ -89,7 +93,7 @@ class Tensor:
 
     def triton_dtype(self) -> int:
         if self._array is None:
-            return _number_of(str(self._foreign.dtype))
+            return _NUMBER_BY_DTYPE[dtype_of(self._foreign)]
         return _NUMBER_BY_DTYPE.get(self._array.dtype, _BYTES)
 
     def shape(self) -> list[int]:
@@ -143,6 +147,11 @@ class Tensor:
         return self._array
 
     @property
+    def own_array(self) -> Array | None:
+        """The same, but never memory that others may read: what a model returns may be written to by the next."""
+        return self._writable() if self._is_shared else self._array
+
+    @property
     def foreign(self) -> Any:
         """The tensor on a device; None: it is in the host's memory."""
         return self._foreign
@@ -172,10 +181,13 @@ class _WritableMemory:
 
 
 def _is_received(array: Array) -> bool:
-    """Whether a read-only array lies in a buffer that a request was received into, and not in somebody's array."""
+    """Whether a read-only array lies in a buffer that a request was received into: transports make views of those.
+
+    Other read-only memory is somebody's: an array or ``bytes`` that a model keeps, or a file that is mapped.
+    """
     while isinstance(array.base, np.ndarray):
         array = array.base
-    return array.base is not None
+    return isinstance(array.base, memoryview)
 
 
 def _check_name(name: str) -> None:
@@ -227,11 +239,23 @@ def _from_capsule(name: str, capsule: Any) -> Tensor:
 
 
 def _on_cuda(name: str, tensor: Any) -> Tensor:
-    if not hasattr(tensor, "is_contiguous") or not tensor.is_contiguous():
+    is_contiguous = tensor.is_contiguous() if hasattr(tensor, "is_contiguous") else tensor.flags.c_contiguous
+    if not is_contiguous:
         raise TritonModelException(
             "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
         )
+    _await_device(tensor)
     return Tensor.on_device(name, tensor)
+
+
+def _await_device(tensor: Any) -> None:
+    """Waits for the work that the model has put on its current stream: those who read the tensor have other streams."""
+    library = sys.modules.get(type(tensor).__module__.partition(".")[0])
+    cuda: Any = getattr(library, "cuda", None)
+    if hasattr(cuda, "current_stream"):  # torch
+        cuda.current_stream(tensor.device).synchronize()
+    elif hasattr(cuda, "get_current_stream"):  # cupy
+        cuda.get_current_stream().synchronize()
 
 
 def _from_brain(name: str, tensor: Any) -> Tensor:
@@ -255,14 +279,4 @@ def _brain_capsule(array: Array) -> Any:
 
 def _loaded_torch() -> Any:
     """torch, if the model has imported it: nobody else needs it."""
-    import sys
-
     return sys.modules.get("torch")
-
-
-def _number_of(text: str) -> int:
-    """The number of a type as another library writes it: ``torch.float32``, ``float32``."""
-    name = text.rpartition(".")[2]
-    if name == "bfloat16":
-        return _BF16
-    return _NUMBER_BY_DTYPE[np.dtype({"half": "float16", "bool": "bool_"}.get(name, name))]
