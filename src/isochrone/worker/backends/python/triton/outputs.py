@@ -25,12 +25,13 @@ def answer_of(response: InferenceResponse, wanted: set[str]) -> Tensors:
     for tensor in response.output_tensors():
         name = tensor.name()
         if name in wanted:
-            outputs[name] = _array(tensor)
+            outputs[name] = sendable(tensor)
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
 
 
-def _array(tensor: Tensor) -> Array:
+def sendable(tensor: Tensor) -> Array:
+    """A tensor's array in the host's memory, of a type that the protocol has."""
     array = tensor.host_array
     if array is None:
         return on_host(tensor.foreign)
