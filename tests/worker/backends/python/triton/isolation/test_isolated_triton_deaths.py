@@ -12,7 +12,8 @@ import pytest
 from isolated_triton import Server, context, failure, request, run, start
 from structlog.testing import capture_logs
 
-from isochrone.errors import ModelFailed
+from isochrone.clock import SECOND
+from isochrone.errors import ModelFailed, Unavailable
 from isochrone.worker.backends.python.backend import load
 
 #: Does what input x's first number says.
@@ -93,6 +94,28 @@ def test_a_process_killed_while_idle_costs_nobody_a_failure(tmp_path: Path) -> N
     assert executable._session is not None
     executable._session._thread.join()  # it has noticed
     assert executable.pid is None
+    assert run(executable, request(10)) == [[20]]
+    executable.close()
+
+
+class StoppedClock:
+    """Stands in for the clock: no time passes."""
+
+    SECOND = SECOND
+
+    def now_ns(self) -> int:
+        return 7 * SECOND
+
+
+def test_deaths_in_a_row_make_callers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isochrone.worker.backends.python.processes.restarts.clock", StoppedClock())
+    executable = start(tmp_path, OBEDIENT)
+    for _ in range(2):
+        assert isinstance(failure(executable, request(1)), ModelFailed)
+    refused = failure(executable, request(10))
+    assert isinstance(refused, Unavailable)
+    assert str(refused).endswith("exited with code 7, 2 times in a row; it is started again in 0.1 s")
+    executable._restarts._not_before = 0
     assert run(executable, request(10)) == [[20]]
     executable.close()
 

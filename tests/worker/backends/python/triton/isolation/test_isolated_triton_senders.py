@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from isolated_triton import DECOUPLED, failure, outlet, request, run, start
+from isolated_triton import DECOUPLED, outlet, request, run, start
 from psutil import Process
 
-from isochrone.errors import ModelFailed, Unavailable
+from isochrone.errors import ModelFailed
 from isochrone.worker.backends.python.triton.isolation.messages import RESPONSES_AHEAD
 
 #: Answers later, when a file named by the request is there.
@@ -267,20 +267,4 @@ def test_a_stream_that_hangs_in_execute_costs_the_process(tmp_path: Path) -> Non
         assert run(executable, fine) == [None]
         assert outlet(executable, fine).next() == ([1], False)
         assert executable.pid != pid
-    executable.close()
-
-
-def test_deaths_in_a_row_make_callers_wait(tmp_path: Path) -> None:
-    source = """
-    class TritonPythonModel:
-        def execute(self, requests):
-            os._exit(7)
-    """
-    executable = start(tmp_path, source)
-    for _ in range(7):  # the pause is then longer than a start
-        executable._restarts._not_before = 0
-        assert isinstance(failure(executable, request(1)), ModelFailed)
-    refused = failure(executable, request(1))
-    assert isinstance(refused, Unavailable)
-    assert "its process exited with code 7, 7 times in a row; it is started again in" in str(refused)
     executable.close()
