@@ -9,7 +9,7 @@ import pytest
 
 from isochrone.worker.backends.python.isolation import messages
 from isochrone.worker.backends.python.isolation.messages import Disconnected, Failed, Infer, Open, Result
-from isochrone.worker.backends.python.isolation.shared_block import Place
+from isochrone.worker.backends.python.processes.places import Place
 
 Pair = tuple[socket.socket, socket.socket]
 PLACES = [Place("x", "FP32", (1, 2), 64, 8)]

@@ -206,7 +206,7 @@ class StoppedClock:
 def test_deaths_in_a_row_make_callers_wait(
     tmp_path: Path, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isochrone.worker.backends.python.isolation.executable.clock", StoppedClock())
+    monkeypatch.setattr("isochrone.worker.backends.python.processes.restarts.clock", StoppedClock())
     write(tmp_path, OBEDIENT)
     executable = start(make_context(FLOATS))
     for _ in range(2):
@@ -214,7 +214,7 @@ def test_deaths_in_a_row_make_callers_wait(
             executable.execute(order(1), None)
     with pytest.raises(Unavailable, match=r"exited with code 7, 2 times in a row; it is started again in 0\.1 s"):
         executable.execute(order(10), None)
-    executable._not_before = 0
+    executable._restarts._not_before = 0
     assert executable.execute(order(10), None)["y"].item() == 20
     executable.close()
 

@@ -34,6 +34,17 @@ class Outlet(Protocol):
 OutletOf = Callable[["InferRequest"], Outlet]
 
 
+class PostingOutlet(Outlet, Protocol):
+    """An outlet of the worker: a thread that serves several requests can send without waiting for one of them."""
+
+    def post(self, answer: Answer, taken: Callable[[], None]) -> None:
+        """Sends an answer that others follow, and never blocks; ``taken`` is called, on any thread, when the caller has
+        taken it."""
+
+
+PostingOutletOf = Callable[["InferRequest"], PostingOutlet]
+
+
 @dataclass(frozen=True, slots=True)
 class LoadContext:
     """The model, version and instance to load."""
@@ -81,7 +92,7 @@ class Executable(abc.ABC):
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
     warms_up: bool = True
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.
-    outlet_of: OutletOf
+    outlet_of: PostingOutletOf
 
     @abc.abstractmethod
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:

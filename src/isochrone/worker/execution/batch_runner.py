@@ -27,7 +27,7 @@ from isochrone.worker.scheduling.latency_curve import LatencyCurve, RunningTime
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.backends.interface import Outlet
+    from isochrone.worker.backends.interface import PostingOutlet
     from isochrone.worker.statistics import ModelStatistics
 
 
@@ -195,7 +195,7 @@ class BatchRunner(InlineRunner):
         self._answering.observe(now_ns() - finished)
         self.queue.reserve_for_answering(self._answering.cautious)
 
-    def outlet_of(self, request: InferRequest) -> Outlet:
+    def outlet_of(self, request: InferRequest) -> PostingOutlet:
         return self.late.outlet_of(request)
 
     @property

@@ -100,5 +100,8 @@ class LateOutlet:
         except RuntimeError:  # the loop is closed: the process is ending
             pass
 
+    def post(self, answer: Answer, taken: Callable[[], None]) -> None:
+        self.send(answer, False)
+
     def is_cancelled(self) -> bool:
         return self.request.cancelled

@@ -136,18 +136,21 @@ class PushedStream:
             while not self._credit.acquire(timeout=0.5):
                 if self._is_over or self.request.cancelled:
                     return
-        self.instance.call_loop(self._take, answer, is_last)
+        self.instance.call_loop(self._take, answer, is_last, self._credit.release)
+
+    def post(self, answer: Answer, taken: Callable[[], None]) -> None:
+        self.instance.call_loop(self._take, answer, isinstance(answer, IsochroneError), taken)
 
     def is_cancelled(self) -> bool:
         return self._is_over or self.request.cancelled
 
     # On the loop's thread.
 
-    def _take(self, answer: Answer, is_last: bool) -> None:
+    def _take(self, answer: Answer, is_last: bool, taken: Callable[[], None]) -> None:
         self.sent_at = now_ns()
         request = self.request
         if self._is_over:
-            self._credit.release()
+            taken()
             return
         if is_last:
             self._is_over = True
@@ -163,6 +166,6 @@ class PushedStream:
         if not request.cancelled:
             request.emit(outputs, parameters_of(outputs))
         if request.is_congested and not request.cancelled:
-            request.when_writable(self._credit.release)
+            request.when_writable(taken)
         else:
-            self._credit.release()
+            taken()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.protocol.response_outputs import ResponseOutputs, parameters_of
-from isochrone.worker.backends.interface import Answer, Executable, Outlet
+from isochrone.worker.backends.interface import Answer, Executable, PostingOutlet
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature, TensorSpec
@@ -82,7 +82,7 @@ class _Reshaping(Executable):
             request.inputs = self._before(request.inputs)
         return [self._reshaped_answer(answer) for answer in self._inner.execute_requests(requests)]
 
-    def _reshaping_outlet(self, request: InferRequest) -> Outlet:
+    def _reshaping_outlet(self, request: InferRequest) -> PostingOutlet:
         return _ReshapingOutlet(self.outlet_of(request), self._reshaped_answer)
 
     def _reshaped_answer(self, answer: Answer) -> Answer:
@@ -122,12 +122,15 @@ class _ReshapingOutlet:
 
     __slots__ = ("_outlet", "_reshaped")
 
-    def __init__(self, outlet: Outlet, reshaped: Callable[[Answer], Answer]) -> None:
+    def __init__(self, outlet: PostingOutlet, reshaped: Callable[[Answer], Answer]) -> None:
         self._outlet = outlet
         self._reshaped = reshaped
 
     def send(self, answer: Answer, is_last: bool) -> None:
         self._outlet.send(self._reshaped(answer), is_last)
+
+    def post(self, answer: Answer, taken: Callable[[], None]) -> None:
+        self._outlet.post(self._reshaped(answer), taken)
 
     def is_cancelled(self) -> bool:
         return self._outlet.is_cancelled()

@@ -16,7 +16,7 @@ from isochrone.worker.execution.replacement import MakeInstance, Replacements
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
-    from isochrone.worker.backends.interface import Outlet
+    from isochrone.worker.backends.interface import PostingOutlet
     from isochrone.worker.execution.instance import Instance
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics
@@ -55,7 +55,7 @@ class Runner:
     def steps_digest(self, stages: Mapping[str, str] | None) -> str:
         return ""
 
-    def outlet_of(self, request: InferRequest) -> Outlet:
+    def outlet_of(self, request: InferRequest) -> PostingOutlet:
         """Where an executable that takes requests sends the answers that it does not return."""
         raise NotImplementedError
 

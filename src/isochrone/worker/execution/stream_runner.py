@@ -18,7 +18,7 @@ from isochrone.worker.execution.streams import Streams
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.backends.interface import Outlet
+    from isochrone.worker.backends.interface import PostingOutlet
     from isochrone.worker.execution.instance import Instance
     from isochrone.worker.execution.replacement import MakeInstance
     from isochrone.worker.scheduling.batch_queue import QueueRules
@@ -49,7 +49,7 @@ class StreamRunner(QueuedRunner):
         if instances[0].executable.takes_requests:
             self._streams = PushedStreams(self._stream_over, self._stream_freed)
 
-    def outlet_of(self, request: InferRequest) -> Outlet:
+    def outlet_of(self, request: InferRequest) -> PostingOutlet:
         assert isinstance(self._streams, PushedStreams)
         return self._streams.outlet_of(request)
 

@@ -36,6 +36,7 @@ from isochrone.worker.backends.python.results import WrongResult
 from isochrone.worker.backends.python.triton.arguments import is_triton_model
 from isochrone.worker.backends.python.triton.arguments import model_context as triton_context
 from isochrone.worker.backends.python.triton.executable import load as load_triton
+from isochrone.worker.backends.python.triton.isolation.executable import load as load_isolated_triton
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
@@ -89,7 +90,7 @@ def load(context: LoadContext) -> Executable:
     filename: str = context.config.default_model_filename or "model.py"
     if is_triton_model(context.directory / filename):
         if isolation == "process":
-            raise Unsupported(f"model '{context.model_name}': a TritonPythonModel cannot be isolated yet")
+            return load_isolated_triton(context, triton_context(context, filename))
         return load_triton(context, triton_context(context, filename))
     model_context = _model_context(context)
     if context.make_model is not None:

@@ -1,5 +1,5 @@
-"""A Python model in a process of its own.
+"""A plain Python model in a process of its own.
 
 ``executable`` is the worker's side: it starts a ``child``, sends it ``messages`` over a socket pair and exchanges
-tensors through ``shared_block``. ``child_main`` is the program of the child process.
+tensors through shared blocks (``processes``). ``child_main`` is the program of the child process.
 """

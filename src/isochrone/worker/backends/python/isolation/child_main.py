@@ -7,13 +7,8 @@ shared blocks. An exit, a crash or a hang must affect this process alone, and it
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import faulthandler
-import os
-import signal
 import socket
 import sys
-import traceback
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,17 +26,13 @@ from isochrone.worker.backends.python.isolation.messages import (
     Result,
     Start,
 )
-from isochrone.worker.backends.python.isolation.shared_block import Place, SharedBlock
 from isochrone.worker.backends.python.model import ModelContext, UserModel
+from isochrone.worker.backends.python.processes.child_side import begin, settle_in, traceback_of
+from isochrone.worker.backends.python.processes.places import Place
+from isochrone.worker.backends.python.processes.shared_block import SharedBlock
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-
-_PR_SET_PDEATHSIG = 1
-
-
-# Limit of the characters of a traceback.
-_LONGEST_TRACEBACK = 8000
 
 
 class Session:
@@ -66,7 +57,7 @@ class Session:
             self._stop()
             return Done()
         except IsochroneError as error:
-            return Failed(str(error), traceback=_traceback(error))
+            return Failed(str(error), traceback=traceback_of(error))
         except BaseException as error:  # outside user code, for example a shared block that cannot grow
             return Failed(str(self._model.failure("answering", error)))
 
@@ -129,22 +120,8 @@ async def _following(responses: AsyncIterator[Tensors]) -> Tensors:
     return await anext(responses)
 
 
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the line above took effect
-        os._exit(1)
-
-
-def _traceback(error: BaseException) -> str:
-    """The traceback of the user's code, shortened at its beginning."""
-    return "".join(traceback.format_exception(error.__cause__ or error))[-_LONGEST_TRACEBACK:].rstrip()
-
-
 def _load(start: Start) -> UserModel:
-    if start.cpus:
-        os.sched_setaffinity(0, start.cpus)
-    # In a process of its own this is safe, and pickled objects can name modules beside model.py.
-    sys.path.insert(0, start.directory)
+    settle_in(start.cpus, start.directory)
     context = ModelContext(
         model_name=start.model_name,
         model_version=start.model_version,
@@ -158,8 +135,7 @@ def _load(start: Start) -> UserModel:
 
 def main(arguments: list[str]) -> int:
     parent, link_descriptor, request, *responses = map(int, arguments)
-    _die_with_parent(parent)
-    faulthandler.enable()
+    begin(parent)
     with socket.socket(fileno=link_descriptor) as link:
         start = messages.receive_question(link)
         if not isinstance(start, Start):

@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import structlog
-
-from isochrone import clock
-from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
-from isochrone.observe.logs import Sparing
+from isochrone.errors import ConfigError, ModelFailed, Unsupported
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.backends.python.isolation.child import Child, ChildGone, ChildTimedOut, Spawner
+from isochrone.worker.backends.python.isolation.child import Child, ChildGone, ChildTimedOut
 from isochrone.worker.backends.python.isolation.messages import (
     Answer,
     Done,
@@ -30,21 +26,19 @@ from isochrone.worker.backends.python.isolation.messages import (
     Start,
     Stop,
 )
-from isochrone.worker.backends.python.isolation.shared_block import BadPlace, SharedBlock
+from isochrone.worker.backends.python.processes.child import Spawner
+from isochrone.worker.backends.python.processes.places import BadPlace
+from isochrone.worker.backends.python.processes.restarts import Restarts
+from isochrone.worker.backends.python.processes.shared_block import SharedBlock
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
     from isochrone.worker.backends.python.model import ModelContext
 
-log = structlog.get_logger(__name__)
-
 # Responses that may still be sent when the next call begins. Beyond, and below _COPIED_BYTES, the server copies: a
 # small answer must not occupy a large block.
 _BLOCKS_LENT = 3
 _COPIED_BYTES = 64 * 1024
-
-_FIRST_PAUSE_NS = 100 * clock.MILLISECOND
-_LONGEST_PAUSE_NS = 10 * clock.SECOND
 
 
 class IsolatedExecutable(Executable):
@@ -63,7 +57,7 @@ class IsolatedExecutable(Executable):
         timeout_ms: int,
     ) -> None:
         self.decoupled = decoupled
-        self._label = f"model '{context.model_name}' version {context.model_version}"
+        self._restarts = Restarts(context.model_name, context.model_version)
         self._start_message = Start(
             model_name=context.model_name,
             model_version=context.model_version,
@@ -78,13 +72,6 @@ class IsolatedExecutable(Executable):
         )
         self._timeout_ms = timeout_ms or None
         self._child: Child | None = None
-        #: Deaths since the last answer, and the instant before which no child is started again.
-        self._deaths = 0
-        self._not_before = 0
-        self._last_loss = ""
-        #: False during the load, which reports its failures itself.
-        self._has_served = False
-        self._lost_lines, self._restart_lines = Sparing(), Sparing()
         #: Number of the open stream; an older generator must not request its responses.
         self._stream_number = 0
         self._request = SharedBlock.create("isochrone-request")
@@ -96,7 +83,7 @@ class IsolatedExecutable(Executable):
         except BaseException:
             self.close()
             raise
-        self._has_served = True
+        self._restarts.has_served = True
 
     @property
     def pid(self) -> int | None:
@@ -145,29 +132,15 @@ class IsolatedExecutable(Executable):
             if self._child.alive():
                 return
             self._lost("its process ended between two calls")
-        wait = self._not_before - clock.now_ns()
-        if wait > 0:
-            raise Unavailable(
-                f"{self._label}: {self._last_loss}, {self._deaths} times in a row;"
-                f" it is started again in {wait / clock.SECOND:.1f} s"
-            )
-        self._start()
-        not_shown = self._restart_lines.lets_through(clock.now_ns())
-        if not_shown is not None:
-            start = self._start_message
-            log.warning(
-                "the process of a model was restarted",
-                model=start.model_name,
-                version=start.model_version,
-                pid=self.pid,
-                not_shown=not_shown,
-            )
+        self._restarts.check()
+        self._restarts.restarted(self._start())
 
-    def _start(self) -> None:
+    def _start(self) -> int:
+        """Starts a child; returns its process id."""
         try:
             self._child = Child(self._spawner, self._request, self._responses)
         except OSError as error:
-            raise ModelFailed(f"{self._label}: its process cannot be started: {error}") from error
+            raise ModelFailed(f"{self._restarts.label}: its process cannot be started: {error}") from error
         try:
             answer = self._child.ask(self._start_message, None)
         except ChildGone as gone:
@@ -175,10 +148,11 @@ class IsolatedExecutable(Executable):
         if isinstance(answer, Failed):
             self._lost("load failed")
             raise ConfigError(*answer.config) if len(answer.config) == 4 else ModelFailed(answer.message)
+        return self._child.pid
 
     def _ask(self, question: Question) -> Answer:
         if self._child is None:
-            raise ModelFailed(f"{self._label}: {self._last_loss}")
+            raise ModelFailed(f"{self._restarts.label}: {self._restarts.last_loss}")
         try:
             answer = self._child.ask(question, self._timeout_ms)
         except ChildGone as gone:
@@ -187,7 +161,7 @@ class IsolatedExecutable(Executable):
             raise self._lost(
                 f"infer took longer than execution_timeout_ms = {self._timeout_ms}, its process was killed"
             ) from None
-        self._deaths = 0
+        self._restarts.answered()
         if isinstance(answer, Failed):
             failure = ModelFailed(answer.message)
             if answer.traceback:
@@ -200,22 +174,7 @@ class IsolatedExecutable(Executable):
         if self._child is not None:
             self._child.end()
             self._child = None
-        self._last_loss = how
-        if self._deaths:
-            pause = min(_FIRST_PAUSE_NS << min(self._deaths - 1, 16), _LONGEST_PAUSE_NS)
-            self._not_before = clock.now_ns() + pause
-        self._deaths += 1
-        not_shown = self._lost_lines.lets_through(clock.now_ns()) if self._has_served else None
-        if not_shown is not None:
-            log.warning(
-                "the process of a model was lost",
-                model=self._start_message.model_name,
-                version=self._start_message.model_version,
-                how=how,
-                in_a_row=self._deaths,
-                not_shown=not_shown,
-            )
-        return ModelFailed(f"{self._label}: {how}")
+        return self._restarts.lost(how)
 
     def _free_response(self) -> int:
         for number in range(_BLOCKS_LENT):

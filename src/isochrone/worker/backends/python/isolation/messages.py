@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from isochrone.worker.backends.python.isolation.shared_block import Place
+from isochrone.worker.backends.python.processes.places import Place
 
 # The largest message holds a configuration; a greater length is invalid.
 _LONGEST_FRAME = 64 * 1024 * 1024

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed
-from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import Answer, Executable, LoadContext
 from isochrone.worker.backends.python.triton.model import TritonModel, TritonModelContext
+from isochrone.worker.backends.python.triton.samples import no_outlet, sample_outputs, sample_request
 from isochrone.worker.backends.python.triton.server import Server
 
 if TYPE_CHECKING:
-    from isochrone.protocol.messages import Tensors
+    from isochrone.protocol.messages import InferRequest, Tensors
 
 
 class TritonExecutable(Executable):
@@ -39,21 +38,11 @@ class TritonExecutable(Executable):
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         """One run without a caller: a sample of model_warmup."""
-        described = tuple((name, "", array.shape) for name, array in inputs.items())
-        request = InferRequest(Plan(self._name, "", described, outputs), "", inputs, 0)
-        (answer,) = self._model.execute((request,), _no_outlet)
-        if isinstance(answer, IsochroneError):
-            raise answer
-        if answer is None:
-            raise ModelFailed(f"model '{self._name}': expected a response as the result of execute")
-        return answer
+        (answer,) = self._model.execute((sample_request(self._name, inputs, outputs),), no_outlet)
+        return sample_outputs(self._name, answer)
 
     def close(self) -> None:
         self._model.close()
-
-
-def _no_outlet(request: InferRequest) -> NoReturn:
-    raise InvalidArgument("a warm-up sample has no caller: the response must be the result of execute")
 
 
 def load(context: LoadContext, model_context: TritonModelContext) -> Executable:

@@ -26,16 +26,18 @@ def answer_of(response: InferenceResponse, wanted: set[str], request: InferReque
     for tensor in response.output_tensors():
         name = tensor.name()
         if name in wanted:
-            outputs[name] = _array(tensor, request)
+            if tensor.host_array is None and request.keeps_on_device(name):
+                outputs[name] = cast("Array", DeviceArray(tensor.foreign))
+            else:
+                outputs[name] = sendable(tensor)
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
 
 
-def _array(tensor: Tensor, request: InferRequest) -> Array:
+def sendable(tensor: Tensor) -> Array:
+    """A tensor's array in the host's memory, of a type that the protocol has."""
     array = tensor.own_array
     if array is None:
-        if request.keeps_on_device(tensor.name()):
-            return cast("Array", DeviceArray(tensor.foreign))
         return on_host(tensor.foreign)
     return _strings(array) if array.dtype.kind in "OS" else array
 
