@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from isochrone.worker.backends.interface import Executable
+from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.protocol.response_outputs import ResponseOutputs
+from isochrone.worker.backends.interface import Answer, Executable, Outlet, OutletOf
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature, TensorSpec
-    from isochrone.protocol.messages import Parameters, Tensor, Tensors
+    from isochrone.protocol.messages import InferRequest, Parameters, Tensor, Tensors
 
 
 def new_shape(
@@ -30,7 +32,8 @@ def new_shape(
 def reshaped(executable: Executable, signature: Signature) -> Executable:
     """The executable itself, or a wrapper that reshapes its tensors if the configuration requires it."""
     if any(spec.reshape is not None for spec in (*signature.inputs, *signature.outputs)):
-        return _Reshaping(executable, signature)
+        kind = _ReshapingRequests if executable.takes_requests else _Reshaping
+        return kind(executable, signature)
     return executable
 
 
@@ -44,6 +47,8 @@ class _Reshaping(Executable):
         self.inline_allowed = inner.inline_allowed
         self.only_computes = inner.only_computes
         self.is_async = inner.is_async
+        self.takes_requests = inner.takes_requests
+        self.warms_up = inner.warms_up
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         return self._after(self._inner.execute(self._before(inputs), outputs))
@@ -91,3 +96,43 @@ class _Reshaping(Executable):
 
     def _reshape_output(self, array: Tensor, spec: TensorSpec) -> Tensor:
         return array.reshape(new_shape(array.shape, spec.reshape or (), spec.dims, self._batched))
+
+
+class _ReshapingRequests(_Reshaping):
+    """For an executable that takes requests, and may send answers itself."""
+
+    @property
+    def outlet_of(self) -> OutletOf:
+        return self._inner.outlet_of
+
+    @outlet_of.setter
+    def outlet_of(self, outlet_of: OutletOf) -> None:
+        self._inner.outlet_of = lambda request: _ReshapingOutlet(outlet_of(request), self._answer)
+
+    def execute_requests(self, requests: Sequence[InferRequest]) -> list[Answer]:
+        for request in requests:
+            request.inputs = self._before(request.inputs)
+        return [self._answer(answer) for answer in self._inner.execute_requests(requests)]
+
+    def _answer(self, answer: Answer) -> Answer:
+        if answer is None or isinstance(answer, IsochroneError):
+            return answer
+        try:
+            outputs = self._after(answer)
+        except ValueError as error:
+            return ModelFailed(f"an output cannot be reshaped as config.pbtxt declares: {error}")
+        return ResponseOutputs(outputs, answer.parameters) if isinstance(answer, ResponseOutputs) else outputs
+
+
+class _ReshapingOutlet:
+    """Reshapes the answers that an executable sends itself."""
+
+    def __init__(self, outlet: Outlet, answer: Callable[[Answer], Answer]) -> None:
+        self._outlet = outlet
+        self._answer = answer
+
+    def send(self, answer: Answer, is_last: bool) -> None:
+        self._outlet.send(self._answer(answer), is_last)
+
+    def is_cancelled(self) -> bool:
+        return self._outlet.is_cancelled()

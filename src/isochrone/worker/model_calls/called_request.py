@@ -48,6 +48,10 @@ class CalledRequest(InferRequest):
     def fail(self, error: IsochroneError) -> None:
         self._send(InferenceResponse.received([], triton_error(error), ""), is_last=True)
 
+    def refuse(self, response: InferenceResponse) -> None:
+        """The called model did not take the request."""
+        self._send(response, is_last=True)
+
     def dropped(self) -> None:
         self.fail(Cancelled("the call was cancelled"))
 

@@ -15,8 +15,8 @@ from isochrone.clock import MICROSECOND, now_ns
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, triton_error
-from isochrone.worker.backends.python.triton.outputs import on_host
+from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
+from isochrone.worker.backends.python.triton.outputs import array_of
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream
@@ -59,14 +59,14 @@ class CallsOfModels:
         try:
             request = self._request(call, inputs, deliver)
         except (IsochroneError, TritonModelException) as error:
-            deliver(_error(error), True)
+            deliver(_refused(call, error), True)
             return
         made.append(request)
         served: ServedVersion = request.served_by
         try:
             served.submit(request)
         except IsochroneError as error:
-            request.fail(error)
+            request.refuse(_refused(call, error))
 
     def _request(self, call: ModelCall, inputs: Tensors, deliver: Deliver) -> CalledRequest:
         name = call.model_name
@@ -124,12 +124,12 @@ class ModelServer:
         if chain[-1:] != (self._key,):
             call = replace(call, errand=replace(call.errand, chain=(*chain, self._key)))
         try:
-            inputs = {tensor.name(): _host_array(tensor) for tensor in call.inputs}
+            inputs = {tensor.name(): array_of(tensor) for tensor in call.inputs}
             self._worker.loop.call_soon_threadsafe(self._worker.submit, call, inputs, deliver, made)
         except RuntimeError:  # the loop is closed
-            deliver(_error(Unavailable("the server is stopping")), True)
+            deliver(_refused(call, Unavailable("the server is stopping")), True)
         except Exception as error:
-            deliver(_error(TritonModelException(str(error))), True)
+            deliver(_refused(call, error), True)
 
         def cancel() -> None:
             for request in made:
@@ -181,10 +181,7 @@ def _check_cycle(chain: tuple[tuple[str, str], ...], served: ServedVersion) -> N
         )
 
 
-def _host_array(tensor: Any) -> Any:
-    return on_host(tensor.foreign) if tensor.host_array is None else tensor.host_array
-
-
-def _error(error: IsochroneError | TritonModelException) -> InferenceResponse:
-    known = triton_error(error) if isinstance(error, IsochroneError) else TritonError(str(error))
-    return InferenceResponse.received([], known, "")
+def _refused(call: ModelCall, error: Exception) -> InferenceResponse:
+    """The response to a call that reached no model. Triton's words and code, whatever the reason."""
+    text = f"Model {call.model_name} - Error when running inference: {error}"
+    return InferenceResponse.received([], TritonError(text), "")

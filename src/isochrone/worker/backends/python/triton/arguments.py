@@ -71,14 +71,22 @@ def _instance(context: LoadContext) -> tuple[Any, str]:
     for group in context.config.instance_group:
         count = max(1, group.count)
         if number < count:
-            return group, f"{group.name}_{number}" if count > 1 else group.name
+            return group, f"{group.name}_{number}"
         number -= count
     return None, f"{context.model_name}_{context.instance}"
 
 
 def config_json(config: Any) -> str:
     """A configuration as Triton writes it: every field that has a value of its own kind, and numbers as numbers."""
-    document = MessageToDict(config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    completed = type(config)()
+    completed.CopyFrom(config)
+    # Triton's defaults.
+    for key in ("input_pinned_memory", "output_pinned_memory"):
+        if not completed.optimization.HasField(key):
+            getattr(completed.optimization, key).enable = True
+    for group in completed.instance_group:
+        group.kind = group.kind or group.KIND_CPU
+    document = MessageToDict(completed, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     return json.dumps(_numbers(document), separators=(",", ":"))
 
 

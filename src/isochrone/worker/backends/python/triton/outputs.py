@@ -25,12 +25,13 @@ def answer_of(response: InferenceResponse, wanted: set[str]) -> Tensors:
     for tensor in response.output_tensors():
         name = tensor.name()
         if name in wanted:
-            outputs[name] = _array(tensor)
+            outputs[name] = array_of(tensor)
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
 
 
-def _array(tensor: Tensor) -> Array:
+def array_of(tensor: Tensor) -> Array:
+    """A tensor of a model as others get it: in the host's memory, text as ``bytes``."""
     array = tensor.host_array
     if array is None:
         return on_host(tensor.foreign)

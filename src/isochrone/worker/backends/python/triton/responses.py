@@ -83,7 +83,7 @@ def checked_parameters(parameters: Mapping[str, Parameter] | None) -> Mapping[st
 
 def compact_json(parameters: Mapping[str, Parameter]) -> str:
     """As Triton's server writes parameters."""
-    return json.dumps(dict(parameters), separators=(",", ":")) if parameters else "{}"
+    return json.dumps(dict(parameters), separators=(",", ":"), ensure_ascii=False) if parameters else "{}"
 
 
 class Outlet(Protocol):
