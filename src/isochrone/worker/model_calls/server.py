@@ -20,6 +20,7 @@ from isochrone.worker.backends.python.triton.outputs import array_of
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream
+from isochrone.worker.model_calls.circles import Find, check_circle
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from isochrone.worker.served_version import ServedVersion
 
 log = structlog.get_logger(__name__)
-
-#: Calls of which each waits for the next.
-_LONGEST_CHAIN = 32
-
-Find = Callable[[str, str], "ServedVersion"]
 
 
 class CallsOfModels:
@@ -84,7 +80,7 @@ class CallsOfModels:
                 " calls for decoupled models.'"
             )
         chain = (*call.errand.chain, (served.model_name, served.model_version))
-        _check_cycle(chain, served)
+        check_circle(chain, served, self._find)
         deadline = call.errand.deadline
         if call.timeout_us:
             deadline = min(deadline, now_ns() + call.timeout_us * MICROSECOND)
@@ -133,7 +129,7 @@ class ModelServer:
 
         def cancel() -> None:
             for request in made:
-                request.cancelled = True
+                request.cancel()
 
         return cancel
 
@@ -165,20 +161,6 @@ class ModelServer:
             return asyncio.run_coroutine_threadsafe(asked(), self._worker.loop).result()
         except IsochroneError as error:
             raise TritonModelException(str(error)) from None
-
-
-def _check_cycle(chain: tuple[tuple[str, str], ...], served: ServedVersion) -> None:
-    """Refuses a call for which the called version can have no instance left: all of them wait for this call."""
-    config = served.description.config
-    waiting = chain[:-1].count(chain[-1])
-    instances = sum(max(1, group.count) for group in config.instance_group) or 1
-    is_limited = not served.decoupled and not config.HasField("ensemble_scheduling")
-    if (waiting >= instances and is_limited) or len(chain) > _LONGEST_CHAIN:
-        names = " → ".join(name for name, _ in (chain if len(chain) <= _LONGEST_CHAIN else (*chain[:3], ("…", ""))))
-        raise TritonModelException(
-            f"Model '{served.model_name}' cannot be called in a circle ({names}): all of its instances wait for this"
-            " call. Break the circle, or give the model more instances than calls of it that wait for each other."
-        )
 
 
 def _refused(call: ModelCall, error: Exception) -> InferenceResponse:
