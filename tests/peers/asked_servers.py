@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,13 @@ class Server:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+
+    def raw(self, path: str, body: bytes, header_length: int) -> tuple[int, Mapping[str, str], bytes]:
+        """A request with binary data behind its header; status, headers and body."""
+        headers = {"Inference-Header-Content-Length": str(header_length)}
+        request = urllib.request.Request(f"http://{self.http}{path}", body, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.headers, answer.read()
 
     def over_http(self, call: Call) -> Answer:
         status, text = self.request("POST", f"/v2/models/{call.model}/infer", _json(call))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from stock_clients import KINDS, StockClient
+from triton_models import TritonWorker, write_basics
+from watching import wait_for
 
 from gateway_process import Fleet, StartGateway
 from sample_models import ALL, write_models
@@ -67,3 +69,27 @@ def gateway_client(request: pytest.FixtureRequest, fleet: Fleet) -> Iterator[Sto
     made = StockClient(request.param, fleet.gateway)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def triton_worker(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonWorker]:
+    """For models that each test writes and loads; requests that unloading waits for get two seconds."""
+    repository = write_basics(tmp_path_factory.mktemp("triton") / "models")
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=2")
+    with server_factory(repository, *flags) as server:
+        yield TritonWorker(server, repository)
+
+
+@pytest.fixture
+def worker(triton_worker: TritonWorker) -> Iterator[TritonWorker]:
+    """After each test nothing is in flight, and no thread, module or file of its models is left."""
+    assert triton_worker.is_fine()
+    before = triton_worker.inside()
+    yield triton_worker
+    assert triton_worker.is_fine()
+    wait_for(lambda: triton_worker.in_flight() == 0)
+    for path in triton_worker.repository.iterdir():
+        if path.name not in ("good", "inside"):
+            triton_worker.unload(path.name)
+    wait_for(lambda: triton_worker.inside()["modules"] == before["modules"])
+    wait_for(lambda: len(triton_worker.inside()["threads"]) <= len(before["threads"]))

@@ -40,7 +40,7 @@ def test_an_onnx_file_alone_is_enough(tmp_path: Path, write_onnx: WriteOnnx) -> 
         name: "mlp" backend: "onnxruntime" platform: "onnxruntime_onnx" default_model_filename: "model.onnx"
         max_batch_size: 32 dynamic_batching { } version_policy { latest { num_versions: 1 } }
         input { name: "X" data_type: TYPE_FP32 dims: 16 } output { name: "Y" data_type: TYPE_FP32 dims: 16 }
-        instance_group { name: "mlp_0" count: 1 }
+        instance_group { name: "mlp" count: 1 }
         """,
         model_config_pb2.ModelConfig(),
     )

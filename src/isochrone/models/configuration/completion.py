@@ -233,7 +233,7 @@ def _complete_policies(config: model_config_pb2.ModelConfig, backend: str, assum
         assumed.append("assumed version_policy latest 1")
     if backend != "ensemble":
         if not config.instance_group:
-            config.instance_group.add(count=1)
+            config.instance_group.add(count=1, name=config.name)
             assumed.append("assumed one instance")
         for index, group in enumerate(config.instance_group):
             group.name = group.name or f"{config.name}_{index}"

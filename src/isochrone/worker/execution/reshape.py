@@ -91,7 +91,7 @@ class _Reshaping(Executable):
         try:
             outputs = self._after(answer)
         except ValueError as error:
-            return ModelFailed(f"an output cannot be reshaped: {error}")
+            return ModelFailed(f"an output cannot be reshaped as config.pbtxt declares: {error}")
         parameters = parameters_of(answer)
         return ResponseOutputs(outputs, parameters) if parameters else outputs
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from isochrone.clock import now_ns
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import Parameters, Tensors
     from isochrone.worker.backends.python.triton.server import Deliver
+
+
+#: Responses of one call that its caller has not taken yet before the called model has to wait.
+_RESPONSES_UNREAD = 64
 
 
 class CalledRequest(InferRequest):
@@ -42,11 +48,19 @@ class CalledRequest(InferRequest):
     def endpoint(self) -> str:
         return "BLS"
 
+    def cancel(self) -> None:
+        """The caller does not wait any more. From any thread."""
+        self.cancelled = True
+
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._send(_response(outputs, parameters), is_last=True)
 
     def fail(self, error: IsochroneError) -> None:
         self._send(InferenceResponse.received([], triton_error(error), ""), is_last=True)
+
+    def refuse(self, response: InferenceResponse) -> None:
+        """The called model did not take the request."""
+        self._send(response, is_last=True)
 
     def dropped(self) -> None:
         self.fail(Cancelled("the call was cancelled"))
@@ -68,11 +82,57 @@ class CalledRequest(InferRequest):
 
 
 class CalledStream(CalledRequest):
-    """A call whose caller takes any number of responses."""
+    """A call whose caller takes any number of responses, one after another, from a thread of its own."""
 
-    __slots__ = ()
+    __slots__ = ("_loop", "_unread", "_waiting")
 
     takes_many: ClassVar[bool] = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._loop = asyncio.get_running_loop()
+        self._unread = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        response = _response(outputs, parameters)
+        response.taken = self._taken
+        self._unread += 1
+        self._send(response, is_last=False)
+
+    @property
+    def is_congested(self) -> bool:
+        return self._unread >= _RESPONSES_UNREAD and not self.cancelled
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    # From any thread.
+
+    def _taken(self) -> None:
+        self._on_loop(self._one_less)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._on_loop(self._caught_up)
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed
+            pass
+
+    # On the loop's thread.
+
+    def _one_less(self) -> None:
+        self._unread -= 1
+        if not self.is_congested:
+            self._caught_up()
+
+    def _caught_up(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
 
 
 def _response(outputs: Tensors, parameters: Parameters) -> InferenceResponse:

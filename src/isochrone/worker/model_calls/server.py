@@ -16,11 +16,12 @@ from isochrone.errors import IsochroneError, Unavailable
 from isochrone.observe.model_metrics import ModelMetrics, Series
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.worker.backends.device_array import on_host
-from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, triton_error
+from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
+from isochrone.worker.backends.python.triton.outputs import sendable
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream
+from isochrone.worker.model_calls.circles import Find, check_circle
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from isochrone.worker.served_version import ServedVersion
 
 log = structlog.get_logger(__name__)
-
-#: Calls of which each waits for the next.
-_LONGEST_CHAIN = 32
-
-Find = Callable[[str, str], "ServedVersion"]
 
 
 class CallsOfModels:
@@ -61,14 +57,14 @@ class CallsOfModels:
         try:
             request = self._request(call, inputs, deliver)
         except (IsochroneError, TritonModelException) as error:
-            deliver(_error(error), True)
+            deliver(_refused(call, error), True)
             return
         made.append(request)
         served: ServedVersion = request.served_by
         try:
             served.submit(request)
         except IsochroneError as error:
-            request.fail(error)
+            request.refuse(_refused(call, error))
 
     def _request(self, call: ModelCall, inputs: Tensors, deliver: Deliver) -> CalledRequest:
         name = call.model_name
@@ -86,7 +82,7 @@ class CallsOfModels:
                 " calls for decoupled models.'"
             )
         chain = (*call.errand.chain, (served.model_name, served.model_version))
-        _check_cycle(chain, served)
+        check_circle(chain, served, self._find)
         deadline = call.errand.deadline
         if call.timeout_us:
             deadline = min(deadline, now_ns() + call.timeout_us * MICROSECOND)
@@ -126,16 +122,16 @@ class ModelServer:
         if chain[-1:] != (self._key,):
             call = replace(call, errand=replace(call.errand, chain=(*chain, self._key)))
         try:
-            inputs = {tensor.name(): _host_array(tensor) for tensor in call.inputs}
+            inputs = {tensor.name(): sendable(tensor) for tensor in call.inputs}
             self._worker.loop.call_soon_threadsafe(self._worker.submit, call, inputs, deliver, made)
         except RuntimeError:  # the loop is closed
-            deliver(_error(Unavailable("the server is stopping")), True)
+            deliver(_refused(call, Unavailable("the server is stopping")), True)
         except Exception as error:
-            deliver(_error(TritonModelException(str(error))), True)
+            deliver(_refused(call, error), True)
 
         def cancel() -> None:
             for request in made:
-                request.cancelled = True
+                request.cancel()
 
         return cancel
 
@@ -174,24 +170,7 @@ class ModelServer:
             raise TritonModelException(str(error)) from None
 
 
-def _check_cycle(chain: tuple[tuple[str, str], ...], served: ServedVersion) -> None:
-    """Refuses a call for which the called version can have no instance left: all of them wait for this call."""
-    config = served.description.config
-    waiting = chain[:-1].count(chain[-1])
-    instances = sum(max(1, group.count) for group in config.instance_group) or 1
-    is_limited = not served.decoupled and not config.HasField("ensemble_scheduling")
-    if (waiting >= instances and is_limited) or len(chain) > _LONGEST_CHAIN:
-        names = " → ".join(name for name, _ in (chain if len(chain) <= _LONGEST_CHAIN else (*chain[:3], ("…", ""))))
-        raise TritonModelException(
-            f"Model '{served.model_name}' cannot be called in a circle ({names}): all of its instances wait for this"
-            " call. Break the circle, or give the model more instances than calls of it that wait for each other."
-        )
-
-
-def _host_array(tensor: Any) -> Any:
-    return on_host(tensor.foreign) if tensor.host_array is None else tensor.host_array
-
-
-def _error(error: IsochroneError | TritonModelException) -> InferenceResponse:
-    known = triton_error(error) if isinstance(error, IsochroneError) else TritonError(str(error))
-    return InferenceResponse.received([], known, "")
+def _refused(call: ModelCall, error: Exception) -> InferenceResponse:
+    """The response to a call that reached no model. Triton's words and code, whatever the reason."""
+    text = f"Model {call.model_name} - Error when running inference: {error}"
+    return InferenceResponse.received([], TritonError(text), "")

@@ -70,11 +70,18 @@ def _instance(context: LoadContext) -> tuple[Any, str]:
     for group in context.config.instance_group:
         count = max(1, group.count)
         if number < count:
-            return group, f"{group.name}_{number}" if count > 1 else group.name
+            return group, f"{group.name}_{number}"
         number -= count
     return None, f"{context.model_name}_{context.instance}"
 
 
 def config_json(config: Any) -> str:
-    """A configuration as Triton writes it."""
-    return json.dumps(model_config_json(config), separators=(",", ":"))
+    """A configuration as Triton writes it, with its defaults, for ``initialize``."""
+    completed = type(config)()
+    completed.CopyFrom(config)
+    for key in ("input_pinned_memory", "output_pinned_memory"):
+        if not completed.optimization.HasField(key):
+            getattr(completed.optimization, key).enable = True
+    for group in completed.instance_group:
+        group.kind = group.kind or group.KIND_CPU
+    return json.dumps(model_config_json(completed), separators=(",", ":"))

@@ -15,7 +15,7 @@ from typing import Any
 
 from isochrone.errors import ModelFailed
 from isochrone.models.configuration.json_config import parse_json
-from isochrone.worker.backends.python.triton.arguments import config_json
+from isochrone.protocol.control_json import model_config_json
 
 FUNCTION = "auto_complete_config"
 #: As long as Triton waits for the process of a model.
@@ -36,7 +36,7 @@ def completed_by_model(config: Any, directory: Path) -> Any:
             os.close(writer)
         with process:
             try:
-                process.communicate(config_json(config), timeout=_SECONDS)
+                process.communicate(json.dumps(model_config_json(config)), timeout=_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise ModelFailed(f"{failed} has not returned after {_SECONDS:.0f} s") from None

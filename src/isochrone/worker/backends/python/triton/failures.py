@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import importlib
 import traceback
 from pathlib import Path
@@ -17,8 +19,13 @@ from isochrone.errors import (
     Unsupported,
 )
 
-#: Files of the worker, and of Python's import system.
-_NOT_THE_MODELS = (f"{Path(__file__).parents[4]}/", importlib.__file__, "<frozen importlib")
+#: Files of the worker, of Python's import system, and of what waits for a model's coroutine.
+_NOT_THE_MODELS = (
+    f"{Path(__file__).parents[4]}/",
+    importlib.__file__,
+    "<frozen importlib",
+    *(f"{Path(function.__code__.co_filename).parent}/" for function in (asyncio.run, concurrent.futures.wait)),
+)
 
 
 class TritonModelException(Exception):

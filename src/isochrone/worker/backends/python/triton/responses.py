@@ -20,7 +20,7 @@ COMPLETE_FINAL = 1
 class InferenceResponse:
     """The answer to one request, or one of several."""
 
-    __slots__ = ("_error", "_output_tensors", "_parameters", "_parameters_text")
+    __slots__ = ("_error", "_output_tensors", "_parameters", "_parameters_text", "taken")
 
     def __init__(
         self,
@@ -39,6 +39,8 @@ class InferenceResponse:
         self._error = error
         self._parameters = checked_parameters(parameters)
         self._parameters_text: str | None = None
+        #: Called when the caller of another model takes one of several responses.
+        self.taken: Callable[[], None] | None = None
 
     @classmethod
     def received(cls, tensors: list[Tensor], error: TritonError | None, parameters: str) -> InferenceResponse:
@@ -83,7 +85,7 @@ def checked_parameters(parameters: Mapping[str, Parameter] | None) -> Mapping[st
 
 def compact_json(parameters: Mapping[str, Parameter]) -> str:
     """As Triton's server writes parameters."""
-    return json.dumps(dict(parameters), separators=(",", ":")) if parameters else "{}"
+    return json.dumps(dict(parameters), separators=(",", ":"), ensure_ascii=False) if parameters else "{}"
 
 
 class Outlet(Protocol):
@@ -185,6 +187,8 @@ class ResponseIterator:
         if self._is_finished:
             raise StopIteration("Iteration is done for the responses.")
         response, self._is_finished = self._next_response()
+        if response.taken is not None:
+            response.taken()
         self._seen.append(response)
         self._position = len(self._seen)
         return response

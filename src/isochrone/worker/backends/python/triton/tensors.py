@@ -205,7 +205,7 @@ def _contiguous(array: Array) -> Array:
 def _from_host(name: str, tensor: Any) -> Tensor:
     try:
         array = np.from_dlpack(tensor)
-    except BufferError as error:
+    except (BufferError, ValueError) as error:  # a ValueError: somebody has used the capsule
         raise TritonModelException(f"DLPack tensor cannot be read: {error}") from error
     if not array.flags.c_contiguous:
         raise TritonModelException(

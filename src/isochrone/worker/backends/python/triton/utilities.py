@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -94,15 +95,26 @@ def make_module(server: Server, model_directory: Path) -> ModuleType:
 
 def _server_functions(server: Server) -> dict[str, Callable[..., Any]]:
     def is_model_ready(model_name: str, model_version: str = "") -> bool:
-        return server.is_model_ready(model_name, model_version)
+        with _failing("Failed to check model readiness"):
+            return server.is_model_ready(model_name, model_version)
 
     def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-        server.load_model(model_name, config, files)
+        with _failing("Failed to load model"):
+            server.load_model(model_name, config, files)
 
     def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-        server.unload_model(model_name, unload_dependents)
+        with _failing("Failed to unload model"):
+            server.unload_model(model_name, unload_dependents)
 
     return {"is_model_ready": is_model_ready, "load_model": load_model, "unload_model": unload_model}
+
+
+@contextmanager
+def _failing(words: str) -> Iterator[None]:
+    try:
+        yield
+    except TritonModelException as error:
+        raise TritonModelException(f"{words}: {error}") from None
 
 
 def _logger(server: Server) -> type:
