@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
@@ -34,3 +37,27 @@ def make_context(tmp_path: Path) -> MakeContext:
         )
 
     return make
+
+
+@pytest.fixture
+def nothing_leaks() -> Iterator[None]:
+    """Nothing of an isolated model may be left: no process, thread, descriptor or shared memory."""
+    me = psutil.Process()
+    threads, descriptors = threading.active_count(), me.num_fds()
+    children = {child.pid for child in me.children(recursive=True)}
+    yield
+    assert {child.pid for child in me.children(recursive=True)} <= children
+    assert threading.active_count() == threads
+    assert me.num_fds() <= descriptors
+    assert not [target for target in _mapped() if "isochrone-request" in target or "isochrone-response" in target]
+
+
+def _mapped() -> list[str]:
+    """Files that this process holds open."""
+    targets = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:
+            continue
+    return targets

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 from isolated_triton import DECOUPLED, outlet, request, run, start
 from psutil import Process
 
 from isochrone.errors import ModelFailed
 from isochrone.worker.backends.python.triton.isolation.messages import RESPONSES_AHEAD
+
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
 #: Answers later, when a file named by the request is there.
 LATER = """

@@ -16,9 +16,11 @@ from isochrone.clock import SECOND
 from isochrone.errors import ModelFailed, Unavailable
 from isochrone.worker.backends.python.backend import load
 
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
+
 #: Does what input x's first number says.
 OBEDIENT = """
-import socket, stat
+import socket
 
 def second_link():
     return socket.socket(fileno=os.dup(int(sys.argv[3])))

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from isolated_triton import DECOUPLED, Server, answer_with, outlet, request, run, start
 
 from isochrone.worker.backends.python.triton.failures import TritonError
 from isochrone.worker.backends.python.triton.server import Errand
+
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
 
 class Running:

@@ -14,6 +14,8 @@ from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.protocol.response_outputs import parameters_of
 from isochrone.worker.backends.python.backend import load
 
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
+
 ECHO = """
 class TritonPythonModel:
     def execute(self, requests):
