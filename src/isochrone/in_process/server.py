@@ -22,7 +22,8 @@ class Server:
     def __init__(self, host: str, names: tuple[str, ...]) -> None:
         #: The names of the models.
         self.models = names
-        self._host = "127.0.0.1" if host == "0.0.0.0" else "[::1]" if host == "::" else host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self._host = f"[{host}]" if ":" in host else host
         self._ports: dict[str, int] = {}
         self._thread: WorkerThread | None = None
         self._client: Client | None = None

@@ -88,8 +88,6 @@ def serve(
         ConfigError: an argument is wrong, or a port is in use; the message names it.
         ModelFailed: the model raised while it was loaded or warmed up.
     """
-    given = ModelOptions(name, inputs, outputs, example, batch, deadline_ms, instances, parameters)
-    descriptions = _describe_all(model, given)
     settings = ServeSettings(
         repositories=(),
         host=host,
@@ -98,6 +96,8 @@ def serve(
         metrics_port=_port(metrics_port, "metrics_port"),
         exit_timeout=exit_timeout,
     )
+    given = ModelOptions(name, inputs, outputs, example, batch, deadline_ms, instances, parameters)
+    descriptions = _describe_all(model, given)
     server = Server(host, tuple(each.name for each in descriptions))
 
     def ready(ports: Mapping[str, int]) -> None:
@@ -111,9 +111,9 @@ def serve(
     server.attach(thread)
     try:
         _run(thread, block)
-    except BaseException:
-        _discard(descriptions)
-        raise
+    finally:
+        if not server.is_running:
+            _discard(descriptions)
     if block:
         print("isochrone: stopped", flush=True)
     return server

@@ -76,6 +76,7 @@ class WorkerThread:
                 before[number] = signal.signal(number, lambda *_: self.request_stop())
             self.start()
             self.ended.wait()
+            self._raise_failure()
         finally:
             self.stop()
             for number, handler in before.items():
