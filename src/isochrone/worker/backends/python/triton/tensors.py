@@ -36,10 +36,10 @@ class Tensor:
     """A tensor of a request or a response.
 
     ``_array`` is None while the tensor is on a device: then ``_foreign`` has it. Arrays that others may see are copied
-    before the model can write to them (``of_request``).
+    before the model can write to them (``of_request``); those that the model made are as it made them.
     """
 
-    __slots__ = ("_array", "_foreign", "_is_shared", "_name")
+    __slots__ = ("_array", "_foreign", "_is_received", "_is_shared", "_name")
 
     def __init__(self, name: str, numpy_array: Any) -> None:
         _check_name(name)
@@ -49,7 +49,7 @@ class Tensor:
         self._name = name
         self._array: Array | None = numpy_array if numpy_array.flags.c_contiguous else _contiguous(numpy_array)
         self._foreign: Any = None
-        self._is_shared = False
+        self._is_shared = self._is_received = False
 
     @classmethod
     def of_request(cls, name: str, array: Array, is_shared: bool) -> Tensor:
@@ -59,6 +59,7 @@ class Tensor:
         tensor._array = array
         tensor._foreign = None
         tensor._is_shared = is_shared
+        tensor._is_received = True
         return tensor
 
     @classmethod
@@ -68,7 +69,7 @@ class Tensor:
         tensor._name = name
         tensor._array = None
         tensor._foreign = foreign
-        tensor._is_shared = False
+        tensor._is_shared = tensor._is_received = False
         return tensor
 
     def name(self) -> str:
@@ -103,6 +104,8 @@ class Tensor:
         if self._array.dtype.kind in "OS":
             raise TritonModelException("DLPack does not have support for string tensors.")
         array = self._writable()
+        if not array.flags.writeable:  # DLPack has no word for that
+            array = array.copy()
         if array.dtype == _BRAIN:
             return _brain_capsule(array)
         return array.__dlpack__()
@@ -147,7 +150,9 @@ class Tensor:
         """The array as Triton gives it: writable, and nobody else's."""
         array = self._array
         assert array is not None
-        if self._is_shared or not (array.flags.writeable or _is_received(array)):
+        if not self._is_received:
+            return array
+        if self._is_shared or not (array.flags.writeable or _lies_in_a_buffer(array)):
             self._array, self._is_shared = array.copy(), False
             return self._array
         if not array.flags.writeable:
@@ -166,7 +171,7 @@ class _WritableMemory:
         self.__array_interface__ = interface
 
 
-def _is_received(array: Array) -> bool:
+def _lies_in_a_buffer(array: Array) -> bool:
     """Whether a read-only array lies in a buffer that a request was received into, and not in somebody's array."""
     while isinstance(array.base, np.ndarray):
         array = array.base
