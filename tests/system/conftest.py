@@ -71,12 +71,12 @@ def gateway_client(request: pytest.FixtureRequest, fleet: Fleet) -> Iterator[Sto
     made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def triton_worker(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonWorker]:
     """For models that each test writes and loads; requests that unloading waits for get two seconds."""
     repository = write_basics(tmp_path_factory.mktemp("triton") / "models")
-    flags = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=2")
-    with server_factory(repository, *flags) as server:
+    control = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=2")
+    with server_factory(repository, *control, "--cache-config", "local,size=1048576") as server:
         yield TritonWorker(server, repository)
 
 

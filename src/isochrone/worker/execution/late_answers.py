@@ -32,12 +32,12 @@ class LateAnswers:
         self._outlets: dict[InferRequest, LateOutlet] = {}
 
     def outlet_of(self, request: InferRequest) -> LateOutlet:
-        outlet = self._outlets[request] = LateOutlet(self._loop, self._arrived, request)
-        return outlet
+        # A model may ask after its run was settled: then the outlet that is expected to answer is there.
+        return self._outlets.setdefault(request, LateOutlet(self._loop, self._arrived, request))
 
     def expect(self, request: InferRequest) -> None:
         """The run of a request is settled, and its executable answers itself."""
-        outlet = self._outlets.get(request) or self.outlet_of(request)
+        outlet = self.outlet_of(request)
         if outlet.answer is None:
             outlet.expected_since = now_ns()
         else:

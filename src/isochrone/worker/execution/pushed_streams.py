@@ -19,7 +19,7 @@ from isochrone.worker.execution.streams import RESPONSES_AHEAD, StreamOver
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.backends.interface import Answer
+    from isochrone.worker.backends.interface import Answer, PostingOutlet
     from isochrone.worker.execution.instance import Instance
 
 
@@ -40,9 +40,9 @@ class PushedStreams:
         instance.submit(stream.run)
         return False
 
-    def outlet_of(self, request: InferRequest) -> PushedStream:
-        """From the thread of the instance, while the run of the request begins."""
-        return self._running[request]
+    def outlet_of(self, request: InferRequest) -> PostingOutlet:
+        """From any thread of the model, at any time."""
+        return self._running.get(request) or _NOWHERE
 
     def overdue(self, now: int, limit_ns: int) -> list[InferRequest]:
         """Requests whose model has taken longer than the limit for a response."""
@@ -75,6 +75,21 @@ class PushedStreams:
     def _ended(self, stream: PushedStream, error: IsochroneError | None, last: Tensors | None) -> None:
         if self._running.pop(stream.request, None) is not None:
             self._over(stream.request, error, last)
+
+
+class _Nowhere:
+    """The outlet of a request that was stopped before its model asked for one."""
+
+    def send(self, answer: Answer, is_last: bool) -> None: ...
+
+    def post(self, answer: Answer, taken: Callable[[], None]) -> None:
+        taken()
+
+    def is_cancelled(self) -> bool:
+        return True
+
+
+_NOWHERE = _Nowhere()
 
 
 class PushedStream:

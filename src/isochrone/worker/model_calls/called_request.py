@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Plan
@@ -53,7 +55,7 @@ class CalledRequest(InferRequest):
         self.cancelled = True
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._send(_response(outputs, parameters), is_last=True)
+        self._send(self._response(outputs, parameters), is_last=True)
 
     def fail(self, error: IsochroneError) -> None:
         self._send(InferenceResponse.received([], triton_error(error), ""), is_last=True)
@@ -66,14 +68,22 @@ class CalledRequest(InferRequest):
         self.fail(Cancelled("the call was cancelled"))
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._send(_response(outputs, parameters), is_last=False)
+        self._send(self._response(outputs, parameters), is_last=False)
 
     def finish(self) -> None:
         # As in Triton: a last response that came without tensors is one without tensors.
         self._send(InferenceResponse.received([], None, ""), is_last=True)
 
     def finish_with(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._send(_response(outputs, parameters), is_last=True)
+        self._send(self._response(outputs, parameters), is_last=True)
+
+    def _response(self, outputs: Tensors, parameters: Parameters) -> InferenceResponse:
+        """The caller may write to it: a model that passes an input on shares it with the caller's own tensor."""
+        tensors = []
+        for name, array in outputs.items():
+            is_shared = any(np.may_share_memory(array, given) for given in self.inputs.values())
+            tensors.append(Tensor.of_request(name, array, is_shared))
+        return InferenceResponse.received(tensors, None, compact_json(parameters))
 
     def _send(self, response: InferenceResponse, *, is_last: bool) -> None:
         if not self._is_over:
@@ -95,7 +105,7 @@ class CalledStream(CalledRequest):
         self._waiting: list[Callable[[], None]] = []
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        response = _response(outputs, parameters)
+        response = self._response(outputs, parameters)
         response.taken = self._taken
         self._unread += 1
         self._send(response, is_last=False)
@@ -133,8 +143,3 @@ class CalledStream(CalledRequest):
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
-
-
-def _response(outputs: Tensors, parameters: Parameters) -> InferenceResponse:
-    tensors = [Tensor.of_request(name, array, is_shared=False) for name, array in outputs.items()]
-    return InferenceResponse.received(tensors, None, compact_json(parameters))

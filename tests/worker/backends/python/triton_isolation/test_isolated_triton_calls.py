@@ -262,7 +262,7 @@ def test_a_refused_load_is_an_exception_of_the_model(tmp_path: Path) -> None:
     server.refusal = "explicit control is off"
     executable = start(tmp_path, source, server=server)
     (answer,) = run(executable, request(1))
-    assert str(answer) == "explicit control is off"
+    assert str(answer) == "Failed to load model: explicit control is off"
     executable.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
@@ -21,7 +22,10 @@ Answer = Union["Tensors", IsochroneError, None]
 
 
 def answer_of(response: InferenceResponse, wanted: set[str], request: InferRequest) -> Tensors:
-    """The wanted outputs of a response; as in Triton, others are left out and missing ones are missing."""
+    """The wanted outputs of a response; as in Triton, others are left out and missing ones are missing.
+
+    The arrays are the caller's: a model may fill its own buffer anew for each response, before the last one is written.
+    """
     outputs: Tensors = {}
     for tensor in response.output_tensors():
         name = tensor.name()
@@ -29,7 +33,7 @@ def answer_of(response: InferenceResponse, wanted: set[str], request: InferReque
             if tensor.host_array is None and request.keeps_on_device(name):
                 outputs[name] = cast("Array", DeviceArray(tensor.foreign))
             else:
-                outputs[name] = sendable(tensor)
+                outputs[name] = sendable(tensor) if _is_sole(tensor) else sendable(tensor).copy()
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
 
@@ -40,6 +44,31 @@ def sendable(tensor: Tensor) -> Array:
     if array is None:
         return on_host(tensor.foreign)
     return _strings(array) if array.dtype.kind in "OS" else array
+
+
+def _is_sole(tensor: Tensor) -> bool:
+    """Whether nothing but the tensor refers to its memory. In doubt it says no."""
+    array = tensor.host_array
+    if array is None:
+        return True  # it is copied from the device
+    base = array.base
+    if base is None:
+        return sys.getrefcount(array) <= _SOLE
+    if type(base) is not np.ndarray or base.base is not None:
+        return False
+    return sys.getrefcount(array) <= _SOLE and sys.getrefcount(base) <= _SOLE_BASE
+
+
+def _counts() -> tuple[int, int]:
+    """References that ``_is_sole`` sees of an array that only a tensor has, and of that one's base."""
+    tensor = Tensor("measured", np.zeros(2).reshape(1, 2))
+    array = tensor.host_array
+    assert array is not None
+    base = array.base
+    return sys.getrefcount(array), sys.getrefcount(base)
+
+
+_SOLE, _SOLE_BASE = _counts()
 
 
 def _strings(array: Array) -> Array:

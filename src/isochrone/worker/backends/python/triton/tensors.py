@@ -41,10 +41,10 @@ class Tensor:
     """A tensor of a request or a response.
 
     ``_array`` is None while the tensor is on a device: then ``_foreign`` has it. Arrays that others may see are copied
-    before the model can write to them (``of_request``).
+    before the model can write to them (``of_request``); those that the model made are as it made them.
     """
 
-    __slots__ = ("_array", "_foreign", "_is_shared", "_name")
+    __slots__ = ("_array", "_foreign", "_is_received", "_is_shared", "_name")
 
     def __init__(self, name: str, numpy_array: Any) -> None:
         _check_name(name)
@@ -55,7 +55,7 @@ class Tensor:
         self._name = name
         self._array: Array | None = numpy_array if numpy_array.flags.c_contiguous else _contiguous(numpy_array)
         self._foreign: Any = None
-        self._is_shared = False
+        self._is_shared = self._is_received = False
 
     @classmethod
     def of_request(cls, name: str, array: Array | DeviceArray, is_shared: bool) -> Tensor:
@@ -67,6 +67,7 @@ class Tensor:
         tensor._array = array
         tensor._foreign = None
         tensor._is_shared = is_shared
+        tensor._is_received = True
         return tensor
 
     @classmethod
@@ -76,7 +77,7 @@ class Tensor:
         tensor._name = name
         tensor._array = None
         tensor._foreign = foreign
-        tensor._is_shared = False
+        tensor._is_shared = tensor._is_received = False
         return tensor
 
     def name(self) -> str:
@@ -111,6 +112,8 @@ class Tensor:
         if self._array.dtype.kind in "OS":
             raise TritonModelException("DLPack does not have support for string tensors.")
         array = self._writable()
+        if not array.flags.writeable:  # DLPack has no word for that
+            array = array.copy()
         if array.dtype == _BRAIN:
             return _brain_capsule(array)
         return array.__dlpack__()
@@ -160,9 +163,9 @@ class Tensor:
         """The array as Triton gives it: writable, and nobody else's."""
         array = self._array
         assert array is not None
-        if array.flags.writeable and not self._is_shared:
+        if not self._is_received or (array.flags.writeable and not self._is_shared):
             return array
-        if self._is_shared or array.nbytes <= _COPIED_BYTES or not _is_received(array):
+        if self._is_shared or array.nbytes <= _COPIED_BYTES or not _lies_in_a_buffer(array):
             self._array, self._is_shared = array.copy(), False
         else:
             self._array = np.asarray(_WritableMemory(array)).view(array.dtype)
@@ -180,7 +183,7 @@ class _WritableMemory:
         self.__array_interface__ = interface
 
 
-def _is_received(array: Array) -> bool:
+def _lies_in_a_buffer(array: Array) -> bool:
     """Whether a read-only array lies in a buffer that a request was received into: transports make views of those.
 
     Other read-only memory is somebody's: an array or ``bytes`` that a model keeps, or a file that is mapped.
