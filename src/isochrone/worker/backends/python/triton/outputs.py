@@ -33,7 +33,8 @@ def answer_of(response: InferenceResponse, wanted: set[str], request: InferReque
             if tensor.host_array is None and request.keeps_on_device(name):
                 outputs[name] = cast("Array", DeviceArray(tensor.foreign))
             else:
-                outputs[name] = sendable(tensor) if _is_sole(tensor) else sendable(tensor).copy()
+                is_free = _is_sole(tensor) or _is_passed_on(tensor, request)
+                outputs[name] = sendable(tensor) if is_free else sendable(tensor).copy()
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
 
@@ -57,6 +58,15 @@ def _is_sole(tensor: Tensor) -> bool:
     if type(base) is not np.ndarray or base.base is not None:
         return False
     return sys.getrefcount(array) <= _SOLE and sys.getrefcount(base) <= _SOLE_BASE
+
+
+def _is_passed_on(tensor: Tensor, request: InferRequest) -> bool:
+    """Whether a model returns what it was given: the memory is the request's, and no other response's."""
+    array = tensor.host_array
+    for given in request.inputs.values():
+        if given is array:
+            return True
+    return False
 
 
 def _counts() -> tuple[int, int]:
