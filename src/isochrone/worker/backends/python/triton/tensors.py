@@ -242,7 +242,14 @@ def _from_capsule(name: str, capsule: Any) -> Tensor:
 
 
 def _on_cuda(name: str, tensor: Any) -> Tensor:
-    is_contiguous = tensor.is_contiguous() if hasattr(tensor, "is_contiguous") else tensor.flags.c_contiguous
+    if hasattr(tensor, "is_contiguous"):  # torch
+        is_contiguous = tensor.is_contiguous()
+    elif hasattr(tensor, "flags"):  # cupy
+        is_contiguous = tensor.flags.c_contiguous
+    else:
+        raise TritonModelException(
+            f"DLPack tensor is on a GPU: expected one of torch or cupy, given a {type(tensor).__name__}"
+        )
     if not is_contiguous:
         raise TritonModelException(
             "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
