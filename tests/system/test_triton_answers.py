@@ -32,6 +32,26 @@ def test_a_model_that_fills_one_buffer_for_every_response(worker: TritonWorker) 
     assert [set(values) for values in worker.stream("refills", 1)] == [{value} for value in range(100)]
 
 
+def test_a_model_that_counts_in_its_input(worker: TritonWorker) -> None:
+    """It writes to what it was given, and sends that again and again."""
+    worker.serve(
+        "counts_up",
+        """
+        def execute(self, requests):
+            sender, array = requests[0].get_response_sender(), requests[0].inputs()[0].as_numpy()
+            for _ in range(100):
+                array += 1
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+            sender.send(flags=FINAL)
+        """,
+        decoupled=True,
+    )
+    _, text = worker.post("/v2/models/counts_up/generate_stream", {"IN": [0, 0]})
+    found = [json.loads(line.removeprefix("data: "))["OUT"] for line in text.splitlines() if line]
+    assert found == [[value, value] for value in range(1, 101)]
+    assert worker.stream("counts_up", 0) == [[value] for value in range(1, 101)]
+
+
 def test_a_model_that_fills_one_buffer_for_every_run(worker: TritonWorker) -> None:
     worker.serve(
         "refills_each_run",

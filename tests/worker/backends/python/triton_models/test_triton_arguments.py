@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from config_text import parameter, tensors
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.python.triton.arguments import config_json, is_triton_model, model_context
+
+MakeContext = Callable[..., Any]
 
 FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32")
 

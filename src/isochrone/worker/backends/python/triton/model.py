@@ -167,15 +167,17 @@ class TritonModel:
             )
         if sender is not None:
             sender.count(True, True)
-        return self.answer(request.received_as, request.requested_output_names(), response)
+        return self.answer(request.received_as, request.requested_output_names(), response, is_returned=True)
 
-    def answer(self, received: InferRequest, wanted: set[str], response: InferenceResponse) -> Answer:
+    def answer(
+        self, received: InferRequest, wanted: set[str], response: InferenceResponse, *, is_returned: bool = False
+    ) -> Answer:
         """A response of the model as the server sends it; raises nothing."""
         error = response.error()
         if error is not None:
             return server_error(error)
         try:
-            return answer_of(response, wanted, received)
+            return answer_of(response, wanted, received, is_returned=is_returned)
         except Exception as problem:
             return self._failure(described(problem))
 

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 Answer = Union["Tensors", IsochroneError, None]
 
 
-def answer_of(response: InferenceResponse, wanted: set[str], request: InferRequest) -> Tensors:
+def answer_of(
+    response: InferenceResponse, wanted: set[str], request: InferRequest, *, is_returned: bool = False
+) -> Tensors:
     """The wanted outputs of a response; as in Triton, others are left out and missing ones are missing.
 
     The arrays are the caller's: a model may fill its own buffer anew for each response, before the last one is written.
+    ``is_returned``: the run is over, and the request has no other response.
     """
     outputs: Tensors = {}
     for tensor in response.output_tensors():
@@ -33,7 +36,7 @@ def answer_of(response: InferenceResponse, wanted: set[str], request: InferReque
             if tensor.host_array is None and request.keeps_on_device(name):
                 outputs[name] = cast("Array", DeviceArray(tensor.foreign))
             else:
-                is_free = _is_sole(tensor) or _is_passed_on(tensor, request)
+                is_free = _is_sole(tensor) or (is_returned and _is_passed_on(tensor, request))
                 outputs[name] = sendable(tensor) if is_free else sendable(tensor).copy()
     parameters = response.given_parameters
     return ResponseOutputs(outputs, parameters) if parameters else outputs
@@ -61,12 +64,9 @@ def _is_sole(tensor: Tensor) -> bool:
 
 
 def _is_passed_on(tensor: Tensor, request: InferRequest) -> bool:
-    """Whether a model returns what it was given: the memory is the request's, and no other response's."""
+    """Whether a model returns what it was given: the memory is the request's."""
     array = tensor.host_array
-    for given in request.inputs.values():
-        if given is array:
-            return True
-    return False
+    return any(given is array for given in request.inputs.values())
 
 
 def _counts() -> tuple[int, int]:
