@@ -30,8 +30,8 @@ from isochrone.protocol.timing import parse_server_timing, step_of
 
 EXAMPLE = REPOSITORY_ROOT / "examples" / "image_pipeline"
 sys.path.insert(0, str(EXAMPLE))
-import build  # noqa: E402
-import client  # noqa: E402
+import picture_client as client  # noqa: E402
+import picture_models as build  # noqa: E402
 
 ENSEMBLE = "image_classification"
 STEPS = ("decode", "normalise", "classifier", "postprocess")

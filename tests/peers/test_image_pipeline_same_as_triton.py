@@ -60,8 +60,8 @@ def asked(url: str, files: list[bytes]) -> Any:
 
 
 def test_pictures_get_the_same_labels(server_factory: StartServer, tmp_path: Path) -> None:
-    build = runpy.run_path(str(EXAMPLE / "build.py"))["build"]
-    picture = runpy.run_path(str(EXAMPLE / "client.py"))["picture"]
+    build = runpy.run_path(str(EXAMPLE / "picture_models.py"))["build"]
+    picture = runpy.run_path(str(EXAMPLE / "picture_client.py"))["picture"]
     calls = [
         [picture("tomato")],
         [picture(colour, 40, 90, "PNG") for colour in ("navy", "lime", "white", "gold")],

@@ -60,7 +60,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The models of the image pipeline."""
     repository: Path = tmp_path_factory.mktemp("pictures") / "image-models"
-    runpy.run_path(str(EXAMPLES / "image_pipeline" / "build.py"))["build"](repository)
+    runpy.run_path(str(EXAMPLES / "image_pipeline" / "picture_models.py"))["build"](repository)
     return repository
 
 
@@ -168,12 +168,12 @@ def test_a_command_of_the_docs(
             result = shell(f"{command} --seconds 0.05 --seeds 1")
             assert result.returncode == 0, result.stderr
             assert result.stdout
-        case ["python", "examples/image_pipeline/client.py"]:
+        case ["python", "examples/image_pipeline/picture_client.py"]:
             with start_server(pictures, log_path=pictures.parent / "documented.log") as other:
                 result = shell(f"python {words[1]} --url {other.http_url}")
             assert result.returncode == 0, result.stderr
             assert result.stdout.startswith("red ")
-        case ["python", "examples/image_pipeline/build.py"]:
+        case ["python", "examples/image_pipeline/picture_models.py"]:
             result = shell(f"python {words[1]} {pictures}")
             assert result.returncode == 0, result.stderr
         case ["python", script]:

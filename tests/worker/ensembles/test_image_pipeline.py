@@ -32,8 +32,8 @@ def example() -> Iterator[Any]:
     directory = str(EXAMPLES / "image_pipeline")
     sys.path.insert(0, directory)
     try:
-        import build
-        import client
+        import picture_client as client
+        import picture_models as build
 
         yield build, client
     finally:

@@ -1,4 +1,4 @@
-"""Writes a model repository that classifies pictures: ``python examples/image_pipeline/build.py DIRECTORY``.
+"""Writes a model repository that classifies pictures: ``python examples/image_pipeline/picture_models.py DIRECTORY``.
 
     decode                python   JPEG or PNG to 224 × 224 pixels: Pillow, two instances
     normalise             python   pixels to float32 in the order that the model takes: numpy

@@ -1,4 +1,4 @@
-"""Sends a picture to ``image_classification`` and prints its labels: ``python examples/image_pipeline/client.py``.
+"""Sends a picture to ``image_classification`` and prints its labels: ``python …/picture_client.py [FILE]``.
 
 With a file, that picture; without one, a picture that is made here.
 """
