@@ -74,9 +74,11 @@ class AsyncHttpTransport:
                 call = connection.send(head, body, receiver)
                 try:
                     response = await receiver.future
-                finally:
-                    # A request that is given up closes its connection, which tells the server.
+                except BaseException:
+                    # Given up, which the end of the connection tells the server; perhaps just when the answer came.
                     call.cancel()
+                    connection.close()
+                    raise
         except TimeoutError:
             raise DeadlineExceeded(f"no answer from {self._address} within the deadline") from None
         if connection.is_reusable:
