@@ -49,6 +49,9 @@ class FurtherAttempts(OpenRequests):
         is_suspect = request.suspect is not None
         placing.leave_exhausted_tier(request)
         replica = None if is_suspect else placing.another(request, now)
+        if replica is None and unreached and not is_suspect:
+            # The policy may insist on one that is gone.
+            replica = placing.any_untried(request, now)
         if replica is None and not is_suspect:
             return None
         if not free and not served.budget.take(now):

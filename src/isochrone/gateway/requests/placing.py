@@ -82,6 +82,14 @@ def another(request: Request, now: int) -> Replica | None:
     return replica
 
 
+def any_untried(request: Request, now: int) -> Replica | None:
+    """The first replica that the request was not sent to yet and that may take it, where its policy knows of none."""
+    for replica in request.replica_set.balancer.eligible:
+        if replica not in request.tried and not breaker_refusal(request, replica, now):
+            return replica
+    return None
+
+
 def beside(request: Request, occupied: tuple[Replica, ...], now: int) -> Replica | None:
     """``another`` for a suspect, which must not go to replicas whose endpoints have one."""
     catch_up(request, now)
