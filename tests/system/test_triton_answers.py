@@ -269,3 +269,17 @@ def test_samples_of_model_warmup_reach_the_model(worker: TritonWorker) -> None:
     status, (runs,) = worker.infer("warmed", 1)
     assert status == 200
     assert runs > 1
+
+
+def test_a_model_that_forgets_to_return_its_responses(worker: TritonWorker) -> None:
+    """The caller is told, instead of waiting for ever."""
+    worker.serve(
+        "forgets",
+        """
+        def execute(self, requests):
+            pass
+        """,
+    )
+    status, said = worker.infer("forgets", 1)
+    assert status == 500
+    assert "the response sender was deleted before the last response was sent" in str(said)

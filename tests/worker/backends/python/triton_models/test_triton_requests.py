@@ -61,6 +61,7 @@ def test_what_a_received_request_shows() -> None:
     assert not request.is_cancelled()
     received.cancelled = True
     assert request.is_cancelled()
+    request.disown()  # its answer was returned
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class TritonModel:
         self._loop: asyncio.AbstractEventLoop | None = None
         utilities = make_module(server, context.directory)
         request_type: type[InferenceRequest] = vars(utilities)["InferenceRequest"]
-        self._request_type = _decoupled(request_type) if context.decoupled else request_type
+        self._request_type = request_type
         self._modules = VersionModules(
             context.model_name, context.model_version, context.directory, dict.fromkeys(MODULE_NAMES, utilities)
         )
@@ -161,12 +161,14 @@ class TritonModel:
             if sender is not None:
                 return None
             # Triton never answers such a request.
+            request.disown()
             return self._failure(
                 "Expected an 'InferenceResponse' object in the execute function return list, found None for a request"
                 " whose response sender was not used."
             )
         if sender is not None:
             sender.count(True, True)
+        request.disown()
         return self.answer(request.received_as, request.requested_output_names(), response, is_returned=True)
 
     def answer(
@@ -234,18 +236,6 @@ class TritonModel:
             # The object is deleted before its modules, so that its __del__ can use them.
             del self._model
             self._modules.remove()
-
-
-def _decoupled(request_type: type[InferenceRequest]) -> type[InferenceRequest]:
-    """The requests of a decoupled model, which ends those that the model lets go of."""
-
-    class InferenceRequest(request_type):  # type: ignore[misc, valid-type]
-        __slots__ = ()
-
-        def __del__(self) -> None:
-            self.let_go()
-
-    return InferenceRequest
 
 
 class _Wrong(Exception):

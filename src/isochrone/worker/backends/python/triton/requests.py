@@ -292,6 +292,10 @@ class InferenceRequest:
         if self._sender is None and make_outlet is not None:
             make_outlet(self._requested_output_names)[0].abandoned()
 
+    def __del__(self) -> None:
+        if getattr(self, "_make_outlet", None) is not None:
+            self.let_go()
+
 
 def _iterator(
     first: InferenceResponse,
