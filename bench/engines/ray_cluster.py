@@ -111,6 +111,8 @@ class RayNodes:
         is_head = place == self.head
         words = [*place.prefix, self._ray, "start", "--block", "--node-ip-address", place.address]
         words += ["--num-cpus", f"{self._cpus:g}", "--num-gpus", "0", "--disable-usage-stats"]
+        # Ray's own choice, 10002 to 19999, is among the ports that the head and the fleets' processes are given.
+        words += ["--min-worker-port", "0", "--max-worker-port", "0"]
         words += ["--object-store-memory", str(_OBJECT_STORE_BYTES), "--temp-dir", str(self.directory)]
         if is_head:
             words += ["--head", "--port", self.address.rpartition(":")[2], "--include-dashboard", "false"]
