@@ -135,7 +135,7 @@ class _Connection:
                         self._received[stream] = self._received.get(stream, 0) + length
                     if flags & _END_STREAM:
                         if self._received.pop(stream, 0) < expected:
-                            raise ConversationFailed("an answer is too short: an error")
+                            raise ConversationFailed(f"an answer is too short: {buffer[position + 9 : end][:200]!r}")
                         begun, slot = self._begun.pop(stream)
                         latencies.append(now - begun)
                         ended.append(slot)

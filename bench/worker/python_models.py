@@ -85,7 +85,7 @@ def run(rounds: int, seconds: float, in_flight: list[int]) -> dict[str, dict[str
                             try:
                                 figure = measure(peer, own, seconds, directory)
                             except LoadFailed as error:
-                                say(f"  {cell.name:36} {name:10} failed: {error}")
+                                say(f"  {cell.name:36} {name:10} failed: {error}\n{peer.last_lines()}")
                                 continue
                             rate, median = figure.requests_per_second, figure.median_us or 0.0
                             say(f"  {cell.name:36} {name:10}{rate:10,.0f} /s  median {median:8.0f} µs")

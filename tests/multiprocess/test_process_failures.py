@@ -182,6 +182,7 @@ def test_a_killed_coordinator(server: ServerProcess) -> None:
     assert server.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_stopped_coordinator_is_replaced(server: ServerProcess) -> None:
     first = coordinator(server)
     first.suspend()
@@ -195,6 +196,7 @@ def test_a_stopped_coordinator_is_replaced(server: ServerProcess) -> None:
     assert server.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_stopped_process_is_replaced(server: ServerProcess) -> None:
     victim = psutil.Process(serving(server)[2])
     victim.suspend()
@@ -205,6 +207,7 @@ def test_a_stopped_process_is_replaced(server: ServerProcess) -> None:
     assert server.terminate() == 0
 
 
+@pytest.mark.long
 def test_no_process_is_replaced_after_all_were_stopped(server: ServerProcess) -> None:
     pids = {**serving(server), 0: coordinator(server).pid}
     everyone = [server.pid, *pids.values()]
@@ -415,6 +418,7 @@ def test_the_end_is_orderly(server: ServerProcess, repository: Path) -> None:
     assert "Traceback" not in server.log_text()
 
 
+@pytest.mark.long
 def test_a_stopped_process_fails_a_load_in_time(server: ServerProcess) -> None:
     victim = serving(server)[2]
     other = serving(server)[1]

@@ -59,6 +59,7 @@ def test_the_demo_shows_a_fleet_that_changes_under_load_and_ends_well() -> None:
     assert not Path(state[1]).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "number", "status"),
     [("isochrone up", signal.SIGINT, 0), ("preparing at", signal.SIGTERM, 143)],
@@ -73,6 +74,7 @@ def test_the_demo_told_to_end_leaves_nothing(tmp_path: Path, words: str, number:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_demo_leaves_taken_ports_alone_and_killed_leaves_no_process() -> None:
     command = [word for word in COMMAND if word != "--free-ports"]
     with socket.socket() as taken:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import psutil
+import pytest
 import tritonclient.grpc
 import tritonclient.http
 from real_fleets import LIMIT, until
@@ -103,6 +104,7 @@ def _given(module: Any, told: Any) -> Any:
     return given
 
 
+@pytest.mark.long
 def test_the_bundled_fleet_from_its_start_to_its_second_life(tmp_path: Path) -> None:
     fleet = BundledFleet(tmp_path)
     try:

@@ -153,6 +153,7 @@ class Reader:
             psutil.wait_procs(children, timeout=SECONDS)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     reader = Reader(tmp_path)

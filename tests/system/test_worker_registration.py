@@ -66,6 +66,7 @@ def answers(server: ServerProcess) -> bool:
         client.close()
 
 
+@pytest.mark.long
 def test_a_record_lives_as_long_as_its_worker(server_factory: StartServer, repository: Path, tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
     place = ("--pool", "cpu", "--tier", "edge", "--device", "cpu", "--region", "hall-2", "--memory", "1000000")

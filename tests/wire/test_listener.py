@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +58,19 @@ def test_connections_above_the_limit_are_told_so() -> None:
     fourth = accept(listener)
     assert not fourth.closing
     assert not second.closing
+
+
+def test_a_client_that_speaks_tls_to_a_plain_port_is_told_at_once() -> None:
+    hello = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    transport = accept(listening())
+    transport.feed(hello.read())
+    ((status, _, body),) = responses(transport.take())
+    assert status == 400
+    assert b"no TLS" in body
+    assert transport.closing
 
 
 def test_a_silent_connection_is_dropped_by_its_timeouts() -> None:

@@ -52,6 +52,10 @@ class Peer:
         """Resident memory of the server's whole process tree now; pages it shares count in each process."""
         return sum(_resident_pages(pid) for pid in _members(self.pid)) * PAGE_BYTES
 
+    def last_lines(self, count: int = 5) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
     def alive(self) -> bool:
         """Whether the process that was started still runs."""
         return _started(self.pid) is not None

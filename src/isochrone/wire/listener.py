@@ -31,6 +31,8 @@ _CHECKED_PER_TURN = 256
 _STALLED = 5.0
 #: Seconds in which a recently used connection may send one more request when the server stops.
 _LAST_CHANCE = 0.25
+#: What every TLS connection begins with: the type of its first record, and the first byte of its version.
+_TLS_HANDSHAKE = b"\x16\x03"
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
 Connection = Http1Connection | Http2ServerConnection
@@ -183,14 +185,8 @@ class _Sniffer(asyncio.Protocol):
         listener = self.listener
         if len(listener.connections) >= listener.limits.max_connections:
             listener.refused += 1
-            body, _ = listener.error_body(
-                f"the server holds max_connections ({listener.limits.max_connections}) connections"
-            )
-            self.transport.write(
-                b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"connection: close\r\n\r\n%s" % (len(body), body)
-            )
-            self.transport.close()
+            limit = listener.limits.max_connections
+            self._refuse(b"503 Service Unavailable", f"the server holds max_connections ({limit}) connections")
             return
         listener.connections.add(self)
         connected = transport.get_extra_info("socket")
@@ -203,8 +199,19 @@ class _Sniffer(asyncio.Protocol):
             if len(self.seen) < len(PREFACE):
                 return
             self._become(Http2ServerConnection(self.listener))
+        elif self.seen.startswith(_TLS_HANDSHAKE):
+            # Its client waits for a handshake, and would do so until head_timeout.
+            self._refuse(b"400 Bad Request", "this port speaks no TLS: use http:// or grpc://")
         else:
             self._become(Http1Connection(self.listener))
+
+    def _refuse(self, status: bytes, message: str) -> None:
+        body, _ = self.listener.error_body(message)
+        self.transport.write(
+            b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%s" % (status, len(body), body)
+        )
+        self.transport.close()
 
     def _become(self, connection: Connection) -> None:
         listener = self.listener

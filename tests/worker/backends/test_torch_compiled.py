@@ -23,6 +23,9 @@ from isochrone.worker.backends.torch.packages import compiled_target, cpu_featur
 
 ROWS = torch.export.Dim("rows", min=1, max=64)
 
+# A compiler makes the package.
+pytestmark = pytest.mark.long
+
 
 class Scaled(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, shift: torch.Tensor, *, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
