@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 from triton_models import TritonWorker, message, parameter
 from tritonclient.grpc import service_pb2_grpc
 
@@ -283,3 +287,48 @@ def test_a_model_that_forgets_to_return_its_responses(worker: TritonWorker) -> N
     status, said = worker.infer("forgets", 1)
     assert status == 500
     assert "the response sender was deleted before the last response was sent" in str(said)
+
+
+_TYPES = ("int64", "float64", "int32", "object", "int64", "float32", "object", "float64")
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc", "stream"])
+def test_a_model_whose_output_has_another_type_each_time(worker: TritonWorker, transport: str) -> None:
+    """Triton passes on what a model returns, whatever the configuration declares."""
+    worker.serve(
+        "changes_types",
+        f"""
+        def execute(self, requests):
+            return [self.answer(request) for request in requests]
+
+        def answer(self, request):
+            array = np.array([1, 2, 3]).astype({_TYPES}[given(request)])
+            if array.dtype == object:
+                array = np.array([b"one", b"", b"three"], object)
+            return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])
+        """,
+    )
+    for position, name in enumerate(_TYPES):
+        found = _output(worker, transport, position)
+        expected = [b"one", b"", b"three"] if name == "object" else [1, 2, 3]
+        assert (str(found.dtype), found.tolist()) == (name, expected)
+
+
+def _output(worker: TritonWorker, transport: str, value: int) -> np.ndarray[tuple[int, ...], np.dtype[Any]]:
+    array = np.array([value], np.int32)
+    if transport == "http":
+        with tritonclient.http.InferenceServerClient(worker.server.http_url) as client:
+            tensor = tritonclient.http.InferInput("IN", [1], "INT32")
+            tensor.set_data_from_numpy(array)
+            return client.infer("changes_types", [tensor]).as_numpy("OUT")
+    with tritonclient.grpc.InferenceServerClient(worker.server.grpc_url) as client:
+        tensor = tritonclient.grpc.InferInput("IN", [1], "INT32")
+        tensor.set_data_from_numpy(array)
+        if transport == "grpc":
+            return client.infer("changes_types", [tensor]).as_numpy("OUT")
+        answers: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("changes_types", [tensor])
+        result, error = answers.get(timeout=30)
+        assert error is None
+        return result.as_numpy("OUT")

@@ -1,7 +1,8 @@
 """Encoding of ModelInferResponse messages as buffers, without copying large tensors.
 
 Everything except the tensors (the message's head) repeats from answer to answer, so it is memoised on the request's
-plan, by the version that answered and the outputs' shapes.
+plan, by the version that answered and the outputs' types and shapes. A Triton model may return other types than it
+declares, today this and tomorrow that.
 """
 
 from __future__ import annotations
@@ -59,18 +60,21 @@ def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, paramet
 
 def plain_answer(
     request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters = NO_PARAMETERS
-) -> Answer:
-    """The memoised answer for a plain plan with at least one output."""
+) -> Answer | None:
+    """The memoised answer for a plain plan with at least one output; None: an output has no fixed size."""
     if len(outputs) == 1:
         for name, array in outputs.items():
-            key: Any = (request.served_by, name, array.shape)
+            key: Any = (request.served_by, name, array.dtype.num, array.shape)
     else:
         # A python model may return its outputs in any order and omit some.
-        key = (request.served_by, *outputs, *[array.shape for array in outputs.values()])
+        arrays = outputs.values()
+        key = (request.served_by, *outputs, *[array.dtype.num for array in arrays], *[array.shape for array in arrays])
     if parameters:
         key = (*key, *parameters.items())
     answer = plan.answers.get(key)
     if answer is None:
+        if any(array.dtype.kind == "O" for array in outputs.values()):
+            return None
         prefixes = [_RAW_OUTPUT + encode_varint(array.nbytes) for array in outputs.values()]
         prefixes[0] = answer_head(request, plan, outputs, parameters) + prefixes[0]
         size = sum(len(prefix) for prefix in prefixes) + sum(array.nbytes for array in outputs.values())

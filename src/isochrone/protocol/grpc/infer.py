@@ -109,8 +109,10 @@ class GrpcInferRequest(InferRequest):
         route = self.route
         plan: GrpcPlan = self.plan  # type: ignore[assignment]
         trailers = OK_TRAILERS if route.call.is_plain else self._trailers()
+        answer: Answer | None = None
         if plan.is_plain and outputs and self.served_by.fixed_size:
             answer = plain_answer(self, plan, outputs, parameters)
+        if answer is not None:
             size, framed = answer.size, answer.framed
             if self.id:
                 field = id_field(self.id)

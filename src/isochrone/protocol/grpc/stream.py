@@ -343,7 +343,7 @@ class StreamInferRequest(InferRequest):
         plan: GrpcPlan = self.plan  # type: ignore[assignment]
         if plan.is_plain and outputs and self.served_by.fixed_size:
             answer = plain_answer(self, plan, outputs, parameters)
-            if answer.size <= JOIN_LIMIT:
+            if answer is not None and answer.size <= JOIN_LIMIT:
                 field = id_field(self.id) if self.id else b""
                 parts = [_INFER_RESPONSE + encode_varint(len(field) + answer.size), field]
                 for prefix, array in zip(answer.prefixes, outputs.values(), strict=True):

@@ -197,29 +197,32 @@ class RestInferRequest(InferRequest):
         plan: RestPlan = self.plan  # type: ignore[assignment]
         served = self.served_by
         if plan.is_plain and served.fixed_size:
+            # A Triton model may return other types than it declares, today this and tomorrow that.
             if len(outputs) == 1:
                 for name, array in outputs.items():
-                    key: Any = (served, name, array.shape)
+                    key: Any = (served, name, array.dtype.num, array.shape)
             else:
                 # A python model may return its outputs in any order and omit some.
-                key = (served, *outputs, *[array.shape for array in outputs.values()])
+                arrays = outputs.values()
+                key = (served, *outputs, *[array.dtype.num for array in arrays], *[array.shape for array in arrays])
             if parameters:
                 key = (*key, *parameters.items())
             answer = plan.answers.get(key)
             if answer is None:
                 answer = self._memoise(key, outputs, parameters)
-            headers, start = answer
-            if self.id:
-                start = b'{"id":%b,%b' % (_encode_json(self.id), start[1:])
-                headers = binary_headers(len(start)) if headers is not JSON else JSON
-            parts: list[Buffer] = [start]
-            for array in outputs.values():
-                if array.nbytes <= _COPY_LIMIT:
-                    parts.append(array.tobytes())
-                else:
-                    parts.append(to_binary(array, name_of(array.dtype)))
-            self._send(headers, parts)
-            return
+            if answer is not None:
+                headers, start = answer
+                if self.id:
+                    start = b'{"id":%b,%b' % (_encode_json(self.id), start[1:])
+                    headers = binary_headers(len(start)) if headers is not JSON else JSON
+                parts: list[Buffer] = [start]
+                for array in outputs.values():
+                    if array.nbytes <= _COPY_LIMIT:
+                        parts.append(array.tobytes())
+                    else:
+                        parts.append(to_binary(array, name_of(array.dtype)))
+                self._send(headers, parts)
+                return
         try:
             headers, parts = self._render(outputs, parameters, self.id)
         except IsochroneError as error:
@@ -227,7 +230,10 @@ class RestInferRequest(InferRequest):
             return
         self._send(headers, parts)
 
-    def _memoise(self, key: Any, outputs: Tensors, parameters: Parameters) -> tuple[Headers, bytes]:
+    def _memoise(self, key: Any, outputs: Tensors, parameters: Parameters) -> tuple[Headers, bytes] | None:
+        """The answer without its tensors; None: an output has no fixed size, so that it cannot be memoised."""
+        if any(array.dtype.kind == "O" for array in outputs.values()):
+            return None
         headers, parts = self._render(outputs, parameters, "")
         answers = cast("RestPlan", self.plan).answers
         if len(answers) >= _MAX_ANSWERS_MEMOISED:
