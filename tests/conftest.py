@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -35,6 +36,17 @@ if bool(os.environ.get("ISOCHRONE_TEST_COMPILED")) is not IS_COMPILED:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Nothing that is made while tests are collected becomes garbage, and it is most of the memory: each look at all of it
+# takes a second.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
 
 #: Names of shared-memory regions a test makes start with this, so that a forgotten one is told from another process's.
 SHARED_MEMORY_PREFIX = f"isochrone_test_{os.getpid()}_"
