@@ -129,9 +129,19 @@ class ModelServer:
         except Exception as error:
             deliver(_refused(call, error), True)
 
-        def cancel() -> None:
+        def cancel_made() -> None:
             for request in made:
                 request.cancel()
+
+        def cancel() -> None:
+            if made:
+                cancel_made()
+                return
+            try:
+                # The loop has not made the request yet; it will have when it comes to this.
+                self._worker.loop.call_soon_threadsafe(cancel_made)
+            except RuntimeError:  # the loop is closed
+                pass
 
         return cancel
 

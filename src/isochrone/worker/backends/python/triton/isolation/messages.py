@@ -29,7 +29,8 @@ Chain = tuple[tuple[str, str], ...]
 INLINE_BYTES = 2 * 1024
 #: Blocks of each kind in which tensors may stay while the next requests run. The content of one more is always copied.
 BLOCKS_LENT = 3
-#: Responses of a stream that its caller may not have read yet; the worker acknowledges half as many at a time.
+#: Responses of a stream that its caller may not have read yet; the worker acknowledges half as many at a time, and so
+#: does the process for the responses of a called model.
 RESPONSES_AHEAD = 16
 TAKEN_AT_ONCE = 8
 
@@ -201,6 +202,13 @@ class CancelCall(Message):
     call: int
 
 
+class CallTaken(Message):
+    """The model has taken this many further responses of a call."""
+
+    call: int
+    count: int
+
+
 class LogLine(Message):
     level: Literal["info", "warning", "error", "debug"]
     message: str
@@ -230,7 +238,7 @@ class Ask(Message):
 Question = Start | Execute | Close
 Answer = Started | Failed | Returned | Closed
 Notice = Gone | Taken | CallResponse | Reply
-Report = Answered | Call | CancelCall | LogLine | Ask
+Report = Answered | Call | CancelCall | CallTaken | LogLine | Ask
 
 _encoder = msgspec.msgpack.Encoder()
 questions = msgspec.msgpack.Decoder(Question)

@@ -27,6 +27,7 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
     Answered,
     Ask,
     Call,
+    CallTaken,
     CancelCall,
     Close,
     Failed,
@@ -253,6 +254,8 @@ class Session:
             self._calls.start(report, payload)
         elif isinstance(report, CancelCall):
             self._calls.cancel(report.call)
+        elif isinstance(report, CallTaken):
+            self._calls.taken(report.call, report.count)
         elif isinstance(report, LogLine):
             self._calls.log(report.level, report.message)
         elif isinstance(report, Ask):
