@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.processes.frames import Outbox
 from isochrone.worker.backends.python.processes.places import Packing, read_places
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
@@ -56,6 +57,7 @@ class ServerOverLink:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
+        self._generation = forks.generation
         self._numbers = itertools.count(1)
         #: What takes the responses of open calls, and the answers to open questions.
         self._calls: dict[int, _OpenCall] = {}
@@ -65,6 +67,7 @@ class ServerOverLink:
         number = next(self._numbers)
         packing = Packing()
         try:
+            self._check_original()
             places = packing.add({tensor.name(): sendable(tensor) for tensor in call.inputs})
             message = Call(
                 call=number,
@@ -125,6 +128,7 @@ class ServerOverLink:
         self._outbox.post(encoded(LogLine(level, str(message))))  # type: ignore[arg-type]
 
     def _ask(self, question: Ask) -> float:
+        self._check_original()
         replies: SimpleQueue[Reply] = SimpleQueue()
         self._questions[question.question] = replies
         self._outbox.post(encoded(question))
@@ -132,6 +136,11 @@ class ServerOverLink:
         if reply.error is not None:
             raise TritonModelException(reply.error)
         return reply.value
+
+    def _check_original(self) -> None:
+        """Raises in a process that the model has forked: no thread there would take an answer."""
+        if forks.generation != self._generation:
+            raise TritonModelException(forks.UNREACHABLE)
 
     # On the thread of the second link.
 

@@ -123,6 +123,8 @@ class Failed(Message):
 class Returned(Message):
     """``execute`` has returned; None: a response sender answers the request."""
 
+    #: The number of the first request: an answer to other requests must not be taken for that to these.
+    first: int
     outcomes: list[Outcome]
     #: The part of the response block to map; -1: the outputs are in the payload.
     size: int

@@ -132,6 +132,8 @@ class Session:
         answer, payload = self._ask(question, tick)
         if not isinstance(answer, Returned):
             raise self.broken(f"its process answered {type(answer).__name__} to requests")
+        if answer.first != flights[0].number:
+            raise self.broken(f"it answered request {answer.first} instead of {flights[0].number}")
         return answer, payload
 
     def left_to_sender(self, flight: Flight, now: int) -> None:
