@@ -291,6 +291,48 @@ def test_a_stream_that_its_caller_does_not_read_is_congested() -> None:
     run(scenario)
 
 
+def test_a_stream_ends_at_its_deadline() -> None:
+    """While its caller reads nothing, the called model waits; others must not wait with it for ever."""
+
+    async def scenario() -> None:
+        served = Served("called", decoupled=True)
+        bench = Bench(served)
+        await bench.call(takes_many=True, timeout_us=1000)
+        await bench.call(takes_many=True, timeout_us=60_000_000)
+        late, punctual = served.requests
+        punctual.finish()
+        bench.responses.clear()
+        while not late.is_congested:
+            late.emit({"y": ROW})
+        freed = asyncio.Event()
+        late.when_writable(freed.set)
+        await freed.wait()
+        assert late.cancelled
+        assert not punctual.cancelled
+        response, is_last = bench.responses[-1]
+        assert is_last
+        error = response.error()
+        assert error is not None
+        assert "the deadline of the call passed" in error.message()
+        late.dropped()
+        assert bench.responses[-1][0] is response
+
+    run(scenario)
+
+
+def test_a_call_that_is_cancelled_before_the_loop_has_taken_it() -> None:
+    async def scenario() -> None:
+        served = Served("called", decoupled=True)
+        bench = Bench(served)
+        call = ModelCall("called", -1, [], frozenset(), "", 0, 0, 0, {}, True, Errand())
+        bench.server.call(call, lambda *response: None)()
+        assert served.requests == []
+        await asyncio.sleep(0)
+        assert served.requests[0].cancelled
+
+    run(scenario)
+
+
 def ensemble(name: str, *steps: str) -> Served:
     return Served(
         name,
@@ -385,5 +427,6 @@ def test_a_call_after_the_server_has_stopped() -> None:
     run(scenario)
     (bench,) = kept
     call = ModelCall("called", -1, [], frozenset(), "", 0, 0, 0, {}, False, Errand())
-    bench.server.call(call, lambda *response: bench.responses.append(response))
+    cancel = bench.server.call(call, lambda *response: bench.responses.append(response))
     assert "the server is stopping" in bench.error().message()
+    cancel()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from isochrone.clock import now_ns
-from isochrone.errors import Cancelled
+from isochrone.clock import NEVER, SECOND, now_ns
+from isochrone.errors import Cancelled, DeadlineExceeded
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Plan
 from isochrone.worker.backends.python.triton.failures import triton_error
 from isochrone.worker.backends.python.triton.responses import InferenceResponse, compact_json
@@ -92,9 +92,12 @@ class CalledRequest(InferRequest):
 
 
 class CalledStream(CalledRequest):
-    """A call whose caller takes any number of responses, one after another, from a thread of its own."""
+    """A call whose caller takes any number of responses, one after another, from a thread of its own.
 
-    __slots__ = ("_loop", "_unread", "_waiting")
+    It ends at its deadline: while its caller reads nothing, the called model waits, and so do the next callers.
+    """
+
+    __slots__ = ("_expiry", "_loop", "_unread", "_waiting")
 
     takes_many: ClassVar[bool] = True
 
@@ -103,6 +106,9 @@ class CalledStream(CalledRequest):
         self._loop = asyncio.get_running_loop()
         self._unread = 0
         self._waiting: list[Callable[[], None]] = []
+        self._expiry: asyncio.TimerHandle | None = None
+        if self.deadline != NEVER:
+            self._expiry = self._loop.call_later(max(0, self.deadline - now_ns()) / SECOND, self._expired)
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         response = self._response(outputs, parameters)
@@ -133,6 +139,16 @@ class CalledStream(CalledRequest):
             pass
 
     # On the loop's thread.
+
+    def _expired(self) -> None:
+        self.fail(DeadlineExceeded("the deadline of the call passed before its last response"))
+        self.cancel()
+
+    def _send(self, response: InferenceResponse, *, is_last: bool) -> None:
+        super()._send(response, is_last=is_last)
+        if is_last and self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
 
     def _one_less(self) -> None:
         self._unread -= 1

@@ -16,6 +16,7 @@ from isochrone.errors import IsochroneError, Unavailable
 from isochrone.observe.model_metrics import ModelMetrics, Series
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
 from isochrone.worker.backends.python.triton.outputs import sendable
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
@@ -111,6 +112,7 @@ class ModelServer:
         self._worker = worker
         self._key = (name, version)
         self._log = log.bind(model=name, version=version)
+        self._generation = forks.generation
 
     @property
     def may_block(self) -> bool:
@@ -122,6 +124,7 @@ class ModelServer:
         if chain[-1:] != (self._key,):
             call = replace(call, errand=replace(call.errand, chain=(*chain, self._key)))
         try:
+            self._check_original()
             inputs = {tensor.name(): sendable(tensor) for tensor in call.inputs}
             self._worker.loop.call_soon_threadsafe(self._worker.submit, call, inputs, deliver, made)
         except RuntimeError:  # the loop is closed
@@ -129,9 +132,19 @@ class ModelServer:
         except Exception as error:
             deliver(_refused(call, error), True)
 
-        def cancel() -> None:
+        def cancel_made() -> None:
             for request in made:
                 request.cancel()
+
+        def cancel() -> None:
+            if made:
+                cancel_made()
+                return
+            try:
+                # The loop has not made the request yet; it will have when it comes to this.
+                self._worker.loop.call_soon_threadsafe(cancel_made)
+            except RuntimeError:  # the loop is closed
+                pass
 
         return cancel
 
@@ -155,10 +168,16 @@ class ModelServer:
     def log(self, level: str, message: str) -> None:
         getattr(self._log, level)(str(message))
 
+    def _check_original(self) -> None:
+        """Raises in a process that a model has forked: no event loop runs there."""
+        if forks.generation != self._generation:
+            raise TritonModelException(forks.UNREACHABLE)
+
     def _on_loop(self, ask: Callable[[], Any]) -> Any:
         """Asks on the loop's thread, and waits for the answer."""
         if not self.may_block:
             raise TritonModelException("the server cannot be asked where it must not wait")
+        self._check_original()
 
         async def asked() -> Any:
             answer = ask()

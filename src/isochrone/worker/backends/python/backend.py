@@ -29,6 +29,7 @@ from isochrone.errors import Unsupported
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.given import GivenModel
 from isochrone.worker.backends.python.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.python.model import ModelContext, UserModel
@@ -49,12 +50,15 @@ class PythonExecutable(Executable):
         self._model = model
         self._infer = model.infer
         self._check = model.check
+        self._generation = model.generation
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         try:
             results = self._infer(inputs)
         except BaseException as error:
             raise self._model.failure("infer", error) from error
+        if forks.generation != self._generation:
+            forks.end_copy()
         try:
             return self._check(results, outputs)
         except WrongResult as wrong:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.model import ModelContext, UserModel
 from isochrone.worker.backends.python.results import ResultCheck
 
@@ -27,9 +28,11 @@ class GivenModel(UserModel):
     def __init__(self, context: ModelContext, make: Callable[[ModelContext], Any], outputs: dict[str, str]) -> None:
         self._directory = context.directory
         self._label = f"model '{context.model_name}'"
+        self.generation = forks.generation
         self.check = ResultCheck(outputs).check
         try:
             self._model = make(context)
+            forks.end_if_copy(self.generation)
         except BaseException as error:
             raise self.failure("load", error) from error
         self.infer = self._model.infer
@@ -40,6 +43,7 @@ class GivenModel(UserModel):
         try:
             if hasattr(self._model, "close"):
                 self._model.close()
+            forks.end_if_copy(self.generation)
         except BaseException as error:
             raise self.failure("close", error) from error
         finally:

@@ -6,6 +6,7 @@ must stay light to import, since every child process imports it.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import ConfigError, ModelFailed
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.results import ResultCheck, WrongResult
 
@@ -52,6 +54,8 @@ class UserModel:
     def __init__(self, context: ModelContext, filename: str, outputs: dict[str, str], decoupled: bool) -> None:
         self._directory = context.directory
         self._label = f"model '{context.model_name}' version {context.model_version}"
+        #: A process that the model forks must not go on in code of the server.
+        self.generation = forks.generation
         #: Checks the results of ``infer``. Callers convert ``WrongResult`` with ``wrong``.
         self.check = ResultCheck(outputs, complete=not _may_leave_out(context.config)).check
         path = context.directory / filename
@@ -60,6 +64,7 @@ class UserModel:
         self._modules = VersionModules(context.model_name, context.model_version, context.directory)
         try:
             self._model = self._make(path, context)
+            forks.end_if_copy(self.generation)
             #: The user's bound method. Callers convert its exceptions with ``failure``.
             self.infer: Callable[..., Any] = self._model.infer
             #: Whether ``infer`` is an async generator, so that one object can serve many requests at the same time.
@@ -108,6 +113,7 @@ class UserModel:
 
     def results(self, results: Any, requested: tuple[str, ...] | None) -> Tensors:
         """The requested outputs among the results of ``infer``, checked."""
+        forks.end_if_copy(self.generation)
         try:
             return self.check(results, requested)
         except WrongResult as wrong:
@@ -139,6 +145,7 @@ class UserModel:
         except BaseException as error:
             raise self.failure("infer", error) from error
         finally:
+            forks.end_if_copy(self.generation)
             # Also after a disconnect: the user's ``finally`` blocks run now, not at the next garbage collection.
             if hasattr(responses, "close"):
                 try:
@@ -147,6 +154,7 @@ class UserModel:
                     raise self.failure("infer, while being closed,", error) from error
 
     async def _async_responses(self, responses: AsyncIterator[Any]) -> AsyncIterator[Tensors]:
+        forks.end_copies_of(asyncio.get_running_loop())
         try:
             async for response in responses:
                 yield self.results(response, None)
@@ -166,6 +174,7 @@ class UserModel:
         try:
             if hasattr(self._model, "close"):
                 self._model.close()
+            forks.end_if_copy(self.generation)
         except BaseException as error:
             raise self.failure("close", error) from error
         finally:
@@ -175,6 +184,7 @@ class UserModel:
 
     def failure(self, step: str, error: BaseException) -> ModelFailed:
         """The error for an exception of user code, including SystemExit and KeyboardInterrupt."""
+        forks.end_if_copy(self.generation, error)
         try:
             said = str(error)
         except Exception:

@@ -11,6 +11,8 @@ import pytest
 from isolated_triton import DECOUPLED, Server, answer_with, outlet, request, run, start
 
 from isochrone.worker.backends.python.triton.failures import TritonError
+from isochrone.worker.backends.python.triton.isolation.calls import CallsOfChild
+from isochrone.worker.backends.python.triton.isolation.messages import TAKEN_AT_ONCE, Call
 from isochrone.worker.backends.python.triton.server import Errand
 
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
@@ -134,6 +136,75 @@ def test_a_stream_of_a_called_model_can_be_left(tmp_path: Path) -> None:
     assert running.answers() == [[3]]
     assert server.cancelled.get(timeout=60) == "stream"
     deliver(answer_with(4), True)
+    executable.close()
+
+
+def test_responses_that_the_model_has_taken_are_acknowledged(tmp_path: Path) -> None:
+    """And no others: the called model waits for a caller that does not read."""
+    source = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            answers = call().exec(decoupled=True)
+            for _ in range(20):
+                next(answers)
+            path = pathlib.Path(__file__).parent / "open"
+            while not path.exists():
+                time.sleep(0.002)
+            return [response([[len(list(answers))]])]
+    """
+    server, taken = Server(), threading.Semaphore(0)
+    executable = start(tmp_path, source, server=server)
+    running = Running(executable, request(1))
+    _, deliver = server.next_call()
+    for number in range(64):
+        answer = answer_with(number)
+        answer.taken = taken.release
+        deliver(answer, False)
+    for _ in range(20 // TAKEN_AT_ONCE * TAKEN_AT_ONCE):
+        assert taken.acquire(timeout=60)
+    assert not taken.acquire(blocking=False)
+    (tmp_path / "open").touch()
+    for _ in range(64 - 20 // TAKEN_AT_ONCE * TAKEN_AT_ONCE):
+        assert taken.acquire(timeout=60)
+    deliver(answer_with(64), True)
+    assert running.answers() == [[45]]
+    executable.close()
+
+
+def test_a_process_cannot_acknowledge_what_it_was_not_sent() -> None:
+    taken: list[int] = []
+    server = Server()
+    calls = CallsOfChild(server, lambda frame: None)
+    calls.start(Call(1, "other", -1, [], [], "", 0, 0, 0, {}, True, 0, 0, ()), np.empty(0, np.uint8))
+    _, deliver = server.next_call()
+    for number in range(3):
+        answer = answer_with(number)
+        answer.taken = lambda number=number: taken.append(number)
+        deliver(answer, False)
+    calls.taken(1, 2)
+    assert taken == [0, 1]
+    calls.taken(1, 1_000_000)
+    calls.taken(2, 1)
+    assert taken == [0, 1, 2]
+    deliver(answer_with(3), True)
+    calls.taken(1, 1)
+    calls.cancel_all()
+    assert server.cancelled.empty()
+
+
+def test_a_coroutine_that_is_cancelled_leaves_its_calls(tmp_path: Path) -> None:
+    source = """
+    class TritonPythonModel:
+        async def execute(self, requests):
+            task = asyncio.ensure_future(call(request_id="left").async_exec(decoupled=True))
+            await asyncio.sleep(0)
+            task.cancel()
+            return [response([[1]])]
+    """
+    server = Server()
+    executable = start(tmp_path, source, server=server)
+    assert run(executable, request(1)) == [[1]]
+    assert server.cancelled.get(timeout=60) == "left"
     executable.close()
 
 

@@ -75,6 +75,65 @@ def test_a_death_fails_its_requests_and_the_next_is_served(
     assert not [status for status in _states(group) if status != psutil.STATUS_ZOMBIE]
 
 
+def test_an_answer_to_other_requests_is_not_taken(tmp_path: Path) -> None:
+    """The process answers a request twice, as one that has forked did: the next request must not get that answer."""
+    source = """
+    import socket
+    from isochrone.worker.backends.python.triton.isolation.messages import Outputs, Returned, encoded
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            if x_of(requests[0]).item() == 1:
+                (part,) = encoded(Returned(1, [Outputs([], {})], -1, []))
+                socket.socket(fileno=os.dup(int(sys.argv[2]))).sendall(part)
+            return [response(x_of(request) * 2) for request in requests]
+    """
+    executable = start(tmp_path, source)
+    assert executable.execute_requests([request(1)]) == [{}]
+    error = failure(executable, request(3))
+    assert str(error) == "model 'm' version 1: its process was killed: it answered request 1 instead of 2"
+    assert run(executable, request(4)) == [[8]]
+    executable.close()
+
+
+def test_a_forked_copy_answers_nothing(tmp_path: Path) -> None:
+    """Neither by its return, nor by a sender, nor from a thread."""
+    source = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            value = x_of(requests[0]).item()
+            copy = os.fork()
+            if copy == 0 and value == 2:
+                requests[0].get_response_sender().send(response([[99]]), flags=1)
+            if copy and value == 3:
+                _, status = os.waitpid(copy, 0)
+                copy = fork_on_thread(requests[0])
+            if copy:
+                _, status = os.waitpid(copy, 0)
+                return [response([[value * 10, os.waitstatus_to_exitcode(status)]])]
+            return [response([[99]])]
+
+    def fork_on_thread(request):
+        copies = []
+        def run():
+            sender = request.get_response_sender()
+            copies.append(os.fork())
+            if not copies[0]:
+                sender.send(response([[99]]), flags=1)
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        return copies[0]
+
+    """
+    executable = start(tmp_path, source)
+    assert run(executable, request(1)) == [[10, 0]]
+    assert run(executable, request(2)) == [[20, 1]]
+    assert run(executable, request(3)) == [[30, 0]]
+    assert run(executable, request(4)) == [[40, 0]]
+    executable.close()
+
+
 def _states(group: int) -> list[str]:
     states = []
     for process in psutil.process_iter(["status"]):

@@ -7,6 +7,7 @@ shared blocks. An exit, a crash or a hang must affect this process alone, and it
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.isolation import messages
 from isochrone.worker.backends.python.isolation.messages import (
     Answer,
@@ -136,7 +138,10 @@ def _load(start: Start) -> UserModel:
 def main(arguments: list[str]) -> int:
     parent, link_descriptor, request, *responses = map(int, arguments)
     begin(parent)
+    for descriptor in (link_descriptor, request, *responses):
+        os.set_inheritable(descriptor, False)
     with socket.socket(fileno=link_descriptor) as link:
+        forks.close_in_copies(link)
         start = messages.receive_question(link)
         if not isinstance(start, Start):
             return 1

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, described
@@ -70,7 +71,9 @@ def completed(config: str, model_name: str, directory: Path, filename: str) -> d
 
 def main(arguments: list[str]) -> int:
     descriptor, model_name, directory, filename = arguments
+    original = forks.generation
     answer = json.dumps(completed(sys.stdin.read(), model_name, Path(directory), filename)).encode()
+    forks.end_if_copy(original)
     with os.fdopen(int(descriptor), "wb") as file:
         file.write(answer)
     return 0

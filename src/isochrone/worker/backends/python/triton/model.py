@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.modules import VersionModules
-from isochrone.worker.backends.python.triton.failures import described, server_error
+from isochrone.worker.backends.python.triton.failures import TritonModelException, described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
 from isochrone.worker.backends.python.triton.requests import InferenceRequest
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
@@ -50,6 +51,8 @@ class TritonModel:
 
     def __init__(self, context: TritonModelContext, server: Server) -> None:
         self.decoupled = context.decoupled
+        #: A process that the model forks must not go on in code of the server.
+        self._generation = forks.generation
         self._name = context.args["model_instance_name"]
         self._path = context.directory / context.filename
         self._outputs = set(context.outputs)
@@ -63,9 +66,11 @@ class TritonModel:
         )
         try:
             self._model = self._make(context)
-        except BaseException:
+        except BaseException as error:
+            forks.end_if_copy(self._generation, error)
             self._modules.remove()
             raise
+        forks.end_if_copy(self._generation)
         #: Whether the model's sources name the class by which a model calls others: such a run waits for the server.
         self.calls_others = self._modules.mentions(b"InferenceRequest")
 
@@ -104,6 +109,7 @@ class TritonModel:
         try:
             return self._answers(requests, self._call(requests))
         except BaseException as error:
+            forks.end_if_copy(self._generation, error)
             return self._failed(requests, error)
         finally:
             if token is not None:
@@ -125,6 +131,8 @@ class TritonModel:
         if execute is None:
             raise _Wrong(f"Python model {self._path} does not implement `execute` method.")
         returned = execute(requests)
+        if forks.generation != self._generation:
+            forks.end_copy()
         if type(returned) is not list and asyncio.iscoroutine(returned):  # the question costs half a microsecond
             future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
             if self.decoupled:
@@ -201,6 +209,11 @@ class TritonModel:
     def _failure(self, message: str) -> IsochroneError:
         return ModelFailed(f"Failed to process the request(s) for model '{self._name}', message: {message}")
 
+    def check_original(self) -> None:
+        """Raises in a process that the model has forked: nobody takes its responses."""
+        if forks.generation != self._generation:
+            raise TritonModelException(forks.UNREACHABLE)
+
     def abandoned(self) -> IsochroneError:
         """The error of a request whose response sender the model has let go."""
         return self._failure("the response sender was deleted before the last response was sent.")
@@ -210,6 +223,7 @@ class TritonModel:
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            forks.end_copies_of(self._loop)
             threading.Thread(target=_serve, args=(self._loop,), name=f"{self._name}-async", daemon=True).start()
         return self._loop
 
@@ -230,7 +244,9 @@ class TritonModel:
                 _stop(self._loop)
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
+            forks.end_if_copy(self._generation)
         except BaseException as error:
+            forks.end_if_copy(self._generation, error)
             raise ModelFailed(described(error)) from error
         finally:
             # The object is deleted before its modules, so that its __del__ can use them.
@@ -267,6 +283,7 @@ class _ModelOutlet:
         self._model = model
 
     def send(self, response: InferenceResponse | None, is_last: bool) -> None:
+        self._model.check_original()
         answer = None if response is None else self._model.answer(self._request, self._wanted, response)
         self._outlet.send(answer, is_last)
 

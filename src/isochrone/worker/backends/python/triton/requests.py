@@ -245,6 +245,8 @@ class InferenceRequest:
                 pass
 
         cancel = self._server.call(self._call(decoupled), deliver)
+        # A coroutine that was cancelled reads nothing, and the called model must not wait for it.
+        future.add_done_callback(lambda done: cancel() if done.cancelled() else None)
         return future
 
     def stream_exec(self) -> Any:

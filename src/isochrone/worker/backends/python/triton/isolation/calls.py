@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,26 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.python.triton.server import Cancel, Server
 
 
+class _OpenCall:
+    """A call whose last response has not come."""
+
+    __slots__ = ("cancel", "unread")
+
+    def __init__(self) -> None:
+        #: None until it has begun.
+        self.cancel: Cancel | None = None
+        #: For each response that the process's model has not taken yet, what to call when it does. The called model
+        #: waits while there are many.
+        self.unread: deque[Callable[[], None]] = deque()
+
+
 class CallsOfChild:
     """Carries out the calls of one process. On the link's thread, except where responses come from."""
 
     def __init__(self, server: Server, post: Callable[[Frame], None]) -> None:
         self._server = server
         self._post = post
-        self._lock = threading.Lock()
-        #: Open calls. An entry is None until its call has begun.
-        self._open: dict[int, Cancel | None] = {}
+        self._open: dict[int, _OpenCall] = {}
         #: The metrics of the process's model, which end with it.
         self._metrics: dict[int, Any] = {}
 
@@ -50,17 +62,14 @@ class CallsOfChild:
             takes_many=message.takes_many,
             errand=Errand(message.deadline, message.priority, message.chain),
         )
-        self._open[number] = None
-        cancel = self._server.call(call, lambda response, is_last: self._respond(number, response, is_last))
-        with self._lock:
-            if number in self._open:
-                self._open[number] = cancel
+        begun = self._open[number] = _OpenCall()
+        begun.cancel = self._server.call(call, lambda response, is_last: self._respond(number, response, is_last))
 
     def _respond(self, number: int, response: InferenceResponse, is_last: bool) -> None:
         """On the thread of the event loop, or on this one."""
-        if is_last:
-            with self._lock:
-                self._open.pop(number, None)
+        call = self._open.pop(number, None) if is_last else self._open.get(number)
+        if call is not None and response.taken is not None:
+            call.unread.append(response.taken)
         packing = Packing()
         error = response.error()
         try:
@@ -72,9 +81,17 @@ class CallsOfChild:
             self._post(encoded(CallResponse(number, [], failed, "", is_last)))
 
     def cancel(self, number: int) -> None:
-        cancel = self._open.get(number)
-        if cancel is not None:
-            cancel()
+        call = self._open.get(number)
+        if call is not None and call.cancel is not None:
+            call.cancel()
+
+    def taken(self, number: int, count: int) -> None:
+        """The process's model has taken responses: the called model may send as many more."""
+        call = self._open.get(number)
+        if call is not None:
+            # Never more than it was sent: the process is not trusted.
+            for _ in range(min(count, len(call.unread))):
+                call.unread.popleft()()
 
     def cancel_all(self) -> None:
         """The process has gone."""

@@ -7,6 +7,7 @@ outlive the server.
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConfigError, IsochroneError
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.processes.child_side import begin, settle_in
 from isochrone.worker.backends.python.processes.frames import Frame, FrameReader, LinkBroken, Outbox
 from isochrone.worker.backends.python.processes.places import Packing, read_places
@@ -56,7 +58,7 @@ class Executor:
     def run(self, question: Execute, payload: Bytes) -> Frame:
         packing = Packing()
         outcomes = self._outcomes(question, payload, packing)
-        size, small = -1, b""
+        first, size, small = question.requests[0].number, -1, b""
         try:
             if packing.size <= INLINE_BYTES:
                 small = packing.joined()
@@ -65,9 +67,9 @@ class Executor:
                 self._outputs[question.response].write_packed(packing)
             # What the model returned may be an input, which must not be referred to any more.
             del packing
-            return encoded(Returned(outcomes, size, self._held()), small)
+            return encoded(Returned(first, outcomes, size, self._held()), small)
         except Exception as error:
-            return encoded(Returned([unsendable(error)] * len(outcomes), -1, self._held()))
+            return encoded(Returned(first, [unsendable(error)] * len(outcomes), -1, self._held()))
 
     def _outcomes(self, question: Execute, payload: Bytes, packing: Packing) -> list[Outcome]:
         requests = []
@@ -133,6 +135,8 @@ class Notices:
 def main(arguments: list[str]) -> int:
     parent, first, second, *blocks = map(int, arguments)
     begin(parent)
+    for descriptor in (first, second, *blocks):
+        os.set_inheritable(descriptor, False)
     with socket.socket(fileno=first) as link:
         try:
             return _serve(link, socket.socket(fileno=second), [SharedBlock(descriptor) for descriptor in blocks])
@@ -143,6 +147,7 @@ def main(arguments: list[str]) -> int:
 def _serve(link: socket.socket, second: socket.socket, blocks: list[SharedBlock]) -> int:
     reader, outbox = FrameReader(link), Outbox(second)
     answers = Outbox(link)
+    forks.close_in_copies(link, second)
     start, _ = _question(reader)
     if not isinstance(start, Start):
         return 1

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.processes.frames import Outbox
 from isochrone.worker.backends.python.processes.places import Packing, read_places
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
 from isochrone.worker.backends.python.triton.isolation.messages import (
+    TAKEN_AT_ONCE,
     Ask,
     Call,
     CallResponse,
+    CallTaken,
     CancelCall,
     LogLine,
     Reply,
@@ -28,6 +31,24 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.python.triton.server import Cancel, Deliver, ModelCall
 
 
+class _OpenCall:
+    """A call whose last response has not come."""
+
+    __slots__ = ("_number", "_outbox", "_taken", "deliver")
+
+    def __init__(self, number: int, deliver: Deliver, outbox: Outbox) -> None:
+        self._number = number
+        self.deliver = deliver
+        self._outbox = outbox
+        #: Counts without a lock, on whichever thread reads.
+        self._taken = itertools.count(1)
+
+    def taken(self) -> None:
+        """The model has taken a response that others follow."""
+        if next(self._taken) % TAKEN_AT_ONCE == 0:
+            self._outbox.post(encoded(CallTaken(self._number, TAKEN_AT_ONCE)))
+
+
 class ServerOverLink:
     """The ``Server`` of a model in a process of its own."""
 
@@ -36,15 +57,17 @@ class ServerOverLink:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
+        self._generation = forks.generation
         self._numbers = itertools.count(1)
         #: What takes the responses of open calls, and the answers to open questions.
-        self._calls: dict[int, Deliver] = {}
+        self._calls: dict[int, _OpenCall] = {}
         self._questions: dict[int, SimpleQueue[Reply]] = {}
 
     def call(self, call: ModelCall, deliver: Deliver) -> Cancel:
         number = next(self._numbers)
         packing = Packing()
         try:
+            self._check_original()
             places = packing.add({tensor.name(): sendable(tensor) for tensor in call.inputs})
             message = Call(
                 call=number,
@@ -66,7 +89,7 @@ class ServerOverLink:
         except Exception as error:
             deliver(InferenceResponse.received([], TritonError(str(error)), ""), True)
             return _nothing
-        self._calls[number] = deliver
+        self._calls[number] = _OpenCall(number, deliver, self._outbox)
         self._outbox.post(frame)
         return lambda: self._outbox.post(encoded(CancelCall(number)))
 
@@ -105,6 +128,7 @@ class ServerOverLink:
         self._outbox.post(encoded(LogLine(level, str(message))))  # type: ignore[arg-type]
 
     def _ask(self, question: Ask) -> float:
+        self._check_original()
         replies: SimpleQueue[Reply] = SimpleQueue()
         self._questions[question.question] = replies
         self._outbox.post(encoded(question))
@@ -113,16 +137,24 @@ class ServerOverLink:
             raise TritonModelException(reply.error)
         return reply.value
 
+    def _check_original(self) -> None:
+        """Raises in a process that the model has forked: no thread there would take an answer."""
+        if forks.generation != self._generation:
+            raise TritonModelException(forks.UNREACHABLE)
+
     # On the thread of the second link.
 
     def respond(self, message: CallResponse, payload: Bytes) -> None:
-        deliver = self._calls.pop(message.call, None) if message.is_last else self._calls.get(message.call)
-        if deliver is None:
+        call = self._calls.pop(message.call, None) if message.is_last else self._calls.get(message.call)
+        if call is None:
             return
         arrays = read_places(payload, message.places, copy=False)
         tensors = [Tensor.of_request(name, array, False) for name, array in arrays.items()]
         error = None if message.error is None else TritonError(message.error.message, message.error.code)
-        deliver(InferenceResponse.received(tensors, error, message.parameters), message.is_last)
+        response = InferenceResponse.received(tensors, error, message.parameters)
+        if not message.is_last:
+            response.taken = call.taken
+        call.deliver(response, message.is_last)
 
     def reply(self, message: Reply) -> None:
         replies = self._questions.pop(message.question, None)

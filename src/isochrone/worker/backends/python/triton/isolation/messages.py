@@ -29,7 +29,8 @@ Chain = tuple[tuple[str, str], ...]
 INLINE_BYTES = 2 * 1024
 #: Blocks of each kind in which tensors may stay while the next requests run. The content of one more is always copied.
 BLOCKS_LENT = 3
-#: Responses of a stream that its caller may not have read yet; the worker acknowledges half as many at a time.
+#: Responses of a stream that its caller may not have read yet; the worker acknowledges half as many at a time, and so
+#: does the process for the responses of a called model.
 RESPONSES_AHEAD = 16
 TAKEN_AT_ONCE = 8
 
@@ -122,6 +123,8 @@ class Failed(Message):
 class Returned(Message):
     """``execute`` has returned; None: a response sender answers the request."""
 
+    #: The number of the first request: an answer to other requests must not be taken for that to these.
+    first: int
     outcomes: list[Outcome]
     #: The part of the response block to map; -1: the outputs are in the payload.
     size: int
@@ -201,6 +204,13 @@ class CancelCall(Message):
     call: int
 
 
+class CallTaken(Message):
+    """The model has taken this many further responses of a call."""
+
+    call: int
+    count: int
+
+
 class LogLine(Message):
     level: Literal["info", "warning", "error", "debug"]
     message: str
@@ -230,7 +240,7 @@ class Ask(Message):
 Question = Start | Execute | Close
 Answer = Started | Failed | Returned | Closed
 Notice = Gone | Taken | CallResponse | Reply
-Report = Answered | Call | CancelCall | LogLine | Ask
+Report = Answered | Call | CancelCall | CallTaken | LogLine | Ask
 
 _encoder = msgspec.msgpack.Encoder()
 questions = msgspec.msgpack.Decoder(Question)

@@ -27,6 +27,7 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
     Answered,
     Ask,
     Call,
+    CallTaken,
     CancelCall,
     Close,
     Failed,
@@ -131,6 +132,8 @@ class Session:
         answer, payload = self._ask(question, tick)
         if not isinstance(answer, Returned):
             raise self.broken(f"its process answered {type(answer).__name__} to requests")
+        if answer.first != flights[0].number:
+            raise self.broken(f"it answered request {answer.first} instead of {flights[0].number}")
         return answer, payload
 
     def left_to_sender(self, flight: Flight, now: int) -> None:
@@ -253,6 +256,8 @@ class Session:
             self._calls.start(report, payload)
         elif isinstance(report, CancelCall):
             self._calls.cancel(report.call)
+        elif isinstance(report, CallTaken):
+            self._calls.taken(report.call, report.count)
         elif isinstance(report, LogLine):
             self._calls.log(report.level, report.message)
         elif isinstance(report, Ask):
