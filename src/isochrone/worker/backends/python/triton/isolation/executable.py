@@ -16,7 +16,7 @@ from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.python.processes.child import Spawner
 from isochrone.worker.backends.python.processes.frames import LinkBroken
-from isochrone.worker.backends.python.processes.places import Packing, read_places
+from isochrone.worker.backends.python.processes.places import BadPlace, Packing
 from isochrone.worker.backends.python.processes.restarts import Restarts
 from isochrone.worker.backends.python.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation.messages import (
@@ -24,7 +24,6 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
     INLINE_BYTES,
     Execute,
     Failed,
-    RequestHead,
     Returned,
     Start,
     encoded,
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.interface import Answer, PostingOutletOf, TakeAnswers
     from isochrone.worker.backends.python.processes.frames import Frame
-    from isochrone.worker.backends.python.processes.places import Bytes, Place
+    from isochrone.worker.backends.python.processes.places import Bytes
     from isochrone.worker.backends.python.triton.isolation.flights import Flight
+    from isochrone.worker.backends.python.triton.isolation.forms import SentForms
     from isochrone.worker.backends.python.triton.model import TritonModelContext
     from isochrone.worker.backends.python.triton.server import Server
 
@@ -104,7 +104,7 @@ class IsolatedTritonExecutable(Executable):
         now = now_ns()
         flights = [session.flights.add(request, self.outlet_of, now) for request in requests]
         try:
-            question = self._question(flights, response, has_callers=True)
+            question = self._question(session.forms, flights, response, has_callers=True)
         except Exception:
             # The thread finds the same, and answers.
             for flight in flights:
@@ -179,7 +179,7 @@ class IsolatedTritonExecutable(Executable):
             if self.decoupled and has_callers:
                 for flight in flights:
                     flight.made_outlet()
-            question = self._question(flights, response, has_callers=has_callers)
+            question = self._question(session.forms, flights, response, has_callers=has_callers)
         except Exception as error:
             failure = InvalidArgument(f"{self._restarts.label}: the requests cannot be passed to its process: {error}")
             return self.failed(session, flights, failure)
@@ -192,14 +192,19 @@ class IsolatedTritonExecutable(Executable):
         except SessionOver as over:
             return self.failed(session, flights, over.error)
 
-    def _question(self, flights: list[Flight], response: int, *, has_callers: bool) -> Frame:
+    def _question(self, forms: SentForms, flights: list[Flight], response: int, *, has_callers: bool) -> Frame:
+        """Raises if the process cannot be given a request. Otherwise the question must be asked."""
         packing = Packing()
-        heads = [_head(flight, packing.add(flight.request.inputs)) for flight in flights]
-        if packing.size <= INLINE_BYTES:
-            return encoded(Execute(heads, response, -1, 0, has_callers), packing)
-        number = next((number for number in range(BLOCKS_LENT) if number not in self._held), BLOCKS_LENT)
-        self._requests[number].write_packed(packing)
-        return encoded(Execute(heads, response, number, packing.size, has_callers))
+        try:
+            heads = [forms.head(flight.number, flight.request, packing) for flight in flights]
+            if packing.size <= INLINE_BYTES:
+                return encoded(Execute(heads, response, -1, 0, has_callers), packing)
+            number = next((number for number in range(BLOCKS_LENT) if number not in self._held), BLOCKS_LENT)
+            self._requests[number].write_packed(packing)
+            return encoded(Execute(heads, response, number, packing.size, has_callers))
+        except BaseException:
+            forms.forget()
+            raise
 
     def answers(
         self,
@@ -212,18 +217,18 @@ class IsolatedTritonExecutable(Executable):
         has_callers: bool = True,
     ) -> list[Answer]:
         """The answers to a question; raises ``LinkBroken`` if they are invalid. It does not wait."""
-        self._held = set(returned.held)
-        size = returned.size
-        copy = response == BLOCKS_LENT or size <= _COPIED_BYTES
-
-        def read(places: list[Place]) -> Tensors:
-            if size < 0:
-                return read_places(payload, places, copy=False)
-            return self._responses[response].read(places, size, copy=copy)
-
+        if returned.held or self._held:
+            self._held = set(returned.held)
+        size, copy = returned.size, False
+        if size >= 0:
+            copy = response == BLOCKS_LENT or size <= _COPIED_BYTES
+            try:
+                payload = self._responses[response].mapped(size)[:size]
+            except BadPlace as error:
+                raise LinkBroken(f"an invalid answer: {error}") from error
         if len(returned.outcomes) != len(flights):
             raise LinkBroken(f"{len(returned.outcomes)} answers to {len(flights)} requests")
-        answers = [answer_of(outcome, read) for outcome in returned.outcomes]
+        answers = [answer_of(outcome, payload, copy=copy) for outcome in returned.outcomes]
         self._settle(session, flights, answers, has_callers=has_callers)
         self._restarts.answered()
         return answers
@@ -305,25 +310,3 @@ def _are_small(requests: Sequence[InferRequest]) -> bool:
 def load(context: LoadContext, model_context: TritonModelContext) -> Executable:
     timeout_ms = parameters.integer(context, "execution_timeout_ms", 0)
     return IsolatedTritonExecutable(model_context, context.server, context.cpus, timeout_ms)
-
-
-def _head(flight: Flight, places: list[Place]) -> RequestHead:
-    request = flight.request
-    plan = request.plan
-    # By position: names would cost a third more.
-    return RequestHead(
-        flight.number,
-        request.id,
-        plan.model_name,
-        plan.model_version,
-        places,
-        plan.outputs,
-        plan.parameters,
-        plan.priority,
-        plan.timeout_ns,
-        plan.sequence_id,
-        plan.sequence_start,
-        plan.sequence_end,
-        request.deadline,
-        request.call_chain,
-    )

@@ -24,6 +24,7 @@ from isochrone.worker.backends.python.processes.places import BadPlace, read_pla
 from isochrone.worker.backends.python.triton.isolation import messages
 from isochrone.worker.backends.python.triton.isolation.calls import CallsOfChild
 from isochrone.worker.backends.python.triton.isolation.flights import Flight, Flights
+from isochrone.worker.backends.python.triton.isolation.forms import SentForms
 from isochrone.worker.backends.python.triton.isolation.loop_link import LoopLink
 from isochrone.worker.backends.python.triton.isolation.messages import (
     Answered,
@@ -45,9 +46,8 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
 )
 
 if TYPE_CHECKING:
-    from isochrone.protocol.messages import Tensors
     from isochrone.worker.backends.interface import Answer
-    from isochrone.worker.backends.python.processes.places import Bytes, Place
+    from isochrone.worker.backends.python.processes.places import Bytes
     from isochrone.worker.backends.python.processes.shared_block import SharedBlock
     from isochrone.worker.backends.python.triton.server import Server
 
@@ -108,6 +108,8 @@ class Session:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outbox = Outbox(self._second, self._wake_up)
         self._calls = CallsOfChild(server, self._outbox.post)
+        #: What the process keeps of earlier requests.
+        self.forms = SentForms()
         self.flights = Flights(decoupled=start.decoupled, limit_ns=self._limit_ns)
         self._step = "load: "
         self._is_closing = False
@@ -303,7 +305,7 @@ class Session:
         flight = self.flights.get(report.number)
         if flight is None:
             return
-        answer = answer_of(report.outcome, lambda places: read_places(payload, places, copy=False))
+        answer = answer_of(report.outcome, payload)
         flight.since = now_ns()
         flight.sent += report.outcome is not None
         outlet = flight.made_outlet()
@@ -413,14 +415,14 @@ class _ExecuteWatch:
         return is_answered and now - self._flight.since >= self._limit_ns
 
 
-def answer_of(outcome: Outcome, read: Callable[[list[Place]], Tensors]) -> Answer:
-    """A model's answer; raises ``LinkBroken`` if the process sent something invalid."""
+def answer_of(outcome: Outcome, payload: Bytes, *, copy: bool = False) -> Answer:
+    """A model's answer; its outputs are in ``payload``. Raises ``LinkBroken`` if the process sent something invalid."""
     if outcome is None:
         return None
     if isinstance(outcome, messages.Error):
         return error_of(outcome)
     try:
-        outputs = read(outcome.places)
+        outputs = read_places(payload, outcome.places, copy=copy)
     except BadPlace as error:
         raise LinkBroken(f"an invalid answer: {error}") from error
     return ResponseOutputs(outputs, outcome.parameters) if outcome.parameters else outputs
