@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from runner_bench import Bench, Gated, run, until
 
 from isochrone.clock import SECOND, now_ns
-from isochrone.errors import Cancelled, InvalidArgument, ModelFailed, Unavailable
+from isochrone.errors import Cancelled, DeadlineExceeded, InvalidArgument, ModelFailed, Unavailable
 from isochrone.protocol.messages import InferRequest
 
 
@@ -196,5 +197,87 @@ def test_unloading_does_not_wait_for_an_answer() -> None:
         assert all(isinstance(answer, Unavailable) for answer in await bench.answers(stuck, waiting))
         model.answer({"y": 2})
         assert (len(stuck.answers), len(waiting.answers), bench.in_flight) == (1, 1, 0)
+
+    run(scenario)
+
+
+def test_a_request_that_nothing_is_before_does_not_queue() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model, max_rows=1, run_ns=10 * SECOND)
+        first = bench.send(1)
+        assert [values for values, _ in model.begun] == [[1]]  # within the call
+        assert bench.runner.estimated_wait(now_ns()) > 0
+        second = bench.send(2)
+        assert bench.runner.pending == 1
+        model.answer({"y": 2})
+        model.answer({"y": 4})
+        assert (first.answers, second.answers) == ([{"y": 2}], [{"y": 4}])
+        assert bench.runner.estimated_wait(now_ns()) == 0
+        assert bench.in_flight == 0
+        bench.runner.release()
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_requests_of_one_turn_still_share_a_batch() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model)
+        alone = bench.send(1)
+        assert bench.runner.pending == 1
+        await until(lambda: model.begun)
+        assert bench.runner.pending == 0
+        model.answer({"y": 1})
+        requests = [bench.send(value) for value in (2, 3, 4)]
+        assert bench.runner.pending == 3
+        await until(lambda: len(model.begun) == 2)
+        assert [values for values, _ in model.begun] == [[1], [2, 3, 4]]
+        model.answer({"y": 2}, {"y": 3}, {"y": 4})
+        assert [request.answers for request in (alone, *requests)] == [[{"y": value}] for value in (1, 2, 3, 4)]
+        assert bench.in_flight == 0
+        bench.runner.release()
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_a_deadline_that_cannot_be_met_is_rejected_on_arrival() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model, run_ns=SECOND)
+        with pytest.raises(DeadlineExceeded):
+            bench.send(1, now_ns() + SECOND // 2)
+        fine = bench.send(2)
+        with pytest.raises(DeadlineExceeded):
+            bench.send(3, now_ns() + SECOND // 2)
+        await until(lambda: model.begun)
+        model.answer({"y": 4})
+        assert fine.answers == [{"y": 4}]
+        assert bench.in_flight == 0
+        bench.runner.release()
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_what_waits_for_the_end_of_its_turn_may_be_cancelled_or_unloaded() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model)
+        gone = bench.send(1)
+        gone.cancelled = True
+        await bench.answers(gone)
+        assert not model.begun
+        left = bench.send(2)
+        bench.runner.fail_all()
+        (error,) = await bench.answers(left)
+        assert isinstance(error, Unavailable)
+        await asyncio.sleep(0)
+        assert not model.begun
+        assert bench.in_flight == 0
+        bench.runner.release()
+        bench.runner.close()
 
     run(scenario)

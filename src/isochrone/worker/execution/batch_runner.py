@@ -63,6 +63,10 @@ class BatchRunner(InlineRunner):
         #: Rejections and runs at the last call of ``check_stuck``.
         self._rejections_seen = self._runs_seen = 0
         self._order = AnswerOrder() if preserve_ordering else None
+        #: Whether a request that finds an idle instance and nothing before it may start without the queue.
+        self._starts_at_once = False
+        #: Such a request of a model with batches: it waits for the end of this loop turn, since others may join it.
+        self._first: InferRequest | None = None
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         super().start(instances, replacement)
@@ -74,6 +78,7 @@ class BatchRunner(InlineRunner):
                 self._gate.add(instance, self._pump, index)
             return
         executable = instances[0].executable
+        self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None
         if executable.inline_allowed:
             self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
@@ -84,12 +89,68 @@ class BatchRunner(InlineRunner):
             raise self._rejection
         if self._order is not None:
             self._order.join(request)
-        elif self._join_stage(request):
+        elif self._join_stage(request) or (self._starts_at_once and self._started_at_once(request)):
             return
         self._enqueue(request)
 
+    @property
+    def pending(self) -> int:
+        return super().pending + (self._first is not None)
+
+    # Without the queue: that takes as long as everything else that the worker does for a small request.
+
+    def _started_at_once(self, request: InferRequest) -> bool:
+        """Starts a request that nothing is before, now or at the end of this turn; False: it has to queue."""
+        if self._first is not None:
+            # Two requests of one turn: the queue makes a batch of them.
+            self._enqueue_first()
+            return False
+        if not self._idle or self.queue.pending:
+            return False
+        now = now_ns()
+        if request.deadline != NEVER:
+            expected = self.curve.estimate(request.plan.batch_size)
+            if not expected or now + expected + self.queue.margin_ns > request.deadline:
+                return False
+        request.enqueued = now
+        if self._rules.max_rows == 1:
+            self._start_alone(request, now)
+            return True
+        self._first = request
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._scheduled_pump)
+        return True
+
+    def _start_first(self) -> None:
+        """The turn of ``_first`` is over, and no other request came."""
+        request = self._first
+        if request is None:
+            return
+        if not self._idle or self.queue.pending or request.cancelled or self._rejection is not None:
+            self._enqueue_first()
+            return
+        self._first = None
+        self._start_alone(request, now_ns())
+
+    def _start_alone(self, request: InferRequest, now: int) -> None:
+        rows = request.plan.batch_size
+        request.dispatched = now
+        self._idle.pop().start(Batch([request], rows), self.curve.estimate(rows))
+        self._busy_changed = True
+
+    def _enqueue_first(self) -> None:
+        request, self._first = self._first, None
+        if request is not None:
+            error = self._rejection or self._enqueued(request)
+            if error is not None:
+                self._finish_failed(request, error)
+
+    # With the queue.
+
     def _enqueue(self, request: InferRequest) -> None:
         """Queues a request, or raises."""
+        self._note_busy()
         now = now_ns()
         try:
             self.queue.push(request, now)
@@ -108,6 +169,8 @@ class BatchRunner(InlineRunner):
 
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False
+        if self._first is not None:
+            self._start_first()
         self._pump()
         if self._ahead is not None and not self._idle and not (self._offer_holds and self._ahead.is_made):
             self._ahead.refresh()
@@ -178,7 +241,10 @@ class BatchRunner(InlineRunner):
             self._inline_runs.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
         if instance.running is None:
             self._idle.append(instance)
-        self._update_busy()
+        if self.queue.pending:
+            self._update_busy()
+        else:
+            self._busy_changed = True
         if self._gate is not None:
             # The gate calls the runner whose turn it is, of this model or another, in the next turn of the loop.
             self._gate.exit(instance, again=bool(self.queue.pending))
@@ -188,8 +254,9 @@ class BatchRunner(InlineRunner):
             if self._ahead is not None:
                 self._ahead.refresh()
         self._settle(batch)
-        # Called after the answers were written: ``_settle`` only schedules that.
-        self._loop.call_soon(self._answered, batch.compute_end)
+        if not self._starts_at_once or not self._runs & 7:
+            # Called after the answers were written: ``_settle`` only schedules that.
+            self._loop.call_soon(self._answered, batch.compute_end)
 
     def _answered(self, finished: int) -> None:
         self._answering.observe(now_ns() - finished)
@@ -335,7 +402,8 @@ class BatchRunner(InlineRunner):
         error = self._rejection = error or self._unloading()
         if self._ahead is not None:
             self._ahead.withdraw()
-        for request in (*self.queue.clear(), *self.late.clear()):
+        first, self._first = self._first, None
+        for request in (*self.queue.clear(), *self.late.clear(), *(() if first is None else (first,))):
             self._fail(request, error)
         for instance in self.instances:
             if instance.running is not None:
