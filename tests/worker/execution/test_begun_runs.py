@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from queued_requests import RecordedRequest, plan_of, rows_of
 from runner_bench import Bench, Gated, run, until
 
-from isochrone.clock import SECOND, now_ns
+from isochrone.clock import NEVER, SECOND, now_ns
 from isochrone.errors import Cancelled, DeadlineExceeded, InvalidArgument, ModelFailed, Unavailable
 from isochrone.protocol.messages import InferRequest
 
@@ -41,6 +42,12 @@ class Begins(Gated):
 
     def answer(self, *answers: Any) -> None:
         self.begun[-1][1](list(answers))
+
+
+def submitted(bench: Bench, value: float, deadline: int) -> RecordedRequest:
+    request = RecordedRequest(plan_of(), {"x": rows_of(value)}, now_ns(), deadline)
+    bench.submit(request)
+    return request
 
 
 def test_a_run_needs_no_thread_and_the_next_begins_when_it_has_ended() -> None:
@@ -279,5 +286,74 @@ def test_what_waits_for_the_end_of_its_turn_may_be_cancelled_or_unloaded() -> No
         assert bench.in_flight == 0
         bench.runner.release()
         bench.runner.close()
+
+    run(scenario)
+
+
+def test_requests_without_deadlines_run_in_the_order_in_which_they_came() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model, max_rows=1)
+        requests = [submitted(bench, value, NEVER) for value in range(5)]
+        requests[2].cancelled = True
+        assert bench.runner.pending == 4
+        assert not bench.runner.queue.pending
+        while bench.in_flight:
+            model.answer({"y": 0})
+        assert [values for values, _ in model.begun] == [[0], [1], [3], [4]]
+        assert [request.answers for request in requests] == [[{"y": 0}]] * 2 + [["dropped"]] + [[{"y": 0}]] * 2
+        bench.runner.release()
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_a_deadline_overtakes_requests_without_one() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model, max_rows=1)
+        for value in range(3):
+            submitted(bench, value, NEVER)
+        urgent = bench.send(9)
+        assert bench.runner.pending == bench.runner.queue.pending == 3
+        submitted(bench, 4, NEVER)
+        while bench.in_flight:
+            model.answer({"y": 0})
+        assert [values for values, _ in model.begun] == [[0], [9], [1], [2], [4]]
+        assert urgent.answers == [{"y": 0}]
+        bench.runner.release()
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_those_that_wait_for_an_instance_that_cannot_be_replaced_fail_with_it() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model, max_rows=1, execution_timeout_ns=SECOND)
+        bench.replacements = [ModelFailed("the file is gone")]
+        requests = [submitted(bench, value, NEVER) for value in range(3)]
+        bench.runner.check_stuck(now_ns() + 2 * SECOND)
+        answers = await bench.answers(*requests)
+        assert "execution_timeout_ms" in str(answers[0])
+        assert [str(answer) for answer in answers[1:]] == ["the file is gone"] * 2
+        assert bench.in_flight == 0
+        model.answer({"y": 0})
+        await until(model.closed.is_set)
+
+    run(scenario)
+
+
+def test_unloading_fails_those_that_wait() -> None:
+    async def scenario() -> None:
+        model = Begins()
+        bench = Bench(model, max_rows=1)
+        requests = [submitted(bench, value, NEVER) for value in range(3)]
+        bench.runner.fail_all()
+        assert all(isinstance(answer, Unavailable) for answer in await bench.answers(*requests))
+        assert bench.in_flight == bench.runner.pending == 0
+        bench.runner.release()
+        bench.runner.close()
+        await until(model.closed.is_set)
 
     run(scenario)

@@ -6,6 +6,7 @@ Runs on the loop's thread; instances compute on threads of their own. Requests o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,13 @@ class BatchRunner(InlineRunner):
         self._starts_at_once = False
         #: Such a request of a model with batches: it waits for the end of this loop turn, since others may join it.
         self._first: InferRequest | None = None
+        #: Requests that need no decision, in the order in which they came, while no instance is idle. While there are
+        #: any, the queue is empty.
+        self._line: deque[InferRequest] = deque()
+        policy = rules.policies[0]
+        self._lines_up = (
+            rules.max_rows == 1 and rules.levels == 1 and not policy.max_queue_size and not policy.default_timeout_ns
+        )
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         super().start(instances, replacement)
@@ -95,7 +103,11 @@ class BatchRunner(InlineRunner):
 
     @property
     def pending(self) -> int:
-        return super().pending + (self._first is not None)
+        return super().pending + (self._first is not None) + len(self._line)
+
+    def estimated_wait(self, now: int) -> int:
+        line = len(self._line) * self.curve.estimate(1) // max(1, len(self.instances))
+        return super().estimated_wait(now) + line
 
     # Without the queue: that takes as long as everything else that the worker does for a small request.
 
@@ -105,9 +117,11 @@ class BatchRunner(InlineRunner):
             # Two requests of one turn: the queue makes a batch of them.
             self._enqueue_first()
             return False
-        if not self._idle or self.queue.pending:
+        if self.queue.pending:
             return False
         now = now_ns()
+        if not self._idle:
+            return self._lined_up(request, now)
         if request.deadline != NEVER:
             expected = self.curve.estimate(request.plan.batch_size)
             if not expected or now + expected + self.queue.margin_ns > request.deadline:
@@ -121,6 +135,24 @@ class BatchRunner(InlineRunner):
             self._pump_scheduled = True
             self._loop.call_soon(self._scheduled_pump)
         return True
+
+    def _lined_up(self, request: InferRequest, now: int) -> bool:
+        if self._lines_up and request.deadline == NEVER:
+            request.enqueued = now
+            self._line.append(request)
+            return True
+        # There is something to decide: the queue does, for all.
+        while self._line:
+            self._enqueue_or_fail(self._line.popleft())
+        return False
+
+    def _serve_line(self) -> None:
+        while self._line and self._idle:
+            request = self._line.popleft()
+            if request.cancelled:
+                self._fail(request, Cancelled("the caller has gone"))
+            else:
+                self._start_alone(request, now_ns())
 
     def _start_first(self) -> None:
         """The turn of ``_first`` is over, and no other request came."""
@@ -142,9 +174,19 @@ class BatchRunner(InlineRunner):
     def _enqueue_first(self) -> None:
         request, self._first = self._first, None
         if request is not None:
-            error = self._rejection or self._enqueued(request)
-            if error is not None:
-                self._finish_failed(request, error)
+            self._enqueue_or_fail(request)
+
+    def _enqueue_or_fail(self, request: InferRequest) -> None:
+        error = self._rejection or self._enqueued(request)
+        if error is not None:
+            self._finish_failed(request, error)
+
+    def _take_unqueued(self) -> list[InferRequest]:
+        """The requests that wait without the queue; then there are none."""
+        taken = list(self._line) if self._first is None else [self._first]
+        self._first = None
+        self._line.clear()
+        return taken
 
     # With the queue.
 
@@ -249,6 +291,8 @@ class BatchRunner(InlineRunner):
             # The gate calls the runner whose turn it is, of this model or another, in the next turn of the loop.
             self._gate.exit(instance, again=bool(self.queue.pending))
         # The next batch first: the instance computes while the loop writes answers.
+        elif self._line:
+            self._serve_line()
         elif self.queue.pending:
             self._pump()
             if self._ahead is not None:
@@ -402,8 +446,7 @@ class BatchRunner(InlineRunner):
         error = self._rejection = error or self._unloading()
         if self._ahead is not None:
             self._ahead.withdraw()
-        first, self._first = self._first, None
-        for request in (*self.queue.clear(), *self.late.clear(), *(() if first is None else (first,))):
+        for request in (*self.queue.clear(), *self.late.clear(), *self._take_unqueued()):
             self._fail(request, error)
         for instance in self.instances:
             if instance.running is not None:
@@ -421,6 +464,10 @@ class BatchRunner(InlineRunner):
         if self._gate is not None and isinstance(made, Instance) and self._rejection is None:
             self._gate.add(made, self._pump)
         super()._replaced(made)
+        self._serve_line()
+        if self._rejection is not None:
+            for request in self._take_unqueued():
+                self._fail(request, self._rejection)
 
     def release(self) -> None:
         super().release()
