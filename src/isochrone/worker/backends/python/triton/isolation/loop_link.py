@@ -85,6 +85,8 @@ class LoopLink:
         except OSError as error:
             self._asker.link_broke(str(error))
             return
+        if sent == len(data) and not self._rest:
+            return
         had_rest, self._rest = bool(self._rest), data[sent:]
         # The process has read all earlier questions, so that this one finds an empty buffer: it is a rare case.
         if self._loop is not None:
