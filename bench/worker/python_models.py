@@ -98,11 +98,12 @@ def report(found: dict[str, dict[str, list[Figure]]]) -> list[str]:
         f"{'cell':36} {'server':10} {'requests/s':>12} {'×Triton (low–high)':>24} {'median µs':>10} {'×Triton':>8}"
     ]
     for cell, by_server in found.items():
+        triton = by_server.get(TRITON, [])
         for name, figures in by_server.items():
             rates = [figure.requests_per_second for figure in figures]
             medians = [figure.median_us or 0.0 for figure in figures]
-            ratios = [own / other.requests_per_second for own, other in zip(rates, by_server[TRITON], strict=False)]
-            slower = [own / (other.median_us or 1.0) for own, other in zip(medians, by_server[TRITON], strict=False)]
+            ratios = [own / other.requests_per_second for own, other in zip(rates, triton, strict=False)]
+            slower = [own / (other.median_us or 1.0) for own, other in zip(medians, triton, strict=False)]
             spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "--"
             beside = f"{statistics.median(slower):.2f}" if slower else "--"
             lines.append(

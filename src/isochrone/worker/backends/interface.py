@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: The outputs of a request, its error, or None: the executable sends the answer itself, through an ``Outlet``.
 Answer = Union["Tensors", IsochroneError, None]
+TakeAnswers = Callable[[list[Answer]], None]
 
 
 class Outlet(Protocol):
@@ -87,6 +88,8 @@ class Executable(abc.ABC):
     #: Whether the worker calls ``execute_requests`` with the requests as they are, instead of ``execute`` with their
     #: gathered inputs, or ``stream``.
     takes_requests: bool = False
+    #: Whether ``begin_requests`` may be called; only where ``takes_requests``, and not ``decoupled``.
+    begins_on_loop: bool = False
     #: Whether inputs may be ``DeviceArray`` objects; only where ``takes_requests``.
     takes_device_arrays: bool = False
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
@@ -114,6 +117,15 @@ class Executable(abc.ABC):
         """
         raise NotImplementedError
 
+    def begin_requests(self, requests: Sequence[InferRequest], done: TakeAnswers) -> bool:
+        """Starts what ``execute_requests`` does without a thread; raises nothing. Only where ``begins_on_loop``.
+
+        It is called on the loop's thread and never blocks. False: ``execute_requests`` has to run them. Otherwise
+        ``done`` gets the answers later, on the loop's thread, once; after ``close`` it may not be called any more.
+        """
+        return False
+
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees the instance, including its memory. Called once, when nothing runs on it."""
+        """Frees the instance, including its memory. Called once, when no thread runs anything on it; requests that
+        ``begin_requests`` started may have no answer yet, if nobody waits for it."""

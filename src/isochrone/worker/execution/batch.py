@@ -20,7 +20,7 @@ from isochrone.worker.execution.watchdog import InlineHang
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Parameters, Tensors
-    from isochrone.worker.backends.interface import Executable
+    from isochrone.worker.backends.interface import Answer, Executable, TakeAnswers
 
 log = structlog.get_logger(__name__)
 
@@ -113,6 +113,19 @@ class Batch:
         if not self.infer_start:
             self.infer_start = self.compute_start
 
+    def begin(self, executable: Executable, done: TakeAnswers) -> bool:
+        """Starts a run that needs no thread; False: ``run`` has to do it. ``complete`` takes the answers."""
+        for request in self.requests:
+            if request.cancelled:
+                return False
+        self.compute_start = self.infer_start = now_ns()
+        return executable.begin_requests(self.requests, done)
+
+    def complete(self, answers: list[Answer]) -> None:
+        """Fills ``results`` after ``begin``."""
+        self._take_answers(answers)
+        self.infer_end = self.compute_end = now_ns()
+
     def _drop_cancelled(self) -> None:
         """Drops requests that were cancelled while the batch waited behind another."""
         if any(request.cancelled for request in self.requests):
@@ -162,6 +175,9 @@ class Batch:
         self.infer_start = self.compute_start
         answers = executable.execute_requests(self.requests)
         self.infer_end = now_ns()
+        self._take_answers(answers)
+
+    def _take_answers(self, answers: list[Answer]) -> None:
         for index, answer in enumerate(answers):
             if isinstance(answer, IsochroneError):
                 self.errors[index] = answer

@@ -6,6 +6,7 @@ Runs on the loop's thread; instances compute on threads of their own. Requests o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,17 @@ class BatchRunner(InlineRunner):
         #: Rejections and runs at the last call of ``check_stuck``.
         self._rejections_seen = self._runs_seen = 0
         self._order = AnswerOrder() if preserve_ordering else None
+        #: Whether a request that finds an idle instance and nothing before it may start without the queue.
+        self._starts_at_once = False
+        #: Such a request of a model with batches: it waits for the end of this loop turn, since others may join it.
+        self._first: InferRequest | None = None
+        #: Requests that need no decision, in the order in which they came, while no instance is idle. While there are
+        #: any, the queue is empty.
+        self._line: deque[InferRequest] = deque()
+        policy = rules.policies[0]
+        self._lines_up = (
+            rules.max_rows == 1 and rules.levels == 1 and not policy.max_queue_size and not policy.default_timeout_ns
+        )
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         super().start(instances, replacement)
@@ -74,6 +86,7 @@ class BatchRunner(InlineRunner):
                 self._gate.add(instance, self._pump, index)
             return
         executable = instances[0].executable
+        self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None
         if executable.inline_allowed:
             self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
@@ -84,12 +97,102 @@ class BatchRunner(InlineRunner):
             raise self._rejection
         if self._order is not None:
             self._order.join(request)
-        elif self._join_stage(request):
+        elif self._join_stage(request) or (self._starts_at_once and self._started_at_once(request)):
             return
         self._enqueue(request)
 
+    @property
+    def pending(self) -> int:
+        return super().pending + (self._first is not None) + len(self._line)
+
+    def estimated_wait(self, now: int) -> int:
+        line = len(self._line) * self.curve.estimate(1) // max(1, len(self.instances))
+        return super().estimated_wait(now) + line
+
+    # Without the queue: that takes as long as everything else that the worker does for a small request.
+
+    def _started_at_once(self, request: InferRequest) -> bool:
+        """Starts a request that nothing is before, now or at the end of this turn; False: it has to queue."""
+        if self._first is not None:
+            # Two requests of one turn: the queue makes a batch of them.
+            self._enqueue_first()
+            return False
+        if self.queue.pending:
+            return False
+        now = now_ns()
+        if not self._idle:
+            return self._lined_up(request, now)
+        if request.deadline != NEVER:
+            expected = self.curve.estimate(request.plan.batch_size)
+            if not expected or now + expected + self.queue.margin_ns > request.deadline:
+                return False
+        request.enqueued = now
+        if self._rules.max_rows == 1:
+            self._start_alone(request, now)
+            return True
+        self._first = request
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._scheduled_pump)
+        return True
+
+    def _lined_up(self, request: InferRequest, now: int) -> bool:
+        if self._lines_up and request.deadline == NEVER:
+            request.enqueued = now
+            self._line.append(request)
+            return True
+        # There is something to decide: the queue does, for all.
+        while self._line:
+            self._enqueue_or_fail(self._line.popleft())
+        return False
+
+    def _serve_line(self) -> None:
+        while self._line and self._idle:
+            request = self._line.popleft()
+            if request.cancelled:
+                self._fail(request, Cancelled("the caller has gone"))
+            else:
+                self._start_alone(request, now_ns())
+
+    def _start_first(self) -> None:
+        """The turn of ``_first`` is over, and no other request came."""
+        request = self._first
+        if request is None:
+            return
+        if not self._idle or self.queue.pending or request.cancelled or self._rejection is not None:
+            self._enqueue_first()
+            return
+        self._first = None
+        self._start_alone(request, now_ns())
+
+    def _start_alone(self, request: InferRequest, now: int) -> None:
+        rows = request.plan.batch_size
+        request.dispatched = now
+        self._idle.pop().start(Batch([request], rows), self.curve.estimate(rows))
+        self._busy_changed = True
+
+    def _enqueue_first(self) -> None:
+        request, self._first = self._first, None
+        if request is not None:
+            self._enqueue_or_fail(request)
+
+    def _enqueue_or_fail(self, request: InferRequest) -> None:
+        error = self._rejection or self._enqueued(request)
+        if error is not None:
+            self._finish_failed(request, error)
+
+    def _take_unqueued(self) -> list[InferRequest]:
+        """The requests that wait without the queue; then there are none."""
+        taken = list(self._line) if self._first is None else [self._first]
+        self._first = None
+        self._line.clear()
+        return taken
+
+    # With the queue.
+
     def _enqueue(self, request: InferRequest) -> None:
         """Queues a request, or raises."""
+        self._note_busy()
         now = now_ns()
         try:
             self.queue.push(request, now)
@@ -108,6 +211,8 @@ class BatchRunner(InlineRunner):
 
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False
+        if self._first is not None:
+            self._start_first()
         self._pump()
         if self._ahead is not None and not self._idle and not (self._offer_holds and self._ahead.is_made):
             self._ahead.refresh()
@@ -178,18 +283,24 @@ class BatchRunner(InlineRunner):
             self._inline_runs.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
         if instance.running is None:
             self._idle.append(instance)
-        self._update_busy()
+        if self.queue.pending:
+            self._update_busy()
+        else:
+            self._busy_changed = True
         if self._gate is not None:
             # The gate calls the runner whose turn it is, of this model or another, in the next turn of the loop.
             self._gate.exit(instance, again=bool(self.queue.pending))
         # The next batch first: the instance computes while the loop writes answers.
+        elif self._line:
+            self._serve_line()
         elif self.queue.pending:
             self._pump()
             if self._ahead is not None:
                 self._ahead.refresh()
         self._settle(batch)
-        # Called after the answers were written: ``_settle`` only schedules that.
-        self._loop.call_soon(self._answered, batch.compute_end)
+        if not self._starts_at_once or not self._runs & 7:
+            # Called after the answers were written: ``_settle`` only schedules that.
+            self._loop.call_soon(self._answered, batch.compute_end)
 
     def _answered(self, finished: int) -> None:
         self._answering.observe(now_ns() - finished)
@@ -335,7 +446,7 @@ class BatchRunner(InlineRunner):
         error = self._rejection = error or self._unloading()
         if self._ahead is not None:
             self._ahead.withdraw()
-        for request in (*self.queue.clear(), *self.late.clear()):
+        for request in (*self.queue.clear(), *self.late.clear(), *self._take_unqueued()):
             self._fail(request, error)
         for instance in self.instances:
             if instance.running is not None:
@@ -353,6 +464,10 @@ class BatchRunner(InlineRunner):
         if self._gate is not None and isinstance(made, Instance) and self._rejection is None:
             self._gate.add(made, self._pump)
         super()._replaced(made)
+        self._serve_line()
+        if self._rejection is not None:
+            for request in self._take_unqueued():
+                self._fail(request, self._rejection)
 
     def release(self) -> None:
         super().release()

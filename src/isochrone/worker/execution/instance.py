@@ -20,7 +20,7 @@ from isochrone.clock import now_ns
 from isochrone.worker.execution.batch import Batch, BatchBuffers
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.interface import Executable
+    from isochrone.worker.backends.interface import Answer, Executable
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,9 @@ class Instance:
         self._following_takes = 0
         #: The batch that the thread may start without waiting for the loop. Loop and thread take it by an atomic pop.
         self._offered: deque[Batch] = deque()
-        #: A run exceeded its limit: the thread gets no further work.
+        #: The batch whose answers come to the loop, without a thread.
+        self._begun: Batch | None = None
+        #: A run exceeded its limit: the instance gets no further work.
         self.abandoned = False
         #: Running requests of a decoupled model.
         self.streams = 0
@@ -67,11 +69,28 @@ class Instance:
         batch.run(self.executable, self._buffers)
 
     def start(self, batch: Batch, expected: int) -> None:
-        """Runs a batch on the instance's thread; then ``finished`` is called on the loop."""
+        """Runs a batch on the instance's thread, or without one; then ``finished`` is called on the loop."""
         self.running = batch
         self.busy_since = now_ns()
         self.expected_end = self.busy_since + expected
-        self.submit(lambda: self._run(batch))
+        if self.executable.begins_on_loop and batch.begin(self.executable, self._answers_came):
+            self._begun = batch
+            if self._own_thread is None:
+                # A run that needs it, such as the one after a crash, shall not have to wait for it.
+                self._start_thread()
+        else:
+            self.submit(lambda: self._run(batch))
+
+    @property
+    def takes_offers(self) -> bool:
+        """Whether the running batch is on the thread, which looks for the next one itself."""
+        return self._begun is None
+
+    def _answers_came(self, answers: list[Answer]) -> None:
+        batch, self._begun = self._begun, None
+        if batch is not None:
+            batch.complete(answers)
+            self._finished(self, batch)
 
     def offer(self, batch: Batch) -> None:
         """Offers a batch to start as soon as the running batch ends."""
@@ -106,21 +125,26 @@ class Instance:
             for request in self.running.requests:
                 request.dispatched = batch.compute_end
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None] | None) -> None:
+        """``None`` ends the thread."""
         if self._own_thread is None:
-            self._own_thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._own_thread.start()
+            self._start_thread()
         self._inbox.put(job)
+
+    def _start_thread(self) -> None:
+        self._own_thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+        self._own_thread.start()
 
     def close(self) -> None:
         """Ends the thread and frees the executable. It waits for the thread, so it must not run on the loop.
 
-        The thread of an abandoned instance frees it when its run ends, if ever.
+        The thread of an abandoned instance frees it when its run ends, if ever: that does not wait.
         """
+        if self.abandoned:
+            self.submit(None)
+            return
         if self._own_thread is not None:
             self._inbox.put(None)
-            if self.abandoned:
-                return
             self._own_thread.join()
         self._free()
 

@@ -72,7 +72,7 @@ class LookAhead:
         soonest, instance = NEVER, None
         for candidate in self._instances:
             running = candidate.running
-            if running is None or candidate.following is not None:
+            if running is None or candidate.following is not None or not candidate.takes_offers:
                 continue
             # Not the cautious estimate: half of all runs would end before the offer.
             expected = int(self._curve.mean(running.rows))

@@ -33,6 +33,8 @@ class QueuedRunner(Runner, ABC):
         self.queue = BatchQueue(rules, curve)
         self._rules = rules
         self._idle: list[Instance] = []
+        #: The queue does not know yet which instances are busy; it needs to, before it is used.
+        self._busy_changed = False
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         super().start(instances, replacement)
@@ -48,12 +50,19 @@ class QueuedRunner(Runner, ABC):
         return self.queue.pending
 
     def estimated_wait(self, now: int) -> int:
+        self._note_busy()
         return self.queue.estimated_wait(now)
 
     def estimated_run(self) -> int:
+        self._note_busy()
         return self.queue.estimated_run()
 
+    def _note_busy(self) -> None:
+        if self._busy_changed:
+            self._update_busy()
+
     def _update_busy(self) -> None:
+        self._busy_changed = False
         idle = self._idle
         self.queue.occupy([0 if instance in idle else instance.free_at for instance in self.instances] or [0])
 

@@ -64,23 +64,48 @@ class FrameReader:
     def receive(self, flags: int = 0) -> tuple[memoryview | Bytes, Bytes] | None:
         """Body and payload of the next frame; None if the link has not all of it yet. The payload is the caller's; the
         body is valid until the next call."""
+        if self._start == self._end and not self._large.size:
+            # As a rule one read has one whole frame.
+            self._start = 0
+            self._end = count = self._received_into(self._buffer, flags)
+            if count < 0:
+                self._end = 0
+                return None
+            if count >= _HEAD.size:
+                length, size = _HEAD.unpack_from(self._buffer)
+                end = _HEAD.size + length
+                if not size and end == count:
+                    self._end = 0
+                    return self._buffer[_HEAD.size : end], _NO_BYTES
+                begin = end + -end % _ALIGNMENT
+                if size and begin + size == count:
+                    self._end = 0
+                    # A copy: the model may keep it, and the buffer is used again.
+                    return self._buffer[_HEAD.size : end], np.frombuffer(self._buffer[begin:count], np.uint8).copy()
         while True:
             found = self._complete()
             if found is not None:
                 return found
             target = self._large.data[self._received :] if self._large.size else self._buffer[self._end :]
-            try:
-                count = self._link.recv_into(target, 0, flags)
-            except (BlockingIOError, InterruptedError):
+            count = self._received_into(target, flags)
+            if count < 0:
                 return None
-            except OSError as error:
-                raise LinkBroken(str(error)) from error
-            if not count:
-                raise LinkBroken("the other side has disconnected")
             if self._large.size:
                 self._received += count
             else:
                 self._end += count
+
+    def _received_into(self, target: Any, flags: int) -> int:
+        """Negative: there is nothing yet."""
+        try:
+            count = self._link.recv_into(target, 0, flags)
+        except (BlockingIOError, InterruptedError):
+            return -1
+        except OSError as error:
+            raise LinkBroken(str(error)) from error
+        if not count:
+            raise LinkBroken("the other side has disconnected")
+        return count
 
     def _complete(self) -> tuple[memoryview | Bytes, Bytes] | None:
         if self._large.size:

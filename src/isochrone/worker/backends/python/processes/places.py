@@ -61,6 +61,23 @@ class Packing:
         self.size += -(-part.nbytes // _ALIGNMENT) * _ALIGNMENT
         return place
 
+    def add_alike(self, tensors: Tensors, layout: Iterable[tuple[str, Any, tuple[int, ...]]]) -> bool:
+        """Adds tensors whose places are known: they have these names, types (none of strings) and shapes; False: they
+        have not."""
+        parts = []
+        size = self.size
+        for name, dtype, shape in layout:
+            array = tensors.get(name)
+            if array is None or array.dtype != dtype or array.shape != shape:
+                return False
+            parts.append((size, array))
+            size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if len(parts) != len(tensors):
+            return False
+        self._parts += parts
+        self.size = size
+        return True
+
     def write(self, room: Bytes) -> None:
         """Copies the tensors to the beginning of ``room``, which has ``size`` bytes or more."""
         for offset, array in self._parts:
@@ -95,18 +112,19 @@ def read_places(data: Bytes, places: Iterable[Place], *, copy: bool) -> Tensors:
     size = data.nbytes
     for place in places:
         dtype = NUMPY_BY_NAME.get(place.datatype)
-        if dtype is None or not 0 <= place.offset <= place.offset + place.nbytes <= size:
+        offset, nbytes, shape = place.offset, place.nbytes, place.shape
+        if dtype is None or not 0 <= offset <= offset + nbytes <= size:
             raise BadPlace(f"{place} in a block of {size} bytes")
-        room = data[place.offset : place.offset + place.nbytes]
         try:
-            count = element_count(place.shape, place.name)
+            count = element_count(shape, place.name)
             if dtype == _OBJECT:
-                tensors[place.name] = decode_bytes(room.data, count, place.name).reshape(place.shape)
+                room = data[offset : offset + nbytes]
+                tensors[place.name] = decode_bytes(room.data, count, place.name).reshape(shape)
                 continue
         except InvalidArgument as error:
             raise BadPlace(str(error)) from None
-        if count * dtype.itemsize != place.nbytes:
+        if count * dtype.itemsize != nbytes:
             raise BadPlace(f"{place}: its shape does not fit its size")
-        array = room.view(dtype).reshape(place.shape)
+        array: Tensor = np.ndarray(shape, dtype, data, offset)
         tensors[place.name] = array.copy() if copy else array
     return tensors

@@ -63,6 +63,11 @@ class SharedBlock:
         self._map(size)
         return read_places(self._bytes[:size], places, copy=copy)
 
+    def mapped(self, size: int) -> Bytes:
+        """The block, of which at least ``size`` bytes are mapped."""
+        self._map(size)
+        return self._bytes
+
     def _grow(self, size: int) -> None:
         if size > self._bytes.nbytes and size > os.fstat(self.descriptor).st_size:
             # To the next power of two, so that slowly growing batches do not remap each time.

@@ -18,11 +18,12 @@ from isochrone.errors import ConfigError, IsochroneError
 from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.processes.child_side import begin, settle_in
 from isochrone.worker.backends.python.processes.frames import Frame, FrameReader, LinkBroken, Outbox
-from isochrone.worker.backends.python.processes.places import Packing, read_places
+from isochrone.worker.backends.python.processes.places import Packing
 from isochrone.worker.backends.python.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation import messages
 from isochrone.worker.backends.python.triton.isolation.child_requests import ChildRequests, outcomes_of, unsendable
 from isochrone.worker.backends.python.triton.isolation.child_server import ServerOverLink
+from isochrone.worker.backends.python.triton.isolation.forms import KeptForms
 from isochrone.worker.backends.python.triton.isolation.messages import (
     BLOCKS_LENT,
     INLINE_BYTES,
@@ -54,6 +55,9 @@ class Executor:
         self._model = model
         self._requests = requests
         self._inputs, self._outputs = blocks[: BLOCKS_LENT + 1], blocks[BLOCKS_LENT + 1 :]
+        self._forms = KeptForms()
+        #: Whether the model may still use inputs in blocks.
+        self._may_hold = False
 
     def run(self, question: Execute, payload: Bytes) -> Frame:
         packing = Packing()
@@ -72,19 +76,26 @@ class Executor:
             return encoded(Returned(first, [unsendable(error)] * len(outcomes), -1, self._held()))
 
     def _outcomes(self, question: Execute, payload: Bytes, packing: Packing) -> list[Outcome]:
+        if question.block >= 0:
+            payload = self._inputs[question.block].mapped(question.size)
+            self._may_hold = True
         requests = []
         for head in question.requests:
-            if question.block < 0:
-                inputs = read_places(payload, head.places, copy=False)
-            else:
-                copy = question.block == BLOCKS_LENT
-                inputs = self._inputs[question.block].read(head.places, question.size, copy=copy)
-            requests.append(self._requests.add(head, inputs))
+            plan, inputs = self._forms.read(head, payload)
+            if question.block == BLOCKS_LENT:
+                inputs = {name: array.copy() for name, array in inputs.items()}
+            requests.append(self._requests.add(head, plan, inputs))
+        # A reference to the block would look as if the model held it.
+        del payload, inputs
         outlet_of = self._requests.outlet_of if question.has_callers else no_outlet
         return outcomes_of(self._model.execute(requests, outlet_of), packing)
 
     def _held(self) -> list[int]:
-        return [number for number, block in enumerate(self._inputs[:-1]) if block.in_use()]
+        if not self._may_hold:
+            return []
+        held = [number for number, block in enumerate(self._inputs[:-1]) if block.in_use()]
+        self._may_hold = bool(held)
+        return held
 
 
 def _load(start: Start, server: ServerOverLink) -> TritonModel:
@@ -146,7 +157,6 @@ def main(arguments: list[str]) -> int:
 
 def _serve(link: socket.socket, second: socket.socket, blocks: list[SharedBlock]) -> int:
     reader, outbox = FrameReader(link), Outbox(second)
-    answers = Outbox(link)
     forks.close_in_copies(link, second)
     start, _ = _question(reader)
     if not isinstance(start, Start):
@@ -157,26 +167,36 @@ def _serve(link: socket.socket, second: socket.socket, blocks: list[SharedBlock]
         model = _load(start, server)
     except IsochroneError as error:
         parts = [error.where, error.key, error.expected, error.given] if isinstance(error, ConfigError) else []
-        answers.post(encoded(Failed(str(error), parts)))
+        _answer(link, encoded(Failed(str(error), parts)))
         return 1
     # As inside the worker: a coroutine shares its thread with others, and must not wait.
     requests = ChildRequests(outbox, waits_for_callers=model.decoupled and not model.is_async)
     notices.requests = requests
     executor = Executor(model, requests, blocks)
-    answers.post(encoded(Started(model.is_async)))
+    _answer(link, encoded(Started(model.is_async)))
     while True:
         question, payload = _question(reader)
         if not isinstance(question, Execute):
             break
-        answers.post(executor.run(question, payload))
+        _answer(link, executor.run(question, payload))
         del question, payload
     try:
         model.close()
     except IsochroneError as error:
-        answers.post(encoded(Failed(str(error))))
+        _answer(link, encoded(Failed(str(error))))
         return 1
-    answers.post(encoded(Closed()))
+    _answer(link, encoded(Closed()))
     return 0
+
+
+def _answer(link: socket.socket, parts: Frame) -> None:
+    """Only the main thread sends answers, one at a time."""
+    try:
+        for part in parts:
+            link.sendall(part)
+    except OSError:
+        # Nobody reads it any more; the next read finds out why.
+        pass
 
 
 def _question(reader: FrameReader) -> tuple[messages.Question, Bytes]:

@@ -39,19 +39,7 @@ class ChildRequest(InferRequest):
 
     __slots__ = ("__weakref__", "_chain", "credit", "number")
 
-    def __init__(self, head: RequestHead, inputs: Tensors) -> None:
-        plan = Plan(
-            head.model_name,
-            head.model_version,
-            (),
-            head.outputs,
-            head.parameters,
-            priority=head.priority,
-            timeout_ns=head.timeout_ns,
-            sequence_id=head.sequence_id,
-            sequence_start=head.sequence_start,
-            sequence_end=head.sequence_end,
-        )
+    def __init__(self, head: RequestHead, plan: Plan, inputs: Tensors) -> None:
         super().__init__(plan, head.id, inputs, 0, head.deadline)
         self.number = head.number
         self._chain = head.chain
@@ -74,8 +62,8 @@ class ChildRequests:
         self._requests: dict[int, ref[ChildRequest]] = {}
         self._most = _FEW_REQUESTS
 
-    def add(self, head: RequestHead, inputs: Tensors) -> ChildRequest:
-        request = ChildRequest(head, inputs)
+    def add(self, head: RequestHead, plan: Plan, inputs: Tensors) -> ChildRequest:
+        request = ChildRequest(head, plan, inputs)
         self._requests[head.number] = ref(request)
         if len(self._requests) > self._most:
             alive = {number: known for number, known in self._requests.items() if known() is not None}

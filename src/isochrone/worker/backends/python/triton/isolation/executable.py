@@ -16,7 +16,7 @@ from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.python.processes.child import Spawner
 from isochrone.worker.backends.python.processes.frames import LinkBroken
-from isochrone.worker.backends.python.processes.places import Packing, read_places
+from isochrone.worker.backends.python.processes.places import BadPlace, Packing
 from isochrone.worker.backends.python.processes.restarts import Restarts
 from isochrone.worker.backends.python.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation.messages import (
@@ -24,7 +24,6 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
     INLINE_BYTES,
     Execute,
     Failed,
-    RequestHead,
     Returned,
     Start,
     encoded,
@@ -34,15 +33,18 @@ from isochrone.worker.backends.python.triton.samples import no_outlet, sample_ou
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.backends.interface import Answer, PostingOutletOf
+    from isochrone.worker.backends.interface import Answer, PostingOutletOf, TakeAnswers
     from isochrone.worker.backends.python.processes.frames import Frame
-    from isochrone.worker.backends.python.processes.places import Bytes, Place
+    from isochrone.worker.backends.python.processes.places import Bytes
     from isochrone.worker.backends.python.triton.isolation.flights import Flight
+    from isochrone.worker.backends.python.triton.isolation.forms import SentForms
     from isochrone.worker.backends.python.triton.model import TritonModelContext
     from isochrone.worker.backends.python.triton.server import Server
 
 #: Answers up to this size are copied: a small one must not occupy a large block.
 _COPIED_BYTES = 64 * 1024
+#: Larger inputs are copied by the instance's thread, not by the event loop's.
+_LOOP_BYTES = 64 * 1024
 
 
 class IsolatedTritonExecutable(Executable):
@@ -57,6 +59,7 @@ class IsolatedTritonExecutable(Executable):
         self, context: TritonModelContext, server: Server, cpus: tuple[int, ...] = (), timeout_ms: int = 0
     ) -> None:
         self.decoupled = context.decoupled
+        self.begins_on_loop = not context.decoupled
         self._server = server
         self._timeout_ms = timeout_ms
         self._restarts = Restarts(context.model_name, context.model_version)
@@ -91,6 +94,26 @@ class IsolatedTritonExecutable(Executable):
     def execute_requests(self, requests: Sequence[InferRequest]) -> list[Answer]:
         return self._run(requests, self.outlet_of, has_callers=True)
 
+    def begin_requests(self, requests: Sequence[InferRequest], done: TakeAnswers) -> bool:
+        session = self._session
+        if session is None:
+            return False
+        if session.is_over or not _are_small(requests) or (response := self._free_response()) == BLOCKS_LENT:
+            session.leave_loop()
+            return False
+        now = now_ns()
+        flights = [session.flights.add(request, self.outlet_of, now) for request in requests]
+        try:
+            question = self._question(session.forms, flights, response, has_callers=True)
+        except Exception:
+            # The thread finds the same, and answers.
+            for flight in flights:
+                session.flights.remove(flight)
+            session.leave_loop()
+            return False
+        session.begin(question, _BegunRequests(self, session, flights, response, done), now)
+        return True
+
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         """One run without a caller: a sample of model_warmup."""
         name = self._start_message.model_name
@@ -109,8 +132,9 @@ class IsolatedTritonExecutable(Executable):
 
     def _started(self) -> Session:
         if self._session is not None:
-            if self._session.error is None:
+            if not self._session.is_over:
                 return self._session
+            self._session.wait_for_end()
             self._discard()
         self._restarts.check()
         session = self._start()
@@ -155,46 +179,61 @@ class IsolatedTritonExecutable(Executable):
             if self.decoupled and has_callers:
                 for flight in flights:
                     flight.made_outlet()
-            question = self._question(flights, response, has_callers=has_callers)
+            question = self._question(session.forms, flights, response, has_callers=has_callers)
         except Exception as error:
             failure = InvalidArgument(f"{self._restarts.label}: the requests cannot be passed to its process: {error}")
-            return self._failed(session, flights, failure)
+            return self.failed(session, flights, failure)
         try:
             returned, payload = session.execute(question, flights)
-            answers = self._answers(session, flights, returned, payload, response)
-            self._settle(session, flights, answers, has_callers=has_callers)
+            try:
+                return self.answers(session, flights, returned, payload, response, has_callers=has_callers)
+            except LinkBroken as error:
+                raise session.broken(str(error)) from None
         except SessionOver as over:
-            return self._failed(session, flights, over.error)
+            return self.failed(session, flights, over.error)
+
+    def _question(self, forms: SentForms, flights: list[Flight], response: int, *, has_callers: bool) -> Frame:
+        """Raises if the process cannot be given a request. Otherwise the question must be asked."""
+        packing = Packing()
+        try:
+            heads = [forms.head(flight.number, flight.request, packing) for flight in flights]
+            if packing.size <= INLINE_BYTES:
+                return encoded(Execute(heads, response, -1, 0, has_callers), packing)
+            number = next((number for number in range(BLOCKS_LENT) if number not in self._held), BLOCKS_LENT)
+            self._requests[number].write_packed(packing)
+            return encoded(Execute(heads, response, number, packing.size, has_callers))
+        except BaseException:
+            forms.forget()
+            raise
+
+    def answers(
+        self,
+        session: Session,
+        flights: list[Flight],
+        returned: Returned,
+        payload: Bytes,
+        response: int,
+        *,
+        has_callers: bool = True,
+    ) -> list[Answer]:
+        """The answers to a question; raises ``LinkBroken`` if they are invalid. It does not wait."""
+        if returned.first != flights[0].number:
+            raise LinkBroken(f"it answered request {returned.first} instead of {flights[0].number}")
+        if returned.held or self._held:
+            self._held = set(returned.held)
+        size, copy = returned.size, False
+        if size >= 0:
+            copy = response == BLOCKS_LENT or size <= _COPIED_BYTES
+            try:
+                payload = self._responses[response].mapped(size)[:size]
+            except BadPlace as error:
+                raise LinkBroken(f"an invalid answer: {error}") from error
+        if len(returned.outcomes) != len(flights):
+            raise LinkBroken(f"{len(returned.outcomes)} answers to {len(flights)} requests")
+        answers = [answer_of(outcome, payload, copy=copy) for outcome in returned.outcomes]
+        self._settle(session, flights, answers, has_callers=has_callers)
         self._restarts.answered()
         return answers
-
-    def _question(self, flights: list[Flight], response: int, *, has_callers: bool) -> Frame:
-        packing = Packing()
-        heads = [_head(flight, packing.add(flight.request.inputs)) for flight in flights]
-        if packing.size <= INLINE_BYTES:
-            return encoded(Execute(heads, response, -1, 0, has_callers), packing)
-        number = next((number for number in range(BLOCKS_LENT) if number not in self._held), BLOCKS_LENT)
-        self._requests[number].write_packed(packing)
-        return encoded(Execute(heads, response, number, packing.size, has_callers))
-
-    def _answers(
-        self, session: Session, flights: list[Flight], returned: Returned, payload: Bytes, response: int
-    ) -> list[Answer]:
-        self._held = set(returned.held)
-        size = returned.size
-        copy = response == BLOCKS_LENT or size <= _COPIED_BYTES
-
-        def read(places: list[Place]) -> Tensors:
-            if size < 0:
-                return read_places(payload, places, copy=False)
-            return self._responses[response].read(places, size, copy=copy)
-
-        try:
-            if len(returned.outcomes) != len(flights):
-                raise LinkBroken(f"{len(returned.outcomes)} answers to {len(flights)} requests")
-            return [answer_of(outcome, read) for outcome in returned.outcomes]
-        except LinkBroken as error:
-            raise session.broken(str(error)) from None
 
     @staticmethod
     def _settle(session: Session, flights: list[Flight], answers: list[Answer], *, has_callers: bool) -> None:
@@ -209,7 +248,7 @@ class IsolatedTritonExecutable(Executable):
             session.look_after_rest()
 
     @staticmethod
-    def _failed(session: Session, flights: list[Flight], error: IsochroneError) -> list[Answer]:
+    def failed(session: Session, flights: list[Flight], error: IsochroneError) -> list[Answer]:
         """The answers of requests that did not run to their end. What has an outlet is answered there."""
         answers: list[Answer] = []
         for flight in flights:
@@ -228,28 +267,48 @@ class IsolatedTritonExecutable(Executable):
         return BLOCKS_LENT
 
 
+class _BegunRequests:
+    """Requests that the event loop's thread has sent to the process."""
+
+    __slots__ = ("_done", "_executable", "_flights", "_response", "_session")
+
+    def __init__(
+        self,
+        executable: IsolatedTritonExecutable,
+        session: Session,
+        flights: list[Flight],
+        response: int,
+        done: TakeAnswers,
+    ) -> None:
+        self._executable = executable
+        self._session = session
+        self._flights = flights
+        self._response = response
+        self._done = done
+
+    def returned(self, answer: Returned, payload: Bytes) -> None:
+        try:
+            answers = self._executable.answers(self._session, self._flights, answer, payload, self._response)
+        except LinkBroken:
+            raise
+        except Exception as error:  # such as an answer that cannot be mapped
+            failure = ModelFailed(f"the answer of its process cannot be read: {error}")
+            answers = self._executable.failed(self._session, self._flights, failure)
+        self._done(answers)
+
+    def lost(self, error: IsochroneError) -> None:
+        self._done(self._executable.failed(self._session, self._flights, error))
+
+
+def _are_small(requests: Sequence[InferRequest]) -> bool:
+    """Whether the loop's thread may copy the inputs."""
+    size = 0
+    for request in requests:
+        for array in request.inputs.values():
+            size += array.nbytes
+    return size <= _LOOP_BYTES
+
+
 def load(context: LoadContext, model_context: TritonModelContext) -> Executable:
     timeout_ms = parameters.integer(context, "execution_timeout_ms", 0)
     return IsolatedTritonExecutable(model_context, context.server, context.cpus, timeout_ms)
-
-
-def _head(flight: Flight, places: list[Place]) -> RequestHead:
-    request = flight.request
-    plan = request.plan
-    # By position: names would cost a third more.
-    return RequestHead(
-        flight.number,
-        request.id,
-        plan.model_name,
-        plan.model_version,
-        places,
-        plan.outputs,
-        plan.parameters,
-        plan.priority,
-        plan.timeout_ns,
-        plan.sequence_id,
-        plan.sequence_start,
-        plan.sequence_end,
-        request.deadline,
-        request.call_chain,
-    )

@@ -55,11 +55,9 @@ class Start(Message):
     cpus: list[int]
 
 
-class RequestHead(msgspec.Struct, array_like=True):
-    """A request; its inputs are at ``places``."""
+class Form(msgspec.Struct, array_like=True):
+    """What requests of one plan have in common; its places are counted from a request's first byte."""
 
-    number: int
-    id: str
     model_name: str
     model_version: str
     places: list[Place]
@@ -70,6 +68,19 @@ class RequestHead(msgspec.Struct, array_like=True):
     sequence_id: int | str
     sequence_start: bool
     sequence_end: bool
+
+
+class RequestHead(msgspec.Struct, array_like=True):
+    """A request."""
+
+    number: int
+    id: str
+    #: Where the process keeps its form; negative: nowhere.
+    slot: int
+    #: None: the process has it.
+    form: Form | None
+    #: Where its inputs begin.
+    offset: int
     deadline: int
     chain: Chain
 

@@ -1,7 +1,8 @@
 """The worker's side of one process of a Triton model, from its start to its end.
 
-Two threads use it: the instance's asks questions over the first link, and a thread of its own reads reports from the
-second one. Whichever finds the process dead ends the session, once, and answers what is left in it.
+The instance's thread asks questions over the first link, or the event loop's does (``begin``), one at a time. A thread
+of its own reads reports from the second link and watches for the death of the process: it ends the session, once, and
+answers what is left in it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import ModelFailed
@@ -23,6 +24,8 @@ from isochrone.worker.backends.python.processes.places import BadPlace, read_pla
 from isochrone.worker.backends.python.triton.isolation import messages
 from isochrone.worker.backends.python.triton.isolation.calls import CallsOfChild
 from isochrone.worker.backends.python.triton.isolation.flights import Flight, Flights
+from isochrone.worker.backends.python.triton.isolation.forms import SentForms
+from isochrone.worker.backends.python.triton.isolation.loop_link import LoopLink
 from isochrone.worker.backends.python.triton.isolation.messages import (
     Answered,
     Ask,
@@ -44,9 +47,8 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
 )
 
 if TYPE_CHECKING:
-    from isochrone.protocol.messages import Tensors
     from isochrone.worker.backends.interface import Answer
-    from isochrone.worker.backends.python.processes.places import Bytes, Place
+    from isochrone.worker.backends.python.processes.places import Bytes
     from isochrone.worker.backends.python.processes.shared_block import SharedBlock
     from isochrone.worker.backends.python.triton.server import Server
 
@@ -65,6 +67,15 @@ class SessionOver(Exception):
     def __init__(self, error: ModelFailed) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class Begun(Protocol):
+    """Requests that the event loop's thread has sent. One of these is called there, once."""
+
+    def returned(self, answer: Returned, payload: Bytes) -> None:
+        """Raises ``LinkBroken`` if the process sent something invalid; then ``lost`` is called later."""
+
+    def lost(self, error: ModelFailed) -> None: ...
 
 
 class Session:
@@ -90,20 +101,34 @@ class Session:
         tick = min(_TICK_MILLISECONDS, timeout_ms or _TICK_MILLISECONDS)
         self._first.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, tick * 1000))
         self._answers, self._reports = FrameReader(self._first), FrameReader(self._second)
+        self._loop_link = LoopLink(self._first, self._answers, self, tick)
+        #: What the loop's thread has asked, and when.
+        self._begun: Begun | None = None
+        self._begun_at = 0
         self._waking = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outbox = Outbox(self._second, self._wake_up)
         self._calls = CallsOfChild(server, self._outbox.post)
+        #: What the process keeps of earlier requests.
+        self.forms = SentForms()
         self.flights = Flights(decoupled=start.decoupled, limit_ns=self._limit_ns)
         self._step = "load: "
         self._is_closing = False
         #: How the process was lost, if a thread knows better than its exit code says.
         self._how = ""
+        #: Why the thread of the second link has to end the session, and whether it kills the process first.
+        self._end_because = ""
+        self._kills = False
         #: Set when the process is lost.
         self.error: ModelFailed | None = None
         self._next_look = 0
         self._thread = threading.Thread(target=self._read_reports, name=f"{start.model_name}-link", daemon=True)
         self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further question may be asked; ``error`` may follow soon."""
+        return self.error is not None or bool(self._end_because) or self._kills
 
     @property
     def pid(self) -> int:
@@ -118,6 +143,10 @@ class Session:
         self._step = ""
         return answer
 
+    def wait_for_end(self) -> None:
+        """Waits for ``error``, if the session is over."""
+        self._thread.join()
+
     def execute(self, question: Frame, flights: Sequence[Flight]) -> tuple[Returned, Bytes]:
         """Runs requests; raises ``SessionOver`` if the process is dead, or was killed because it took too long."""
         watch = _ExecuteWatch(flights[0], self._limit_ns, decoupled=self._start_message.decoupled)
@@ -126,14 +155,11 @@ class Session:
             now = now_ns()
             self._look_after(now)
             if watch.is_late(now, self.flights.get(flights[0].number) is None):
-                limit = f"execution_timeout_ms = {self._timeout_ms}"
-                raise self._killed(f"execute took longer than {limit}, its process was killed")
+                raise self._killed(self._took_too_long)
 
         answer, payload = self._ask(question, tick)
         if not isinstance(answer, Returned):
             raise self.broken(f"its process answered {type(answer).__name__} to requests")
-        if answer.first != flights[0].number:
-            raise self.broken(f"it answered request {answer.first} instead of {flights[0].number}")
         return answer, payload
 
     def left_to_sender(self, flight: Flight, now: int) -> None:
@@ -161,10 +187,15 @@ class Session:
             ends = now_ns() + _CLOSE_MILLISECONDS * MILLISECOND
 
             def tick() -> None:
-                if now_ns() > ends:
+                now = now_ns()
+                self._look_after(now)
+                if now > ends:
                     raise self._killed("finalize took too long, its process was killed")
 
             try:
+                rest = self._loop_link.take_over()
+                if rest is not None:
+                    self._ask([rest], tick)
                 answer, _ = self._ask(encoded(Close()), tick)
                 self._process.has_died(max(0, (ends - now_ns()) // MILLISECOND))
             except SessionOver:
@@ -176,6 +207,8 @@ class Session:
     def release(self) -> None:
         """Ends the process, if it has not ended, and frees what the session has."""
         self._is_closing = True
+        self._loop_link.take_over()
+        self._loop_link.close()
         self._process.end()
         self._thread.join()
         self._process.release()
@@ -198,6 +231,10 @@ class Session:
             return decoded(messages.answers, received[0]), received[1]
         except (LinkBroken, OSError) as error:
             raise self.broken(str(error)) from None
+
+    @property
+    def _took_too_long(self) -> str:
+        return f"execute took longer than execution_timeout_ms = {self._timeout_ms}, its process was killed"
 
     def _killed(self, how: str) -> SessionOver:
         self._how = how
@@ -230,6 +267,9 @@ class Session:
                     self._take(*received)
             except LinkBroken as error:
                 reason = str(error)
+            reason = reason or self._end_because
+            if self._kills:
+                self._process.end()
             if self._process.death in ready:
                 reason = reason or "it has ended"
             now = now_ns()
@@ -247,6 +287,7 @@ class Session:
         for flight in self.flights.remove_all():
             if flight.has_returned or flight.outlet is not None:
                 flight.made_outlet().send(self.error, True)
+        self._loop_link.call_asker(self._lost)
 
     def _take(self, body: memoryview | Bytes, payload: Bytes) -> None:
         report = decoded(messages.reports, body)
@@ -267,7 +308,7 @@ class Session:
         flight = self.flights.get(report.number)
         if flight is None:
             return
-        answer = answer_of(report.outcome, lambda places: read_places(payload, places, copy=False))
+        answer = answer_of(report.outcome, payload)
         flight.since = now_ns()
         flight.sent += report.outcome is not None
         outlet = flight.made_outlet()
@@ -277,6 +318,51 @@ class Session:
             outlet.send(answer, True)
 
     # On the loop's thread, which must not wait.
+
+    def begin(self, question: Frame, begun: Begun, now: int) -> None:
+        """Like ``execute``, without a thread. Not of decoupled models."""
+        self._begun = begun
+        self._begun_at = now
+        self._loop_link.ask(question)
+        if self.error is not None:
+            # It may have ended before the loop was there to be called.
+            self._loop_link.call_asker(self._lost)
+
+    def leave_loop(self) -> None:
+        """The instance's thread asks the next question."""
+        self._loop_link.leave()
+
+    def answer_came(self, body: memoryview | Bytes, payload: Bytes) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        try:
+            answer = decoded(messages.answers, body)
+            if not isinstance(answer, Returned):
+                raise LinkBroken(f"its process answered {type(answer).__name__} to requests")
+            begun.returned(answer, payload)
+        except LinkBroken as error:
+            self._begun = begun
+            self.link_broke(str(error))
+
+    def link_broke(self, reason: str) -> None:
+        self._end_because = self._end_because or reason
+        self._wake_up()
+
+    def tick(self) -> None:
+        now = now_ns()
+        self._look_after(now)
+        if self._limit_ns and now - self._begun_at >= self._limit_ns:
+            self._how = self._took_too_long
+            self._kills = True
+            self._wake_up()
+
+    def _lost(self) -> None:
+        """The session is over: nothing else answers what is open."""
+        self._loop_link.end()
+        begun, self._begun = self._begun, None
+        if begun is not None and self.error is not None:
+            begun.lost(self.error)
 
     def _taken(self, flight: Flight) -> None:
         count = flight.taken(now_ns())
@@ -332,14 +418,14 @@ class _ExecuteWatch:
         return is_answered and now - self._flight.since >= self._limit_ns
 
 
-def answer_of(outcome: Outcome, read: Callable[[list[Place]], Tensors]) -> Answer:
-    """A model's answer; raises ``LinkBroken`` if the process sent something invalid."""
+def answer_of(outcome: Outcome, payload: Bytes, *, copy: bool = False) -> Answer:
+    """A model's answer; its outputs are in ``payload``. Raises ``LinkBroken`` if the process sent something invalid."""
     if outcome is None:
         return None
     if isinstance(outcome, messages.Error):
         return error_of(outcome)
     try:
-        outputs = read(outcome.places)
+        outputs = read_places(payload, outcome.places, copy=copy)
     except BadPlace as error:
         raise LinkBroken(f"an invalid answer: {error}") from error
     return ResponseOutputs(outputs, outcome.parameters) if outcome.parameters else outputs
