@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 #: As in ``isochrone.clock``, which a pure decision does not import.
-NEVER = 1 << 62
+NEVER = (1 << 62) - 1
 
 
 class Entry(NamedTuple):
