@@ -242,6 +242,25 @@ def test_a_sender_that_is_let_go_answers_with_an_error(worker: TritonWorker) -> 
     assert "the response sender was deleted before the last response was sent" in text
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_sender_that_is_given_no_response_fails_its_request(
+    worker: TritonWorker, decoupled: bool, isolation: str
+) -> None:
+    worker.serve(
+        "sends_text",
+        """
+        def execute(self, requests):
+            for request in requests:
+                request.get_response_sender().send("text", flags=FINAL)
+        """,
+        decoupled=decoupled,
+        more=parameter("isolation", isolation),
+    )
+    text = worker.stream("sends_text", 1)[0] if decoupled else worker.infer("sends_text", 1)[1]
+    assert "TypeError: send: expected an InferenceResponse, given a str" in text
+
+
 def test_a_stream_that_is_let_go_ends(worker: TritonWorker) -> None:
     worker.serve(
         "drops_stream",

@@ -228,6 +228,43 @@ def test_a_response_beside_one_that_was_sent(make: Make) -> None:
     assert outlets[asked].sent[0]["y"].tolist() == [[5]]
 
 
+def test_a_run_that_fails_by_one_response_fails_the_request_beside_it(make: Make) -> None:
+    """The first request has a sender that was not used; the second was answered twice."""
+    model = make(
+        """
+        def execute(self, requests):
+            first, second = [request.get_response_sender() for request in requests]
+            second.send(respond(5.0), flags=1)
+            return [respond(6.0), respond(7.0)]
+        """
+    )
+    outlets, asked = Outlets(), [request(), request()]
+    assert model.execute(asked, outlets) == [None, None]
+    (failure,) = outlets[asked[0]].sent
+    assert "cannot send more than one response" in str(failure)
+    assert [answer["y"].tolist() for answer in outlets[asked[1]].sent] == [[[5]]]
+
+
+def test_a_response_whose_error_cannot_be_read(make: Make) -> None:
+    model = make(
+        """
+        def execute(self, requests):
+            class Odd(pb_utils.InferenceResponse):
+                def error(self):
+                    raise SystemExit("no error")
+
+            if len(requests) > 1:
+                requests[0].get_response_sender().send(Odd(), flags=1)
+                return [None, respond()]
+            return [Odd()]
+        """
+    )
+    assert "no error" in str(execute(model)[0])
+    outlets, asked = Outlets(), [request(), request()]
+    assert model.execute(asked, outlets)[0] is None
+    assert "no error" in str(outlets[asked[0]].sent[0])
+
+
 def test_a_decoupled_model_returns_nothing(make: Make) -> None:
     model = make("def execute(self, requests):\n    return [respond()]\n", decoupled=True)
     (answer,) = execute(model)

@@ -18,7 +18,7 @@ from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.triton.failures import described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
 from isochrone.worker.backends.python.triton.requests import InferenceRequest
-from isochrone.worker.backends.python.triton.responses import InferenceResponse
+from isochrone.worker.backends.python.triton.responses import InferenceResponse, InferenceResponseSender
 from isochrone.worker.backends.python.triton.server import Errand, Server, errand
 from isochrone.worker.backends.python.triton.utilities import MODULE_NAMES, make_module
 
@@ -153,12 +153,26 @@ class TritonModel:
                     "Expected an 'InferenceResponse' object in the execute function return list, found type"
                     f" '{type(response)}'."
                 )
+        self._count(requests, returned)
         return [self._returned(request, response) for request, response in zip(requests, returned, strict=True)]
 
+    @staticmethod
+    def _count(requests: list[InferenceRequest], returned: list[InferenceResponse | None]) -> None:
+        """Counts the responses as those of their senders. If one may not be sent, none is, and the run has failed."""
+        counted: list[InferenceResponseSender] = []
+        try:
+            for request, response in zip(requests, returned, strict=True):
+                if request.sender is not None and response is not None:
+                    request.sender.count(True, True)
+                    counted.append(request.sender)
+        except BaseException:
+            for sender in counted:
+                sender.take_back(True)
+            raise
+
     def _returned(self, request: InferenceRequest, response: InferenceResponse | None) -> Answer:
-        sender = request.sender
         if response is None:
-            if sender is not None:
+            if request.sender is not None:
                 return None
             # Triton never answers such a request.
             request.disown()
@@ -166,8 +180,6 @@ class TritonModel:
                 "Expected an 'InferenceResponse' object in the execute function return list, found None for a request"
                 " whose response sender was not used."
             )
-        if sender is not None:
-            sender.count(True, True)
         request.disown()
         return self.answer(request.received_as, request.requested_output_names(), response, is_returned=True)
 
@@ -175,12 +187,12 @@ class TritonModel:
         self, received: InferRequest, wanted: set[str], response: InferenceResponse, *, is_returned: bool = False
     ) -> Answer:
         """A response of the model as the server sends it; raises nothing."""
-        error = response.error()
-        if error is not None:
-            return server_error(error)
         try:
+            error = response.error()
+            if error is not None:
+                return server_error(error)
             return answer_of(response, wanted, received, is_returned=is_returned)
-        except Exception as problem:
+        except BaseException as problem:
             return self._failure(described(problem))
 
     def _failed(self, requests: list[InferenceRequest], error: BaseException) -> list[Answer]:

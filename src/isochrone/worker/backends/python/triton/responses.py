@@ -118,8 +118,15 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        self.count(response is not None, flags == COMPLETE_FINAL)
-        self._outlet.send(response, flags == COMPLETE_FINAL)
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send: expected an InferenceResponse, given a {type(response).__name__}")
+        is_last = flags == COMPLETE_FINAL
+        self.count(response is not None, is_last)
+        try:
+            self._outlet.send(response, is_last)
+        except BaseException:
+            self.take_back(is_last)
+            raise
 
     def is_cancelled(self) -> bool:
         return self._outlet.is_cancelled()
@@ -144,9 +151,12 @@ class InferenceResponseSender:
             self._is_closed = is_last
             self._sent += 1
 
-    def close(self) -> None:
+    def take_back(self, is_last: bool) -> None:
+        """A response that was counted has not been sent."""
         with self._lock:
-            self._is_closed = True
+            self._sent -= 1
+            if is_last:
+                self._is_closed = False
 
     @property
     def has_answered(self) -> bool:
