@@ -25,6 +25,13 @@ FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32")
         ("import triton_python_backend_utils as pb_utils\n\nclass TritonPythonModel:\n    pass", True),
         ("from implementation import TritonPythonModel", True),
         ("class TritonPythonModel:\n    pass", True),
+        ("class Model(nn.Module):\n    pass\n\n\nclass TritonPythonModel:\n    pass", True),
+        (
+            "import triton_python_backend_utils as pb_utils\nfrom a import TritonPythonModel\n\nclass Model:\n    pass",
+            True,
+        ),
+        ("from triton_python_backend_utils import Tensor\n\nclass Model:\n    pass", True),
+        ("class Model:\n    pass  # import triton_python_backend_utils", False),
         ("class Model:\n    def infer(self, inputs):\n        return inputs", False),
         ("# like TritonPythonModel\nclass Model:\n    pass", False),
         ("class MyTritonPythonModels:\n    pass", False),

@@ -18,17 +18,22 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext
 
 
-_TRITON = re.compile(rf"\b({CLASS_NAME}|{MODULE_NAME})\b")
+_TRITON = re.compile(
+    rf"^[ \t]*(class {CLASS_NAME}\b|import [^#\n]*\b{MODULE_NAME}\b|from {MODULE_NAME}\b)", re.MULTILINE
+)
+_MENTIONED = re.compile(rf"\b({CLASS_NAME}|{MODULE_NAME})\b")
 _OURS = re.compile(r"^class Model\b", re.MULTILINE)
 
 
 def is_triton_model(path: Path) -> bool:
-    """Whether a python file defines, or imports, Triton's class and not ours."""
+    """Whether a python file defines Triton's class or imports Triton's module; or names one and does not define ours."""
     try:
         source = path.read_text(errors="replace")
     except OSError:
         return False
-    return _TRITON.search(source) is not None and _OURS.search(source) is None
+    if _TRITON.search(source) is not None:
+        return True
+    return _MENTIONED.search(source) is not None and _OURS.search(source) is None
 
 
 def model_context(context: LoadContext, filename: str) -> TritonModelContext:
