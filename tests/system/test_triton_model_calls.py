@@ -66,6 +66,30 @@ def test_two_models_that_call_each_other(worker: TritonWorker) -> None:
         assert f"cannot be called in a circle ({model} → {other} → {model})" in text
 
 
+_CALLS_FROM_A_THREAD = """
+def initialize(self, args):
+    from concurrent.futures import ThreadPoolExecutor
+
+    self.pool = ThreadPoolExecutor(1)
+
+def execute(self, requests):
+    answers = []
+    for request in requests:
+        response = self.pool.submit(call("NEXT", given(request)).exec).result()
+        answers.append(pb_utils.InferenceResponse(error=response.error()) if response.has_error() else respond(1))
+    return answers
+"""
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_two_models_that_call_each_other_from_threads(worker: TritonWorker, isolation: str) -> None:
+    for model, other in (("tick", "tock"), ("tock", "tick")):
+        worker.serve(model, _CALLS_FROM_A_THREAD.replace("NEXT", other), more=parameter("isolation", isolation))
+    status, text = worker.infer("tick", 1)
+    assert status == 500
+    assert "cannot be called in a circle (tick → tock → tick)" in text
+
+
 def test_a_circle_through_an_ensemble(worker: TritonWorker) -> None:
     worker.serve("inner", calls("outer"))
     ensemble_of(worker, "outer", "inner")
@@ -399,7 +423,6 @@ def test_a_model_that_loads_and_unloads_another(worker: TritonWorker) -> None:
                 pb_utils.load_model("nobody")
             return [respond(int(pb_utils.is_model_ready("loaded_by_model"))) for _ in requests]
         """,
-        more=parameter("inline", "false"),
     )
     assert worker.infer("manages", 0) == (200, [0])
     assert worker.infer("manages", 1) == (200, [1])
@@ -409,6 +432,54 @@ def test_a_model_that_loads_and_unloads_another(worker: TritonWorker) -> None:
     assert status == 500
     assert "TritonModelException: Failed to load model: " in text
     assert "nobody" in text
+    assert "contextlib" not in text
+
+
+#: Without the text by which a worker knows a model that calls others.
+_SHORT = """
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+NAMES = ("good", "nobody")
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        is_loop = threading.current_thread() is threading.main_thread()
+        values = [BODY, is_loop]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(values, np.int32))]) for _ in requests]
+"""
+
+
+def serve_short(worker: TritonWorker, name: str, body: str) -> None:
+    directory = worker.write(name)
+    (directory / "1" / "model.py").write_text(_SHORT.replace("BODY", body))
+    status, text = worker.load(name)
+    assert status == 200, text
+
+
+def test_readiness_on_the_thread_of_the_event_loop(worker: TritonWorker) -> None:
+    """Short models run there after some requests. On other threads the question would make this one too long."""
+    serve_short(worker, "asks_readiness", "*[not is_loop or pb_utils.is_model_ready(name) for name in NAMES]")
+    seen = set()
+
+    def asked() -> bool:
+        status, values = worker.infer("asks_readiness", 1)
+        assert status == 200, values
+        seen.add(tuple(values))
+        return (1, 0, 1) in seen
+
+    wait_for(asked)
+    assert seen <= {(1, 1, 0), (1, 0, 1)}
+
+
+def test_a_model_that_loads_others_never_runs_on_the_thread_of_the_event_loop(worker: TritonWorker) -> None:
+    serve_short(worker, "never_asks", "0")
+    serve_short(worker, "loads_seldom", "0 and pb_utils.load_model")
+    wait_for(lambda: worker.infer("never_asks", 1) == (200, [0, 1]))
+    assert all(worker.infer("loads_seldom", 1) == (200, [0, 0]) for _ in range(50))
 
 
 def test_a_model_that_unloads_itself(worker: TritonWorker) -> None:

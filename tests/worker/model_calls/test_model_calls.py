@@ -371,7 +371,23 @@ def test_the_loops_own_thread_must_not_wait() -> None:
         bench = Bench(Served("called"))
         assert not bench.server.may_block
         with pytest.raises(TritonModelException, match="where it must not wait"):
-            bench.server.is_model_ready("called", "")
+            bench.server.load_model("called", "", None)
+        with pytest.raises(TritonModelException, match="where it must not wait"):
+            bench.server.unload_model("called", False)
+        assert bench.controlled == []
+
+    run(scenario)
+
+
+def test_readiness_needs_no_waiting() -> None:
+    """A model that runs on the loop's thread may ask for it."""
+
+    async def scenario() -> None:
+        bench = Bench(Served("called"))
+        assert bench.server.is_model_ready("called", "")
+        assert not bench.server.is_model_ready("nobody", "")
+        with pytest.raises(TritonModelException, match="a version is a number"):
+            bench.server.is_model_ready("called", "first")
 
     run(scenario)
 

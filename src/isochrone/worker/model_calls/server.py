@@ -136,7 +136,12 @@ class ModelServer:
         return cancel
 
     def is_model_ready(self, name: str, version: str) -> bool:
-        return bool(self._on_loop(lambda: self._worker.is_ready(name, version)))
+        if self.may_block:
+            return bool(self._on_loop(lambda: self._worker.is_ready(name, version)))
+        try:
+            return self._worker.is_ready(name, version)
+        except IsochroneError as error:
+            raise TritonModelException(str(error)) from None
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes] | None) -> None:
         parameters: dict[str, Any] = {"config": config} if config else {}
@@ -158,7 +163,9 @@ class ModelServer:
     def _on_loop(self, ask: Callable[[], Any]) -> Any:
         """Asks on the loop's thread, and waits for the answer."""
         if not self.may_block:
-            raise TritonModelException("the server cannot be asked where it must not wait")
+            raise TritonModelException(
+                'the server was asked where it must not wait: set the parameter inline: "false" in config.pbtxt'
+            )
 
         async def asked() -> Any:
             answer = ask()

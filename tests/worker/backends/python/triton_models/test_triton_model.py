@@ -19,6 +19,7 @@ from isochrone.errors import ConfigError, IsochroneError, ModelFailed, NotFound
 from isochrone.protocol.messages import Plan
 from isochrone.worker.backends.python.triton.model import TritonModel, TritonModelContext
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
+from isochrone.worker.backends.python.triton.server import Errand, RunningErrands
 
 HEAD = """
 import numpy as np
@@ -337,6 +338,60 @@ def test_what_a_call_inherits(make: Make) -> None:
         assert not any(isinstance(answer, IsochroneError) for answer in answers)
         errand = server.calls[-1].errand
         assert (errand.deadline, errand.priority, errand.chain) == expected
+
+
+_FROM_THREADS = """
+    def execute(self, requests):
+        from concurrent.futures import ThreadPoolExecutor
+
+        def call():
+            pb_utils.InferenceRequest(model_name="other", inputs=[], requested_output_names=["y"]).exec()
+
+        with ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(call) for _ in range(2)]:
+                each.result()
+        return [respond() for _ in requests]
+"""
+_FROM_THREADS_OF_A_COROUTINE = """
+    async def execute(self, requests):
+        import asyncio
+
+        def call():
+            pb_utils.InferenceRequest(model_name="other", inputs=[], requested_output_names=["y"]).exec()
+
+        sender = requests[0].get_response_sender()
+        await asyncio.get_running_loop().run_in_executor(None, call)
+        sender.send(flags=1)
+"""
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_what_a_call_from_a_thread_inherits(make: Make, is_decoupled: bool) -> None:
+    server = RecordedServer(lambda call: [InferenceResponse()])
+    source = _FROM_THREADS_OF_A_COROUTINE if is_decoupled else _FROM_THREADS
+    model = make(source, server=server, decoupled=is_decoupled)
+    outlets = Outlets()
+    for deadline in (5, 7):
+        asked = request(deadline=deadline, priority=2)
+        model.execute((asked,), outlets)
+        if is_decoupled:
+            assert outlets(asked).over.wait(60)
+        assert {(call.errand.deadline, call.errand.priority) for call in server.calls} == {(deadline, 2)}
+        server.calls.clear()
+
+
+def test_a_thread_beside_several_runs_has_nobodys_deadline() -> None:
+    errands = RunningErrands()
+    assert errands.current() == Errand()
+    first, second = Errand(5, 1), Errand(6, 1)
+    errands.begin(first)
+    errands.begin(first)
+    assert errands.current() == first
+    errands.begin(second)
+    assert errands.current() == Errand()
+    errands.end(first)
+    errands.end(first)
+    assert errands.current() == second
 
 
 def test_responses_that_cannot_be_written_fail_alone(make: Make) -> None:

@@ -26,7 +26,7 @@ _OURS = re.compile(r"^class Model\b", re.MULTILINE)
 
 
 def is_triton_model(path: Path) -> bool:
-    """Whether a python file defines Triton's class or imports Triton's module; or names one and does not define ours."""
+    """Whether a python file defines Triton's class or imports its module; or names one and does not define ours."""
     try:
         source = path.read_text(errors="replace")
     except OSError:

@@ -19,7 +19,7 @@ from isochrone.worker.backends.python.triton.failures import described, server_e
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
 from isochrone.worker.backends.python.triton.requests import InferenceRequest
 from isochrone.worker.backends.python.triton.responses import InferenceResponse, InferenceResponseSender
-from isochrone.worker.backends.python.triton.server import Errand, Server, errand
+from isochrone.worker.backends.python.triton.server import Errand, RunningErrands, Server, errand
 from isochrone.worker.backends.python.triton.utilities import MODULE_NAMES, make_module
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CLASS_NAME = "TritonPythonModel"
 _MAX_SETS = 64
+#: ``load_model`` is a part of ``unload_model``.
+_WAITING = (b"InferenceRequest", b"load_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class TritonModel:
         self._outputs = set(context.outputs)
         self._wanted_sets: dict[tuple[str, ...], set[str]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        utilities = make_module(server, context.directory)
+        self._errands = RunningErrands()
+        utilities = make_module(server, context.directory, self._errands)
         request_type: type[InferenceRequest] = vars(utilities)["InferenceRequest"]
         self._request_type = request_type
         self._modules = VersionModules(
@@ -66,8 +69,8 @@ class TritonModel:
         except BaseException:
             self._modules.remove()
             raise
-        #: Whether the model's sources name the class by which a model calls others: such a run waits for the server.
-        self.calls_others = self._modules.mentions(b"InferenceRequest")
+        #: Whether the model's sources name what calls or loads other models: such a run waits for the server.
+        self.calls_others = any(self._modules.mentions(name) for name in _WAITING)
 
     def _make(self, context: TritonModelContext) -> Any:
         if not self._path.is_file() or self._path.suffix != ".py":
@@ -100,14 +103,23 @@ class TritonModel:
             for request in received
         ]
         # Whose deadline counts matters to models that call others; it costs a tenth of a small model's run.
-        token = errand.set(_errand_of(received)) if self.calls_others else None
+        if self.calls_others:
+            return self._execute_for(_errand_of(received), requests)
         try:
             return self._answers(requests, self._call(requests))
         except BaseException as error:
             return self._failed(requests, error)
+
+    def _execute_for(self, own: Errand, requests: list[InferenceRequest]) -> list[Answer]:
+        token = errand.set(own)
+        self._errands.begin(own)
+        try:
+            return self._answers(requests, self._call(requests, own))
+        except BaseException as error:
+            return self._failed(requests, error)
         finally:
-            if token is not None:
-                errand.reset(token)
+            self._errands.end(own)
+            errand.reset(token)
 
     def _wanted(self, outputs: tuple[str, ...] | None) -> set[str]:
         """The outputs that a request asks for, as a set that models may read; callers use few of them."""
@@ -120,7 +132,7 @@ class TritonModel:
             wanted = self._wanted_sets[outputs] = set(outputs)
         return wanted
 
-    def _call(self, requests: list[InferenceRequest]) -> Any:
+    def _call(self, requests: list[InferenceRequest], own: Errand | None = None) -> Any:
         execute = getattr(self._model, "execute", None)
         if execute is None:
             raise _Wrong(f"Python model {self._path} does not implement `execute` method.")
@@ -128,6 +140,9 @@ class TritonModel:
         if type(returned) is not list and asyncio.iscoroutine(returned):  # the question costs half a microsecond
             future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
             if self.decoupled:
+                if own is not None:
+                    self._errands.begin(own)
+                    future.add_done_callback(lambda _: self._errands.end(own))
                 future.add_done_callback(lambda done: self._background_done(requests, done))
                 return None
             return future.result()

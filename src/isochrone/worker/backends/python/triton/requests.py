@@ -17,7 +17,7 @@ from isochrone.worker.backends.python.triton.responses import (
     checked_parameters,
     compact_json,
 )
-from isochrone.worker.backends.python.triton.server import ModelCall, Server, errand
+from isochrone.worker.backends.python.triton.server import ModelCall, RunningErrands, Server
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class InferenceRequest:
     """A request; ``utilities`` makes a subclass for each model instance, bound to its server."""
 
     _server: ClassVar[Server]
+    _errands: ClassVar[RunningErrands]
 
     __slots__ = (
         "_correlation_id",
@@ -266,7 +267,7 @@ class InferenceRequest:
             timeout_us=self._timeout,
             parameters=self._parameters,
             takes_many=takes_many,
-            errand=errand.get(),
+            errand=self._errands.current(),
         )
 
     # For the server.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 from isochrone.worker.backends.python.triton import metrics, requests, responses
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
-from isochrone.worker.backends.python.triton.server import Server
+from isochrone.worker.backends.python.triton.server import RunningErrands, Server
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -46,10 +45,11 @@ class MemoryType:
     TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
 
 
-def make_module(server: Server, model_directory: Path) -> ModuleType:
-    """The module for a model in ``model_directory``, the directory of its version."""
+def make_module(server: Server, model_directory: Path, errands: RunningErrands | None = None) -> ModuleType:
+    """The module for a model in ``model_directory``, the directory of its version; ``errands``: of its runs."""
     module = ModuleType(MODULE_NAME, "Triton's python backend utilities, as Isochrone provides them.")
-    request_type = type("InferenceRequest", (requests.InferenceRequest,), {"__slots__": (), "_server": server})
+    bound = {"__slots__": (), "_server": server, "_errands": errands or RunningErrands()}
+    request_type = type("InferenceRequest", (requests.InferenceRequest,), bound)
     names: dict[str, Any] = {
         "TritonError": TritonError,
         "TritonModelException": TritonModelException,
@@ -94,25 +94,22 @@ def make_module(server: Server, model_directory: Path) -> ModuleType:
 
 
 def _server_functions(server: Server) -> dict[str, Callable[..., Any]]:
-    def is_model_ready(model_name: str, model_version: str = "") -> bool:
-        with _failing("Failed to check model readiness"):
-            return server.is_model_ready(model_name, model_version)
+    def is_model_ready(model_name: str, model_version: str = "") -> Any:
+        return _asked("Failed to check model readiness", server.is_model_ready, model_name, model_version)
 
     def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-        with _failing("Failed to load model"):
-            server.load_model(model_name, config, files)
+        _asked("Failed to load model", server.load_model, model_name, config, files)
 
     def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-        with _failing("Failed to unload model"):
-            server.unload_model(model_name, unload_dependents)
+        _asked("Failed to unload model", server.unload_model, model_name, unload_dependents)
 
     return {"is_model_ready": is_model_ready, "load_model": load_model, "unload_model": unload_model}
 
 
-@contextmanager
-def _failing(words: str) -> Iterator[None]:
+def _asked(words: str, ask: Callable[..., Any], *arguments: Any) -> Any:
+    # No context manager: contextlib's frames would be in the texts of errors.
     try:
-        yield
+        return ask(*arguments)
     except TritonModelException as error:
         raise TritonModelException(f"{words}: {error}") from None
 
