@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import IsochroneError
+from isochrone.models.instances import configured_instances
 from isochrone.worker.backends.python.triton.failures import TritonModelException
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _instances(served: ServedVersion) -> float:
     instances = getattr(served.runner, "instances", ())
     if served.decoupled and instances and instances[0].executable.is_async:
         return float("inf")  # the instance is free while its coroutines wait
-    return sum(max(1, group.count) for group in served.description.config.instance_group) or 1
+    return len(configured_instances(served.description.config)) or 1
 
 
 def _circle(name: str, chain: Chain) -> TritonModelException:
