@@ -85,8 +85,40 @@ def test_a_model_that_raises_in_execute(worker: TritonWorker) -> None:
     assert "model.py(" in text
     assert ": helper\n" in text
     (event, *_) = worker.logged("cannot take 41")
-    assert "helper" in str(event)
     assert event["model"] == "raising"
+    assert event["level"] == "warning"
+    assert 'raise ValueError(f"cannot take {value}")\nValueError: cannot take 41' in event["exception"]
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_every_kind_of_failure_is_logged_with_its_traceback(worker: TritonWorker, isolation: str) -> None:
+    name = f"fails_twice_{isolation}"
+    worker.serve(
+        name,
+        """
+        def execute(self, requests):
+            value = given(requests[0])
+            if value == 1:
+                raise ValueError("of the first kind")
+            if value == 2:
+                raise ValueError("of the second kind")
+            requests[0].get_response_sender().send(respond(value), FINAL)
+            raise ValueError("of the third kind")
+        """,
+        more=parameter("isolation", isolation),
+    )
+    for value in (1, 1, 2, 2):
+        assert worker.infer(name, value)[0] == 500
+    assert worker.infer(name, 3) == (200, [3])
+    assert worker.infer(name, 3) == (200, [3])
+    for kind in ("first", "second"):
+        (event,) = [event for event in worker.logged(f"of the {kind} kind") if event["model"] == name]
+        assert event["level"] == "warning"
+        assert f'raise ValueError("of the {kind} kind")' in event["exception"]
+    wait_for(lambda: [event for event in worker.logged("of the third kind") if event["model"] == name])
+    (event,) = [event for event in worker.logged("of the third kind") if event["model"] == name]
+    assert event["level"] == "warning"
+    assert 'raise ValueError("of the third kind")' in event["event"]
 
 
 def test_a_model_that_raises_in_finalize(worker: TritonWorker) -> None:

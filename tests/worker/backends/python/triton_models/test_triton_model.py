@@ -229,6 +229,47 @@ def test_a_response_beside_one_that_was_sent(make: Make) -> None:
     assert outlets[asked].sent[0]["y"].tolist() == [[5]]
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize(
+    ("ending", "is_async", "words"),
+    [
+        ("raise ValueError('afterwards')", False, "ValueError: afterwards"),
+        ("raise ValueError('afterwards')", True, "ValueError: afterwards"),
+        ("sender.send(respond(), flags=1)", False, "Unable to send response."),
+        ("sender.send(respond(), flags=1)", True, "Unable to send response."),
+        ("return [respond()]", False, ""),
+        ("return 5", False, ""),
+    ],
+)
+def test_what_fails_after_the_answer_is_logged_once(
+    make: Make, decoupled: bool, ending: str, is_async: bool, words: str
+) -> None:
+    server = RecordedServer()
+    model = make(
+        f"""
+        {"async " if is_async else ""}def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                sender.send(respond(5.0), flags=1)
+            {ending}
+        """,
+        decoupled=decoupled,
+        server=server,
+    )
+    for _ in range(3):
+        outlets, asked = Outlets(), [request(), request()]
+        assert model.execute(asked, outlets) == [None, None]
+        assert all(outlets(each).over.wait(60) for each in asked)
+        assert [[answer["y"].tolist() for answer in outlets[each].sent] for each in asked] == [[[[5]]]] * 2
+    assert server.has_logged.wait(60)  # a coroutine may still run
+    ((level, text),) = server.logged
+    assert level == "warning"
+    assert text.startswith("execute failed after its requests were answered: Failed to process the request(s)")
+    assert words in text
+    if words:
+        assert f"    {ending}\n" in text
+
+
 def test_a_run_that_fails_by_one_response_fails_the_request_beside_it(make: Make) -> None:
     """The first request has a sender that was not used; the second was answered twice."""
     model = make(

@@ -128,7 +128,7 @@ def test_a_failure_is_the_last_response_unless_there_was_one() -> None:
         if first is not None:
             sender.send(InferenceResponse(), first)
             outlet.sent.clear()
-        sender.fail(error)
+        assert sender.fail(error) is bool(expected)
         assert outlet.sent == expected
         with pytest.raises(TritonModelException):
             sender.send(InferenceResponse())

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isochrone.clock import now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.worker.backends.python.modules import VersionModules
+from isochrone.worker.backends.python.processes.child_side import traceback_of
 from isochrone.worker.backends.python.triton.failures import described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
 from isochrone.worker.backends.python.triton.requests import InferenceRequest
@@ -58,6 +61,8 @@ class TritonModel:
         self._wanted_sets: dict[tuple[str, ...], set[str]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._errands = RunningErrands()
+        self._server = server
+        self._unanswerable = FailureKinds()
         utilities = make_module(server, context.directory, self._errands)
         request_type: type[InferenceRequest] = vars(utilities)["InferenceRequest"]
         self._request_type = request_type
@@ -212,18 +217,36 @@ class TritonModel:
 
     def _failed(self, requests: list[InferenceRequest], error: BaseException) -> list[Answer]:
         """``execute`` failed: the error of every request that the model has not answered itself."""
-        failure = self._failure(str(error) if isinstance(error, _Wrong) else described(error))
-        failure.__cause__ = None if isinstance(error, _Wrong) else error
+        failure = self._failure(str(error)) if isinstance(error, _Wrong) else self._raised(error)
         answers: list[Answer] = []
+        is_known = False
         for request in requests:
             sender = request.sender
             if sender is None:
                 answers.append(failure)
                 request.disown()
+                is_known = True
             else:
                 answers.append(None)
-                sender.fail(failure)
+                is_known = sender.fail(failure) or is_known
+        if not is_known:
+            self._log(failure)
         return answers
+
+    def _raised(self, error: BaseException) -> IsochroneError:
+        """The failure of a run that raised, with the traceback for the log."""
+        failure = self._failure(described(error))
+        failure.__cause__ = error
+        failure.add_note(traceback_of(failure))
+        return failure
+
+    def _log(self, failure: IsochroneError) -> None:
+        """The run failed after every request of it was answered: only the log can say so."""
+        not_shown = self._unanswerable.lets_through(failure, now_ns())
+        if not_shown is not None:
+            notes = "\n".join(getattr(failure, "__notes__", ()))
+            more = f" ({not_shown} more since the last such line)" if not_shown else ""
+            self._server.log("warning", f"execute failed after its requests were answered{more}: {failure}\n{notes}")
 
     def _failure(self, message: str) -> IsochroneError:
         return ModelFailed(f"Failed to process the request(s) for model '{self._name}', message: {message}")
@@ -245,10 +268,10 @@ class TritonModel:
         error = None if done.cancelled() else done.exception()
         if error is None:
             return
-        failure = self._failure(described(error))
-        failure.__cause__ = error
-        for request in requests:
-            request.get_response_sender().fail(failure)
+        failure = self._raised(error)
+        told = [request.get_response_sender().fail(failure) for request in requests]
+        if not any(told):
+            self._log(failure)
 
     def close(self) -> None:
         """Runs the user's ``finalize`` and removes its modules, even if it raises."""

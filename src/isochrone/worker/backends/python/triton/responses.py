@@ -163,12 +163,13 @@ class InferenceResponseSender:
         """Whether the caller has all that it will get: nothing else may answer the request."""
         return self._is_closed or (self._sent > 0 and not self._is_decoupled)
 
-    def fail(self, error: IsochroneError) -> None:
-        """The model failed: the error is the last response, unless it has sent that already."""
+    def fail(self, error: IsochroneError) -> bool:
+        """The model failed: the error is the last response. False: it has sent that already."""
         with self._lock:
             is_over, self._is_closed = self.has_answered, True
         if not is_over:
             self._outlet.fail(error)
+        return not is_over
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
