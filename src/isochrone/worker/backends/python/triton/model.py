@@ -18,6 +18,7 @@ from isochrone.errors import ConfigError, IsochroneError, ModelFailed
 from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.processes.child_side import traceback_of
+from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.failures import described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
 from isochrone.worker.backends.python.triton.requests import InferenceRequest
@@ -69,10 +70,11 @@ class TritonModel:
         self._modules = VersionModules(
             context.model_name, context.model_version, context.directory, dict.fromkeys(MODULE_NAMES, utilities)
         )
+        shared_module.add(self._modules.package, utilities)
         try:
             self._model = self._make(context)
         except BaseException:
-            self._modules.remove()
+            self._remove_modules()
             raise
         #: Whether the model's sources name what calls or loads other models: such a run waits for the server.
         self.calls_others = any(self._modules.mentions(name) for name in _WAITING)
@@ -285,7 +287,11 @@ class TritonModel:
         finally:
             # The object is deleted before its modules, so that its __del__ can use them.
             del self._model
-            self._modules.remove()
+            self._remove_modules()
+
+    def _remove_modules(self) -> None:
+        shared_module.remove(self._modules.package)
+        self._modules.remove()
 
 
 class _Wrong(Exception):

@@ -50,46 +50,14 @@ def make_module(server: Server, model_directory: Path, errands: RunningErrands |
     module = ModuleType(MODULE_NAME, "Triton's python backend utilities, as Isochrone provides them.")
     bound = {"__slots__": (), "_server": server, "_errands": errands or RunningErrands()}
     request_type = type("InferenceRequest", (requests.InferenceRequest,), bound)
-    names: dict[str, Any] = {
-        "TritonError": TritonError,
-        "TritonModelException": TritonModelException,
-        "Tensor": Tensor,
-        "InferenceRequest": request_type,
-        "InferenceResponse": responses.InferenceResponse,
-        "InferenceResponseSender": responses.InferenceResponseSender,
-        "ResponseIterator": responses.ResponseIterator,
-        "InferenceTrace": requests.InferenceTrace,
-        "PreferredMemory": requests.PreferredMemory,
-        "MemoryType": MemoryType,
-        "ModelConfig": ModelConfig,
-        "Logger": _logger(server),
-        "MetricFamily": type("MetricFamily", (metrics.MetricFamily,), {"_server": server}),
-        "Metric": metrics.Metric,
-        "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
-        "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
-        "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": requests.SEQUENCE_START,
-        "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END": requests.SEQUENCE_END,
-        "TRITONSERVER_RESPONSE_COMPLETE_FINAL": responses.COMPLETE_FINAL,
-        "TRITONSERVER_REQUEST_RELEASE_ALL": requests.RELEASE_ALL,
-        "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE": requests.RELEASE_RESCHEDULE,
-        "TRITON_STRING_TO_NUMPY": TRITON_STRING_TO_NUMPY,
-        "get_model_dir": lambda: str(model_directory),
+    vars(module).update(SHARED_NAMES)
+    vars(module).update(
+        InferenceRequest=request_type,
+        Logger=_logger(server),
+        MetricFamily=type("MetricFamily", (metrics.MetricFamily,), {"_server": server}),
+        get_model_dir=lambda: str(model_directory),
         **_server_functions(server),
-    }
-    for function in (
-        get_input_tensor_by_name,
-        get_output_tensor_by_name,
-        get_input_config_by_name,
-        get_output_config_by_name,
-        using_decoupled_model_transaction_policy,
-        triton_to_numpy_type,
-        numpy_to_triton_type,
-        triton_string_to_numpy,
-        serialize_byte_tensor,
-        deserialize_bytes_tensor,
-    ):
-        names[function.__name__] = function
-    vars(module).update(names)
+    )
     return module
 
 
@@ -197,3 +165,42 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
         elements.append(bytes(encoded_tensor[offset + 4 : offset + 4 + length]))
         offset += 4 + length
     return np.array(elements, dtype=np.object_)
+
+
+#: What does not depend on a model.
+SHARED_NAMES: dict[str, Any] = {
+    "TritonError": TritonError,
+    "TritonModelException": TritonModelException,
+    "Tensor": Tensor,
+    "InferenceResponse": responses.InferenceResponse,
+    "InferenceResponseSender": responses.InferenceResponseSender,
+    "ResponseIterator": responses.ResponseIterator,
+    "InferenceTrace": requests.InferenceTrace,
+    "PreferredMemory": requests.PreferredMemory,
+    "MemoryType": MemoryType,
+    "ModelConfig": ModelConfig,
+    "Metric": metrics.Metric,
+    "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
+    "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": requests.SEQUENCE_START,
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END": requests.SEQUENCE_END,
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL": responses.COMPLETE_FINAL,
+    "TRITONSERVER_REQUEST_RELEASE_ALL": requests.RELEASE_ALL,
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE": requests.RELEASE_RESCHEDULE,
+    "TRITON_STRING_TO_NUMPY": TRITON_STRING_TO_NUMPY,
+    **{
+        function.__name__: function
+        for function in (
+            get_input_tensor_by_name,
+            get_output_tensor_by_name,
+            get_input_config_by_name,
+            get_output_config_by_name,
+            using_decoupled_model_transaction_policy,
+            triton_to_numpy_type,
+            numpy_to_triton_type,
+            triton_string_to_numpy,
+            serialize_byte_tensor,
+            deserialize_bytes_tensor,
+        )
+    },
+}
