@@ -482,6 +482,48 @@ def test_a_model_that_loads_others_never_runs_on_the_thread_of_the_event_loop(wo
     assert all(worker.infer("loads_seldom", 1) == (200, [0, 0]) for _ in range(50))
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_a_model_that_loads_itself_while_it_loads(worker: TritonWorker, what: str, isolation: str) -> None:
+    """The refusal is an error that the model may take."""
+    worker.serve(
+        "impatient",
+        f"""
+        def initialize(self, args):
+            try:
+                pb_utils.{what}_model("impatient")
+            except pb_utils.TritonModelException as error:
+                self.text = str(error)
+
+        def execute(self, requests):
+            pb_utils.Logger.log_info(f"{what} {isolation}: {{self.text}}")
+            return [respond(1) for _ in requests]
+        """,
+        more=parameter("isolation", isolation),
+    )
+    assert worker.infer("impatient", 1) == (200, [1])
+    wait_for(lambda: worker.logged(f"{what} {isolation}: "))
+    (line,) = worker.logged(f"{what} {isolation}: ")
+    assert f"Failed to {what} model: model 'impatient' cannot be loaded or unloaded while" in line["event"]
+
+
+def test_models_that_load_each_other_while_they_load(worker: TritonWorker) -> None:
+    """The one that is asked second is refused; the other then loads it."""
+    loads = """
+        def initialize(self, args):
+            pb_utils.load_model("OTHER")
+
+        def execute(self, requests):
+            return [respond(1) for _ in requests]
+    """
+    worker.write("hen", loads.replace("OTHER", "egg"))
+    worker.write("egg", loads.replace("OTHER", "hen"))
+    status, text = worker.load("hen")
+    assert status == 500
+    assert "model 'hen', whose load waits for model 'egg', cannot be loaded or unloaded while model 'egg' loads" in text
+    assert worker.is_fine()
+
+
 def test_a_model_that_unloads_itself(worker: TritonWorker) -> None:
     """It waits for itself: the drain's limit ends that."""
     worker.serve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +38,43 @@ class CallsOfModels:
         self,
         find: Find,
         is_ready: Callable[[str, str], bool],
-        load: Callable[[str, Mapping[str, Any]], Any],
-        unload: Callable[[str, bool], Any],
+        load: Callable[[str, Mapping[str, Any]], Awaitable[None]],
+        unload: Callable[[str, bool], Awaitable[None]],
     ) -> None:
         self._find = find
         self.is_ready = is_ready
         self.load = load
         self.unload = unload
         self.metrics = ModelMetrics()
+        #: Models that wait, while they load, for the load or unload of another: (waiting, other). On the loop's thread.
+        self._waiting_loads: list[tuple[str, str]] = []
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
 
     def of(self, name: str, version: str) -> ModelServer:
         return ModelServer(self, name, version)
+
+    async def control(self, name: str, other: str, is_loading: bool, change: Callable[[], Awaitable[None]]) -> None:
+        """Loads or unloads ``other`` for a model that waits for it; refuses if that load waits for this model's."""
+        if not is_loading:
+            await change()
+            return
+        reached = {other}
+        while name not in reached:
+            further = {last for first, last in self._waiting_loads if first in reached} - reached
+            if not further:
+                break
+            reached |= further
+        else:
+            chain = f"model '{name}'" if other == name else f"model '{other}', whose load waits for model '{name}',"
+            raise Unavailable(
+                f"{chain} cannot be loaded or unloaded while model '{name}' loads: both would wait for ever"
+            )
+        self._waiting_loads.append((name, other))
+        try:
+            await change()
+        finally:
+            self._waiting_loads.remove((name, other))
 
     def submit(self, call: ModelCall, inputs: Tensors, deliver: Deliver, made: list[CalledRequest]) -> None:
         """On the loop's thread."""
@@ -110,6 +134,8 @@ class ModelServer:
     def __init__(self, worker: CallsOfModels, name: str, version: str) -> None:
         self._worker = worker
         self._key = (name, version)
+        #: The version is not loaded yet: its model's lock is held.
+        self.is_loading = False
         self._log = log.bind(model=name, version=version)
 
     @property
@@ -147,10 +173,13 @@ class ModelServer:
         parameters: dict[str, Any] = {"config": config} if config else {}
         for place, content in (files or {}).items():
             parameters[place] = base64.b64encode(content).decode()
-        self._on_loop(lambda: self._worker.load(name, parameters))
+        self._control(name, lambda: self._worker.load(name, parameters))
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._on_loop(lambda: self._worker.unload(name, unload_dependents))
+        self._control(name, lambda: self._worker.unload(name, unload_dependents))
+
+    def _control(self, other: str, change: Callable[[], Awaitable[None]]) -> None:
+        self._on_loop(lambda: self._worker.control(self._key[0], other, self.is_loading, change))
 
     def metric(
         self, name: str, description: str, kind: str, labels: Mapping[str, str], buckets: Sequence[float]
