@@ -146,6 +146,7 @@ def test_a_model_that_raises_in_finalize(worker: TritonWorker) -> None:
         ("return respond(1)", "Expected a list in the execute return"),
         ("return ['text']", "Expected an 'InferenceResponse' object in the execute function return list"),
         ("return [None]", "found None for a request whose response sender was not used"),
+        ("return None", "execute returned None, and the response sender of the request was not used"),
         ("sys.exit(4)", "SystemExit: 4"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("raise GeneratorExit('odd')", "GeneratorExit: odd"),

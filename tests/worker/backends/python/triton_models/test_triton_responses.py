@@ -35,7 +35,7 @@ class Outlet:
     def is_cancelled(self) -> bool:
         return len(self.sent) > 1
 
-    def abandoned(self) -> None:
+    def abandoned(self, *, had_sender: bool) -> None:
         self.sent.append("abandoned")
 
     def fail(self, error: Any) -> None:

@@ -253,9 +253,11 @@ class TritonModel:
     def _failure(self, message: str) -> IsochroneError:
         return ModelFailed(f"Failed to process the request(s) for model '{self._name}', message: {message}")
 
-    def abandoned(self) -> IsochroneError:
-        """The error of a request whose response sender the model has let go."""
-        return self._failure("the response sender was deleted before the last response was sent.")
+    def abandoned(self, *, had_sender: bool) -> IsochroneError:
+        """The error of a request that nothing will answer any more. Triton never answers it."""
+        if had_sender:
+            return self._failure("the response sender was deleted before the last response was sent.")
+        return self._failure("execute returned None, and the response sender of the request was not used.")
 
     # Coroutines of the model.
 
@@ -329,8 +331,8 @@ class _ModelOutlet:
     def is_cancelled(self) -> bool:
         return bool(self._outlet.is_cancelled())
 
-    def abandoned(self) -> None:
-        self._outlet.send(None if self._model.decoupled else self._model.abandoned(), True)
+    def abandoned(self, *, had_sender: bool) -> None:
+        self._outlet.send(None if self._model.decoupled else self._model.abandoned(had_sender=had_sender), True)
 
     def fail(self, error: IsochroneError) -> None:
         self._outlet.send(error, True)

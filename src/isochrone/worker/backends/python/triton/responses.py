@@ -95,8 +95,8 @@ class Outlet(Protocol):
 
     def is_cancelled(self) -> bool: ...
 
-    def abandoned(self) -> None:
-        """The model let go of the sender without a last response."""
+    def abandoned(self, *, had_sender: bool) -> None:
+        """The model let go of the sender without a last response, or of the request without asking for its sender."""
 
     def fail(self, error: IsochroneError) -> None: ...
 
@@ -173,7 +173,7 @@ class InferenceResponseSender:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            self._outlet.abandoned()
+            self._outlet.abandoned(had_sender=True)
 
 
 class ResponseIterator:
