@@ -1,4 +1,4 @@
-"""Triton python models that call other models, in a real worker: circles, depth, deadlines, and callers that leave."""
+"""Triton python models that call other models, in a real worker: cycles, depth, deadlines, and callers that leave."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_model_that_calls_itself(worker: TritonWorker) -> None:
     worker.serve("selfish", calls("selfish"))
     status, text = worker.infer("selfish", 1)
     assert status == 500
-    assert "Model 'selfish' cannot be called in a circle (selfish → selfish)" in text
+    assert "Model 'selfish' cannot be called in a cycle (selfish → selfish)" in text
 
 
 def test_two_models_that_call_each_other(worker: TritonWorker) -> None:
@@ -63,7 +63,7 @@ def test_two_models_that_call_each_other(worker: TritonWorker) -> None:
     for model, other in (("ping", "pong"), ("pong", "ping")):
         status, text = worker.infer(model, 1)
         assert status == 500
-        assert f"cannot be called in a circle ({model} → {other} → {model})" in text
+        assert f"cannot be called in a cycle ({model} → {other} → {model})" in text
 
 
 _CALLS_FROM_A_THREAD = """
@@ -87,16 +87,16 @@ def test_two_models_that_call_each_other_from_threads(worker: TritonWorker, isol
         worker.serve(model, _CALLS_FROM_A_THREAD.replace("NEXT", other), more=parameter("isolation", isolation))
     status, text = worker.infer("tick", 1)
     assert status == 500
-    assert "cannot be called in a circle (tick → tock → tick)" in text
+    assert "cannot be called in a cycle (tick → tock → tick)" in text
 
 
-def test_a_circle_through_an_ensemble(worker: TritonWorker) -> None:
+def test_a_cycle_through_an_ensemble(worker: TritonWorker) -> None:
     worker.serve("inner", calls("outer"))
     ensemble_of(worker, "outer", "inner")
     for model in ("inner", "outer"):
         status, text = worker.infer(model, 1)
         assert status == 500
-        assert "cannot be called in a circle" in text
+        assert "cannot be called in a cycle" in text
 
 
 def test_a_model_with_instances_enough_may_call_itself(worker: TritonWorker) -> None:
@@ -118,7 +118,7 @@ def test_a_model_with_instances_enough_may_call_itself(worker: TritonWorker) -> 
     assert worker.infer("counts_down", 2) == (200, [103])
     status, text = worker.infer("counts_down", 3)
     assert status == 500
-    assert "cannot be called in a circle" in text
+    assert "cannot be called in a cycle" in text
 
 
 def test_callers_that_hold_all_instances_of_each_other_are_answered(worker: TritonWorker) -> None:
@@ -159,7 +159,7 @@ def test_calls_deeper_than_the_limit(worker: TritonWorker) -> None:
         decoupled=True,
     )
     (text,) = worker.stream("deep", 0)
-    assert "cannot be called in a circle (deep → deep → deep → …)" in text
+    assert "cannot be called in a cycle (deep → deep → deep → …)" in text
 
 
 def test_a_decoupled_model_that_waits_for_itself(worker: TritonWorker) -> None:
@@ -174,7 +174,7 @@ def test_a_decoupled_model_that_waits_for_itself(worker: TritonWorker) -> None:
         decoupled=True,
     )
     (text,) = worker.stream("stream_of_itself", 0)
-    assert "cannot be called in a circle (stream_of_itself → stream_of_itself)" in text
+    assert "cannot be called in a cycle (stream_of_itself → stream_of_itself)" in text
 
 
 def test_calls_of_models_that_are_not_there(worker: TritonWorker) -> None:

@@ -21,7 +21,7 @@ from isochrone.worker.backends.python.triton.outputs import sendable
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream
-from isochrone.worker.model_calls.circles import Find, check_circle
+from isochrone.worker.model_calls.cycles import Find, check_cycle
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
@@ -106,7 +106,7 @@ class CallsOfModels:
                 " calls for decoupled models.'"
             )
         chain = (*call.errand.chain, (served.model_name, served.model_version))
-        check_circle(chain, served, self._find)
+        check_cycle(chain, served, self._find)
         deadline = call.errand.deadline
         if call.timeout_us:
             deadline = min(deadline, now_ns() + call.timeout_us * MICROSECOND)
