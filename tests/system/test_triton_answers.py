@@ -303,4 +303,4 @@ def test_a_model_that_forgets_to_return_its_responses(worker: TritonWorker) -> N
     )
     status, said = worker.infer("forgets", 1)
     assert status == 500
-    assert "the response sender was deleted before the last response was sent" in str(said)
+    assert "execute returned None, and the response sender of the request was not used" in str(said)
