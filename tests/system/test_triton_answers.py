@@ -56,6 +56,27 @@ def test_a_model_that_counts_in_its_input(worker: TritonWorker) -> None:
     assert worker.stream("counts_up", 0) == [[value] for value in range(1, 101)]
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_instances_on_gpus(worker: TritonWorker, isolation: str) -> None:
+    """Each knows its GPU. No GPU is needed for that: what runs there is the model's choice."""
+    worker.serve(
+        "on_gpus",
+        """
+        def initialize(self, args):
+            self.device = int(args["model_instance_device_id"])
+            name, kind = args["model_instance_name"], args["model_instance_kind"]
+            pb_utils.Logger.log_info(f"ISOLATION: {name} {kind} {self.device}")
+
+        def execute(self, requests):
+            return [respond(self.device) for _ in requests]
+        """.replace("ISOLATION", isolation),
+        more="instance_group [ { count: 2 kind: KIND_GPU gpus: [ 1, 2 ] } ]\n" + parameter("isolation", isolation),
+    )
+    lines = [event["event"] for event in worker.logged(f"{isolation}: on_gpus")]
+    assert lines == [f"{isolation}: on_gpus_0_{number} GPU {gpu}" for number in (0, 1) for gpu in (1, 2)]
+    assert worker.infer("on_gpus", 1)[1][0] in (1, 2)
+
+
 def test_a_model_that_fills_one_buffer_for_every_run(worker: TritonWorker) -> None:
     worker.serve(
         "refills_each_run",
@@ -286,7 +307,7 @@ def test_a_model_that_forgets_to_return_its_responses(worker: TritonWorker) -> N
     )
     status, said = worker.infer("forgets", 1)
     assert status == 500
-    assert "the response sender was deleted before the last response was sent" in str(said)
+    assert "execute returned None, and the response sender of the request was not used" in str(said)
 
 
 _TYPES = ("int64", "float64", "int32", "object", "int64", "float32", "object", "float64")

@@ -85,8 +85,40 @@ def test_a_model_that_raises_in_execute(worker: TritonWorker) -> None:
     assert "model.py(" in text
     assert ": helper\n" in text
     (event, *_) = worker.logged("cannot take 41")
-    assert "helper" in str(event)
     assert event["model"] == "raising"
+    assert event["level"] == "warning"
+    assert 'raise ValueError(f"cannot take {value}")\nValueError: cannot take 41' in event["exception"]
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_every_kind_of_failure_is_logged_with_its_traceback(worker: TritonWorker, isolation: str) -> None:
+    name = f"fails_twice_{isolation}"
+    worker.serve(
+        name,
+        """
+        def execute(self, requests):
+            value = given(requests[0])
+            if value == 1:
+                raise ValueError("of the first kind")
+            if value == 2:
+                raise ValueError("of the second kind")
+            requests[0].get_response_sender().send(respond(value), FINAL)
+            raise ValueError("of the third kind")
+        """,
+        more=parameter("isolation", isolation),
+    )
+    for value in (1, 1, 2, 2):
+        assert worker.infer(name, value)[0] == 500
+    assert worker.infer(name, 3) == (200, [3])
+    assert worker.infer(name, 3) == (200, [3])
+    for kind in ("first", "second"):
+        (event,) = [event for event in worker.logged(f"of the {kind} kind") if event["model"] == name]
+        assert event["level"] == "warning"
+        assert f'raise ValueError("of the {kind} kind")' in event["exception"]
+    wait_for(lambda: [event for event in worker.logged("of the third kind") if event["model"] == name])
+    (event,) = [event for event in worker.logged("of the third kind") if event["model"] == name]
+    assert event["level"] == "warning"
+    assert 'raise ValueError("of the third kind")' in event["event"]
 
 
 def test_a_model_that_raises_in_finalize(worker: TritonWorker) -> None:
@@ -114,6 +146,7 @@ def test_a_model_that_raises_in_finalize(worker: TritonWorker) -> None:
         ("return respond(1)", "Expected a list in the execute return"),
         ("return ['text']", "Expected an 'InferenceResponse' object in the execute function return list"),
         ("return [None]", "found None for a request whose response sender was not used"),
+        ("return None", "execute returned None, and the response sender of the request was not used"),
         ("sys.exit(4)", "SystemExit: 4"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("raise GeneratorExit('odd')", "GeneratorExit: odd"),
@@ -240,6 +273,25 @@ def test_a_sender_that_is_let_go_answers_with_an_error(worker: TritonWorker) -> 
     status, text = worker.infer("drops", 1)
     assert status == 500
     assert "the response sender was deleted before the last response was sent" in text
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_sender_that_is_given_no_response_fails_its_request(
+    worker: TritonWorker, decoupled: bool, isolation: str
+) -> None:
+    worker.serve(
+        "sends_text",
+        """
+        def execute(self, requests):
+            for request in requests:
+                request.get_response_sender().send("text", flags=FINAL)
+        """,
+        decoupled=decoupled,
+        more=parameter("isolation", isolation),
+    )
+    text = worker.stream("sends_text", 1)[0] if decoupled else worker.infer("sends_text", 1)[1]
+    assert "TypeError: send: expected an InferenceResponse, given a str" in text
 
 
 def test_a_stream_that_is_let_go_ends(worker: TritonWorker) -> None:

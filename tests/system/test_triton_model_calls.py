@@ -1,4 +1,4 @@
-"""Triton python models that call other models, in a real worker: circles, depth, deadlines, and callers that leave."""
+"""Triton python models that call other models, in a real worker: cycles, depth, deadlines, and callers that leave."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_model_that_calls_itself(worker: TritonWorker) -> None:
     worker.serve("selfish", calls("selfish"))
     status, text = worker.infer("selfish", 1)
     assert status == 500
-    assert "Model 'selfish' cannot be called in a circle (selfish → selfish)" in text
+    assert "Model 'selfish' cannot be called in a cycle (selfish → selfish)" in text
 
 
 def test_two_models_that_call_each_other(worker: TritonWorker) -> None:
@@ -63,16 +63,40 @@ def test_two_models_that_call_each_other(worker: TritonWorker) -> None:
     for model, other in (("ping", "pong"), ("pong", "ping")):
         status, text = worker.infer(model, 1)
         assert status == 500
-        assert f"cannot be called in a circle ({model} → {other} → {model})" in text
+        assert f"cannot be called in a cycle ({model} → {other} → {model})" in text
 
 
-def test_a_circle_through_an_ensemble(worker: TritonWorker) -> None:
+_CALLS_FROM_A_THREAD = """
+def initialize(self, args):
+    from concurrent.futures import ThreadPoolExecutor
+
+    self.pool = ThreadPoolExecutor(1)
+
+def execute(self, requests):
+    answers = []
+    for request in requests:
+        response = self.pool.submit(call("NEXT", given(request)).exec).result()
+        answers.append(pb_utils.InferenceResponse(error=response.error()) if response.has_error() else respond(1))
+    return answers
+"""
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_two_models_that_call_each_other_from_threads(worker: TritonWorker, isolation: str) -> None:
+    for model, other in (("tick", "tock"), ("tock", "tick")):
+        worker.serve(model, _CALLS_FROM_A_THREAD.replace("NEXT", other), more=parameter("isolation", isolation))
+    status, text = worker.infer("tick", 1)
+    assert status == 500
+    assert "cannot be called in a cycle (tick → tock → tick)" in text
+
+
+def test_a_cycle_through_an_ensemble(worker: TritonWorker) -> None:
     worker.serve("inner", calls("outer"))
     ensemble_of(worker, "outer", "inner")
     for model in ("inner", "outer"):
         status, text = worker.infer(model, 1)
         assert status == 500
-        assert "cannot be called in a circle" in text
+        assert "cannot be called in a cycle" in text
 
 
 def test_a_model_with_instances_enough_may_call_itself(worker: TritonWorker) -> None:
@@ -94,7 +118,7 @@ def test_a_model_with_instances_enough_may_call_itself(worker: TritonWorker) -> 
     assert worker.infer("counts_down", 2) == (200, [103])
     status, text = worker.infer("counts_down", 3)
     assert status == 500
-    assert "cannot be called in a circle" in text
+    assert "cannot be called in a cycle" in text
 
 
 def test_callers_that_hold_all_instances_of_each_other_are_answered(worker: TritonWorker) -> None:
@@ -135,7 +159,7 @@ def test_calls_deeper_than_the_limit(worker: TritonWorker) -> None:
         decoupled=True,
     )
     (text,) = worker.stream("deep", 0)
-    assert "cannot be called in a circle (deep → deep → deep → …)" in text
+    assert "cannot be called in a cycle (deep → deep → deep → …)" in text
 
 
 def test_a_decoupled_model_that_waits_for_itself(worker: TritonWorker) -> None:
@@ -150,7 +174,7 @@ def test_a_decoupled_model_that_waits_for_itself(worker: TritonWorker) -> None:
         decoupled=True,
     )
     (text,) = worker.stream("stream_of_itself", 0)
-    assert "cannot be called in a circle (stream_of_itself → stream_of_itself)" in text
+    assert "cannot be called in a cycle (stream_of_itself → stream_of_itself)" in text
 
 
 def test_calls_of_models_that_are_not_there(worker: TritonWorker) -> None:
@@ -399,7 +423,6 @@ def test_a_model_that_loads_and_unloads_another(worker: TritonWorker) -> None:
                 pb_utils.load_model("nobody")
             return [respond(int(pb_utils.is_model_ready("loaded_by_model"))) for _ in requests]
         """,
-        more=parameter("inline", "false"),
     )
     assert worker.infer("manages", 0) == (200, [0])
     assert worker.infer("manages", 1) == (200, [1])
@@ -409,6 +432,96 @@ def test_a_model_that_loads_and_unloads_another(worker: TritonWorker) -> None:
     assert status == 500
     assert "TritonModelException: Failed to load model: " in text
     assert "nobody" in text
+    assert "contextlib" not in text
+
+
+#: Without the text by which a worker knows a model that calls others.
+_SHORT = """
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+NAMES = ("good", "nobody")
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        is_loop = threading.current_thread() is threading.main_thread()
+        values = [BODY, is_loop]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(values, np.int32))]) for _ in requests]
+"""
+
+
+def serve_short(worker: TritonWorker, name: str, body: str) -> None:
+    directory = worker.write(name)
+    (directory / "1" / "model.py").write_text(_SHORT.replace("BODY", body))
+    status, text = worker.load(name)
+    assert status == 200, text
+
+
+def test_readiness_on_the_thread_of_the_event_loop(worker: TritonWorker) -> None:
+    """Short models run there after some requests. On other threads the question would make this one too long."""
+    serve_short(worker, "asks_readiness", "*[not is_loop or pb_utils.is_model_ready(name) for name in NAMES]")
+    seen = set()
+
+    def asked() -> bool:
+        status, values = worker.infer("asks_readiness", 1)
+        assert status == 200, values
+        seen.add(tuple(values))
+        return (1, 0, 1) in seen
+
+    wait_for(asked)
+    assert seen <= {(1, 1, 0), (1, 0, 1)}
+
+
+def test_a_model_that_loads_others_never_runs_on_the_thread_of_the_event_loop(worker: TritonWorker) -> None:
+    serve_short(worker, "never_asks", "0")
+    serve_short(worker, "loads_seldom", "0 and pb_utils.load_model")
+    wait_for(lambda: worker.infer("never_asks", 1) == (200, [0, 1]))
+    assert all(worker.infer("loads_seldom", 1) == (200, [0, 0]) for _ in range(50))
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_a_model_that_loads_itself_while_it_loads(worker: TritonWorker, what: str, isolation: str) -> None:
+    """The refusal is an error that the model may take."""
+    worker.serve(
+        "impatient",
+        f"""
+        def initialize(self, args):
+            try:
+                pb_utils.{what}_model("impatient")
+            except pb_utils.TritonModelException as error:
+                self.text = str(error)
+
+        def execute(self, requests):
+            pb_utils.Logger.log_info(f"{what} {isolation}: {{self.text}}")
+            return [respond(1) for _ in requests]
+        """,
+        more=parameter("isolation", isolation),
+    )
+    assert worker.infer("impatient", 1) == (200, [1])
+    wait_for(lambda: worker.logged(f"{what} {isolation}: "))
+    (line,) = worker.logged(f"{what} {isolation}: ")
+    assert f"Failed to {what} model: model 'impatient' cannot be loaded or unloaded while" in line["event"]
+
+
+def test_models_that_load_each_other_while_they_load(worker: TritonWorker) -> None:
+    """The one that is asked second is refused; the other then loads it."""
+    loads = """
+        def initialize(self, args):
+            pb_utils.load_model("OTHER")
+
+        def execute(self, requests):
+            return [respond(1) for _ in requests]
+    """
+    worker.write("hen", loads.replace("OTHER", "egg"))
+    worker.write("egg", loads.replace("OTHER", "hen"))
+    status, text = worker.load("hen")
+    assert status == 500
+    assert "model 'hen', whose load waits for model 'egg', cannot be loaded or unloaded while model 'egg' loads" in text
+    assert worker.is_fine()
 
 
 def test_a_model_that_unloads_itself(worker: TritonWorker) -> None:

@@ -106,9 +106,12 @@ class Sparing:
         self._held_back = 0
         self._last: int | None = None
 
+    def is_due(self, now: int) -> bool:
+        return self._last is None or now - self._last >= self._every_ns
+
     def lets_through(self, now: int) -> int | None:
         """The number of lines suppressed since the last one, if a line is due; None: suppress this line."""
-        if self._last is not None and now - self._last < self._every_ns:
+        if not self.is_due(now):
             self._held_back += 1
             return None
         self._last = now

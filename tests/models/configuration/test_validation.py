@@ -20,6 +20,7 @@ STATE = 'input_name: "SI" output_name: "SO" data_type: TYPE_FP32 dims: [ -1, 2 ]
 GPU_BASE = BASE.replace('"python"', '"onnxruntime"') + (
     'parameters { key: "providers" value { string_value: "CUDAExecutionProvider,CPUExecutionProvider" } }'
 )
+TORCH_BASE = BASE.replace('"python"', '"pytorch"')
 SAMPLE = 'inputs { key: "X" value: { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } }'
 
 
@@ -33,6 +34,8 @@ def parsed(text: str) -> model_config_pb2.ModelConfig:
         BASE,
         BASE + "instance_group { count: 2 kind: KIND_AUTO } instance_group { count: 1 kind: KIND_MODEL }",
         GPU_BASE + "instance_group { count: 2 kind: KIND_GPU gpus: 0 }",
+        BASE + "instance_group { count: 2 kind: KIND_GPU gpus: [ 0, 3 ] } instance_group { count: 1 kind: KIND_GPU }",
+        BASE + "instance_group { count: 1 gpus: 1 }",
         BASE.replace('"python"', '"onnxruntime"')
         + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
         + "instance_group { count: 1 kind: KIND_GPU }",
@@ -145,12 +148,12 @@ CONTROL = SEQUENCE + "control_input[0].control[0]"
             "-1",
         ),
         (
-            BASE + "instance_group { count: 1 } instance_group { count: 1 kind: KIND_GPU }",
+            TORCH_BASE + "instance_group { count: 1 } instance_group { count: 1 kind: KIND_GPU }",
             "instance_group[1].kind",
             "KIND_CPU or KIND_AUTO without gpus",
             "KIND_GPU",
         ),
-        (BASE + "instance_group { count: 1 gpus: 0 }", "instance_group[0].gpus", "without gpus", "a GPU"),
+        (TORCH_BASE + "instance_group { count: 1 gpus: 0 }", "instance_group[0].gpus", "without gpus", "a GPU"),
         (
             GPU_BASE.replace("CUDAExecutionProvider,", "") + "instance_group { count: 1 kind: KIND_GPU }",
             "instance_group[0].kind",

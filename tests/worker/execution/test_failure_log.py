@@ -8,7 +8,9 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 from runner_bench import Bench, Gated, GatedStream, run, until
 from structlog.testing import capture_logs
 
-from isochrone.errors import DeadlineExceeded, Internal, InvalidArgument, ModelFailed
+from isochrone.clock import SECOND
+from isochrone.errors import DeadlineExceeded, Internal, InvalidArgument, IsochroneError, ModelFailed
+from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.worker.execution.failure_log import FailureLog
 
 
@@ -37,13 +39,71 @@ def test_only_faults_of_models_and_ours_have_a_line() -> None:
         failures.request_failed(InvalidArgument("wrong shape"))
         assert not lines
         failures.request_failed(ModelFailed("it raised"))
-        failures.request_failed(Internal("ours"))
     assert [(line["event"], line["log_level"]) for line in lines] == [
         ("model failed", "warning"),
         ("traceback of the failure", "debug"),
     ]
     assert (lines[0]["model"], lines[0]["version"], lines[0]["error"]) == ("m", "3", "it raised")
     assert lines[0]["not_shown"] == 0
+
+
+def raised(line: int) -> ModelFailed:
+    """A failure whose cause was raised at a line of its own."""
+    error = ModelFailed(f"it raised at {line}")
+    try:
+        exec(compile("\n" * line + "raise ValueError", "model.py", "exec"))
+    except ValueError as cause:
+        error.__cause__ = cause
+    return error
+
+
+def shown(*errors: IsochroneError) -> list[str]:
+    failures = FailureLog("m", "3")
+    with capture_logs() as lines:
+        for error in errors:
+            failures.request_failed(error)
+    return [line["error"] for line in lines if line["log_level"] == "warning"]
+
+
+def test_different_failures_each_have_a_line() -> None:
+    assert shown(ModelFailed("it raised"), Internal("ours"), Internal("ours")) == ["it raised", "ours"]
+    assert shown(raised(1), raised(2), raised(1)) == ["it raised at 1", "it raised at 2"]
+    assert shown(ModelFailed("cannot take 1"), ModelFailed("cannot take 22")) == ["cannot take 1"]
+
+
+def test_a_failure_of_another_process_is_known_by_its_traceback() -> None:
+    errors = []
+    for number, line in enumerate((3, 4, 3)):
+        errors.append(ModelFailed(f"failure {'abc'[number]}"))
+        errors[-1].add_note(
+            f'Traceback:\n  File "model.py", line {line}, in execute\n    fails()\nValueError: {number}'
+        )
+    assert shown(*errors) == ["failure a", "failure b"]
+
+
+def test_kinds_are_bounded() -> None:
+    """Past the bound, one line stands for all others."""
+    names = [f"failed with {'x' * number}" for number in range(60)]
+    assert shown(*map(ModelFailed, names)) == names[:33]
+
+
+def test_kinds_of_long_ago_make_room() -> None:
+    kinds = FailureKinds()
+    for number in range(40):
+        kinds.lets_through(ModelFailed("x" * number), 0)
+    assert kinds.lets_through(ModelFailed("another"), SECOND) is None
+    assert kinds.lets_through(ModelFailed("another"), 61 * SECOND) == 0
+    assert kinds.lets_through(ModelFailed("another"), 62 * SECOND) is None
+    assert kinds.lets_through(ModelFailed("another"), 122 * SECOND) == 1
+
+
+def test_a_traceback_that_comes_with_the_error_is_in_its_line() -> None:
+    error = ModelFailed("it raised")
+    error.add_note("Traceback: here")
+    with capture_logs() as lines:
+        FailureLog("m", "3").request_failed(error)
+    (line,) = lines
+    assert (line["log_level"], line["error"], line["exception"]) == ("warning", "it raised", "Traceback: here")
 
 
 def test_a_model_that_raises_at_every_request_has_one_line_with_its_cause() -> None:

@@ -1,4 +1,4 @@
-"""Calls between models, on a real loop: what the called model gets of its caller, refusals, circles, back-pressure."""
+"""Calls between models, on a real loop: what the called model gets of its caller, refusals, cycles, back-pressure."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def chain(*names: str) -> Errand:
 
 
 @pytest.mark.parametrize(
-    ("versions", "model", "waiting", "is_circle"),
+    ("versions", "model", "waiting", "is_cycle"),
     [
         ([Served("a")], "a", (), False),
         ([Served("a")], "a", ("a",), True),
@@ -362,16 +362,16 @@ def chain(*names: str) -> Errand:
         ([Served("a"), ensemble("e", "a")], "e", ("e",), False),
     ],
 )
-def test_circles(versions: list[Served], model: str, waiting: tuple[str, ...], is_circle: bool) -> None:
+def test_cycles(versions: list[Served], model: str, waiting: tuple[str, ...], is_cycle: bool) -> None:
     async def scenario() -> None:
         for served in versions:
             served.requests.clear()
         bench = Bench(*versions)
         await bench.call(model, errand=chain(*waiting))
         called = next(served for served in versions if served.model_name == model)
-        assert len(called.requests) == (not is_circle)
-        if is_circle:
-            assert "cannot be called in a circle (" in bench.error().message()
+        assert len(called.requests) == (not is_cycle)
+        if is_cycle:
+            assert "cannot be called in a cycle (" in bench.error().message()
 
     run(scenario)
 
@@ -413,7 +413,23 @@ def test_the_loops_own_thread_must_not_wait() -> None:
         bench = Bench(Served("called"))
         assert not bench.server.may_block
         with pytest.raises(TritonModelException, match="where it must not wait"):
-            bench.server.is_model_ready("called", "")
+            bench.server.load_model("called", "", None)
+        with pytest.raises(TritonModelException, match="where it must not wait"):
+            bench.server.unload_model("called", False)
+        assert bench.controlled == []
+
+    run(scenario)
+
+
+def test_readiness_needs_no_waiting() -> None:
+    """A model that runs on the loop's thread may ask for it."""
+
+    async def scenario() -> None:
+        bench = Bench(Served("called"))
+        assert bench.server.is_model_ready("called", "")
+        assert not bench.server.is_model_ready("nobody", "")
+        with pytest.raises(TritonModelException, match="a version is a number"):
+            bench.server.is_model_ready("called", "first")
 
     run(scenario)
 

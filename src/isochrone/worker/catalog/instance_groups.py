@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.errors import ConfigError
+from isochrone.models.instances import configured_instances
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.catalog.load_settings import LoadSettings
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Triton's name for the policy of instances on a CPU whose group names none.
+#: Triton's name for the policy of instances on a CPU whose group names none; on a GPU it is gpu_0, gpu_1, …
 _CPU_POLICY = "cpu"
 
 
@@ -37,7 +38,7 @@ def load_contexts(
     server: Any = None,
 ) -> list[LoadContext]:
     config = description.config
-    count = sum(max(1, group.count) for group in config.instance_group) or 1
+    count = len(configured_instances(config)) or 1
     parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
     affinity = _affinity(parameters.get("cpus", ""), description.name) or _policy_cpus(config, settings)
     return [
@@ -85,9 +86,8 @@ def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:
     if not policies:
         return []
     return [
-        policies.get(group.host_policy or _CPU_POLICY, ())
-        for group in config.instance_group
-        for _ in range(max(1, group.count))
+        policies.get(each.group.host_policy or (_CPU_POLICY if each.gpu is None else f"gpu_{each.gpu}"), ())
+        for each in configured_instances(config)
     ]
 
 

@@ -128,6 +128,8 @@ def prepare(
     contexts = tuple(load_contexts(description, version, directory, backend, settings, server))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
+    if server is not None:
+        server.is_loading = True
     try:
         for context in contexts:
             started = now_ns()
@@ -148,6 +150,9 @@ def prepare(
     except BaseException:
         _close_all(executables, description.name)
         raise
+    finally:
+        if server is not None:
+            server.is_loading = False
     return Prepared(
         description,
         version,

@@ -1,7 +1,8 @@
 """Log lines of failures: enough to find the fault, never a line per request.
 
-Runners report failures on the loop's thread. Each version logs at most one warning a minute, with the number of
-failures not shown since the last, and the traceback as a debug line (``--log-verbose 1``).
+Runners report failures on the loop's thread. Each version logs at most one warning a minute for each kind of failure,
+with the number of those not shown since the last. A traceback that came with the error, as of Triton's models and of
+models in processes of their own, is in the warning; others are debug lines (``--log-verbose 1``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, IsochroneError
+from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.observe.logs import Sparing
 
 if TYPE_CHECKING:
@@ -28,17 +30,22 @@ class FailureLog:
     def __init__(self, model: str, version: str) -> None:
         self._model = model
         self._version = version
-        self._failed = Sparing()
+        self._failed = FailureKinds()
         self._retried = Sparing()
 
     def request_failed(self, error: IsochroneError) -> None:
         """A request was answered with an error. Only a fault of the model or of the worker is logged."""
         if not isinstance(error, Internal):
             return
-        held_back = self._failed.lets_through(now_ns())
+        held_back = self._failed.lets_through(error, now_ns())
         if held_back is None:
             return
-        log.warning("model failed", model=self._model, version=self._version, error=str(error), not_shown=held_back)
+        about = {"model": self._model, "version": self._version, "error": str(error), "not_shown": held_back}
+        traceback = "\n".join(getattr(error, "__notes__", ()))
+        if traceback:
+            log.warning("model failed", **about, exception=traceback)
+            return
+        log.warning("model failed", **about)
         log.debug("traceback of the failure", model=self._model, version=self._version, exc_info=error)
 
     def batch_retried(self, batch: Batch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from isochrone.models.instances import configured_instances
 from isochrone.worker.scheduling.rate_limiter import RateLimiter, Resources
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def demands_of(config: Any) -> list[Demand]:
     """The demand of each instance of a model."""
     return [
         Demand({resource.name.lower(): resource.count for resource in group.rate_limiter.resources}, _priority(group))
-        for group in config.instance_group
-        for _ in range(max(1, group.count))
+        for group, _, _ in configured_instances(config)
     ]
 
 

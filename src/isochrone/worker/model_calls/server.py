@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from isochrone.worker.backends.python.triton.outputs import sendable
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.model_calls.called_request import CalledRequest, CalledStream
-from isochrone.worker.model_calls.circles import Find, check_circle
+from isochrone.worker.model_calls.cycles import Find, check_cycle
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
@@ -39,19 +39,43 @@ class CallsOfModels:
         self,
         find: Find,
         is_ready: Callable[[str, str], bool],
-        load: Callable[[str, Mapping[str, Any]], Any],
-        unload: Callable[[str, bool], Any],
+        load: Callable[[str, Mapping[str, Any]], Awaitable[None]],
+        unload: Callable[[str, bool], Awaitable[None]],
     ) -> None:
         self._find = find
         self.is_ready = is_ready
         self.load = load
         self.unload = unload
         self.metrics = ModelMetrics()
+        #: Models that wait, while they load, for the load or unload of another: (waiting, other). On the loop's thread.
+        self._waiting_loads: list[tuple[str, str]] = []
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
 
     def of(self, name: str, version: str) -> ModelServer:
         return ModelServer(self, name, version)
+
+    async def control(self, name: str, other: str, is_loading: bool, change: Callable[[], Awaitable[None]]) -> None:
+        """Loads or unloads ``other`` for a model that waits for it; refuses if that load waits for this model's."""
+        if not is_loading:
+            await change()
+            return
+        reached = {other}
+        while name not in reached:
+            further = {last for first, last in self._waiting_loads if first in reached} - reached
+            if not further:
+                break
+            reached |= further
+        else:
+            chain = f"model '{name}'" if other == name else f"model '{other}', whose load waits for model '{name}',"
+            raise Unavailable(
+                f"{chain} cannot be loaded or unloaded while model '{name}' loads: both would wait for ever"
+            )
+        self._waiting_loads.append((name, other))
+        try:
+            await change()
+        finally:
+            self._waiting_loads.remove((name, other))
 
     def submit(self, call: ModelCall, inputs: Tensors, deliver: Deliver, made: list[CalledRequest]) -> None:
         """On the loop's thread."""
@@ -83,7 +107,7 @@ class CallsOfModels:
                 " calls for decoupled models.'"
             )
         chain = (*call.errand.chain, (served.model_name, served.model_version))
-        check_circle(chain, served, self._find)
+        check_cycle(chain, served, self._find)
         deadline = call.errand.deadline
         if call.timeout_us:
             deadline = min(deadline, now_ns() + call.timeout_us * MICROSECOND)
@@ -111,6 +135,8 @@ class ModelServer:
     def __init__(self, worker: CallsOfModels, name: str, version: str) -> None:
         self._worker = worker
         self._key = (name, version)
+        #: The version is not loaded yet: its model's lock is held.
+        self.is_loading = False
         self._log = log.bind(model=name, version=version)
         self._generation = forks.generation
 
@@ -149,16 +175,24 @@ class ModelServer:
         return cancel
 
     def is_model_ready(self, name: str, version: str) -> bool:
-        return bool(self._on_loop(lambda: self._worker.is_ready(name, version)))
+        if self.may_block:
+            return bool(self._on_loop(lambda: self._worker.is_ready(name, version)))
+        try:
+            return self._worker.is_ready(name, version)
+        except IsochroneError as error:
+            raise TritonModelException(str(error)) from None
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes] | None) -> None:
         parameters: dict[str, Any] = {"config": config} if config else {}
         for place, content in (files or {}).items():
             parameters[place] = base64.b64encode(content).decode()
-        self._on_loop(lambda: self._worker.load(name, parameters))
+        self._control(name, lambda: self._worker.load(name, parameters))
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._on_loop(lambda: self._worker.unload(name, unload_dependents))
+        self._control(name, lambda: self._worker.unload(name, unload_dependents))
+
+    def _control(self, other: str, change: Callable[[], Awaitable[None]]) -> None:
+        self._on_loop(lambda: self._worker.control(self._key[0], other, self.is_loading, change))
 
     def metric(
         self, name: str, description: str, kind: str, labels: Mapping[str, str], buckets: Sequence[float]
@@ -176,7 +210,9 @@ class ModelServer:
     def _on_loop(self, ask: Callable[[], Any]) -> Any:
         """Asks on the loop's thread, and waits for the answer."""
         if not self.may_block:
-            raise TritonModelException("the server cannot be asked where it must not wait")
+            raise TritonModelException(
+                'the server was asked where it must not wait: set the parameter inline: "false" in config.pbtxt'
+            )
         self._check_original()
 
         async def asked() -> Any:

@@ -353,3 +353,31 @@ def test_a_decoupled_model_calls_after_its_execute(tmp_path: Path) -> None:
     server.next_call()[1](answer_with(6), True)
     assert outlet(executable, asked).next() == ([6], True)
     executable.close()
+
+
+def test_a_library_beside_the_model_imports_tritons_module(tmp_path: Path) -> None:
+    """The process is the model's own: what depends on the model is there on every thread."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "shared_by_models.py").write_text(
+        "import threading\nimport triton_python_backend_utils as pb_utils\n\n\n"
+        "def log(text):\n"
+        "    thread = threading.Thread(target=lambda: pb_utils.Logger.log_info(text))\n"
+        "    thread.start()\n    thread.join()\n"
+    )
+    source = """
+    sys.path.append(str(pathlib.Path(__file__).parent / "library"))
+    import shared_by_models
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            shared_by_models.log("by a library")
+            return [response(x_of(request)) for request in requests]
+    """
+    server = Server()
+    executable = start(tmp_path, source, server=server)
+    try:
+        assert run(executable, request(3)) == [[3]]
+    finally:
+        executable.close()
+    assert server.lines == [("info", "by a library")]

@@ -21,6 +21,7 @@ class RecordedServer:
         self.calls: list[ModelCall] = []
         self.cancelled = 0
         self.logged: list[tuple[str, str]] = []
+        self.has_logged = threading.Event()
         self.loaded: list[Any] = []
         self.may_block = True
 
@@ -55,3 +56,4 @@ class RecordedServer:
 
     def log(self, level: str, message: str) -> None:
         self.logged.append((level, message))
+        self.has_logged.set()

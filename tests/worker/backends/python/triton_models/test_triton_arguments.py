@@ -25,6 +25,13 @@ FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32")
         ("import triton_python_backend_utils as pb_utils\n\nclass TritonPythonModel:\n    pass", True),
         ("from implementation import TritonPythonModel", True),
         ("class TritonPythonModel:\n    pass", True),
+        ("class Model(nn.Module):\n    pass\n\n\nclass TritonPythonModel:\n    pass", True),
+        (
+            "import triton_python_backend_utils as pb_utils\nfrom a import TritonPythonModel\n\nclass Model:\n    pass",
+            True,
+        ),
+        ("from triton_python_backend_utils import Tensor\n\nclass Model:\n    pass", True),
+        ("class Model:\n    pass  # import triton_python_backend_utils", False),
         ("class Model:\n    def infer(self, inputs):\n        return inputs", False),
         ("# like TritonPythonModel\nclass Model:\n    pass", False),
         ("class MyTritonPythonModels:\n    pass", False),
@@ -42,23 +49,28 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "instance", "kind", "name"),
+    ("groups", "instance", "kind", "name", "device"),
     [
-        ('instance_group { name: "m" count: 1 }', 0, "CPU", "m_0"),
-        ('instance_group { name: "m_0" count: 2 kind: KIND_CPU }', 1, "CPU", "m_0_1"),
+        ('instance_group { name: "m" count: 1 }', 0, "CPU", "m_0", "0"),
+        ('instance_group { name: "m_0" count: 2 kind: KIND_CPU }', 1, "CPU", "m_0_1", "0"),
         (
             'instance_group { name: "a" count: 2 } instance_group { name: "b" count: 1 kind: KIND_MODEL }',
             2,
             "MODEL",
             "b_0",
+            "0",
         ),
-        ('instance_group { name: "a" count: 1 kind: KIND_GPU }', 0, "GPU", "a_0"),
-        ("", 3, "CPU", "m_3"),
+        ('instance_group { name: "a" count: 1 kind: KIND_GPU }', 0, "GPU", "a_0", "0"),
+        ('instance_group { name: "a" count: 2 kind: KIND_GPU gpus: [ 1, 3 ] }', 1, "GPU", "a_0", "3"),
+        ('instance_group { name: "a" count: 2 kind: KIND_GPU gpus: [ 1, 3 ] }', 2, "GPU", "a_1", "1"),
+        ('instance_group { name: "a" count: 1 gpus: 2 } instance_group { name: "b" count: 1 }', 0, "GPU", "a_0", "2"),
+        ('instance_group { name: "a" count: 1 gpus: 2 } instance_group { name: "b" count: 1 }', 1, "CPU", "b_0", "0"),
+        ("", 3, "CPU", "m_3", "0"),
     ],
 )
-def test_instances(make_context: MakeContext, groups: str, instance: int, kind: str, name: str) -> None:
+def test_instances(make_context: MakeContext, groups: str, instance: int, kind: str, name: str, device: str) -> None:
     made = model_context(replace(make_context(FLOATS + groups), instance=instance), "model.py")
-    assert (made.args["model_instance_kind"], made.args["model_instance_name"]) == (kind, name)
+    assert [made.args[f"model_instance_{key}"] for key in ("kind", "name", "device_id")] == [kind, name, device]
 
 
 def test_everything_is_text(make_context: MakeContext, tmp_path: Path) -> None:

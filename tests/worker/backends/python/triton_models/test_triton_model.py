@@ -19,6 +19,7 @@ from isochrone.errors import ConfigError, IsochroneError, ModelFailed, NotFound
 from isochrone.protocol.messages import Plan
 from isochrone.worker.backends.python.triton.model import TritonModel, TritonModelContext
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
+from isochrone.worker.backends.python.triton.server import Errand, RunningErrands
 
 HEAD = """
 import numpy as np
@@ -228,6 +229,84 @@ def test_a_response_beside_one_that_was_sent(make: Make) -> None:
     assert outlets[asked].sent[0]["y"].tolist() == [[5]]
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize(
+    ("ending", "is_async", "words"),
+    [
+        ("raise ValueError('afterwards')", False, "ValueError: afterwards"),
+        ("raise ValueError('afterwards')", True, "ValueError: afterwards"),
+        ("sender.send(respond(), flags=1)", False, "Unable to send response."),
+        ("sender.send(respond(), flags=1)", True, "Unable to send response."),
+        ("return [respond()]", False, ""),
+        ("return 5", False, ""),
+    ],
+)
+def test_what_fails_after_the_answer_is_logged_once(
+    make: Make, decoupled: bool, ending: str, is_async: bool, words: str
+) -> None:
+    server = RecordedServer()
+    model = make(
+        f"""
+        {"async " if is_async else ""}def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                sender.send(respond(5.0), flags=1)
+            {ending}
+        """,
+        decoupled=decoupled,
+        server=server,
+    )
+    for _ in range(3):
+        outlets, asked = Outlets(), [request(), request()]
+        assert model.execute(asked, outlets) == [None, None]
+        assert all(outlets(each).over.wait(60) for each in asked)
+        assert [[answer["y"].tolist() for answer in outlets[each].sent] for each in asked] == [[[[5]]]] * 2
+    assert server.has_logged.wait(60)  # a coroutine may still run
+    ((level, text),) = server.logged
+    assert level == "warning"
+    assert text.startswith("execute failed after its requests were answered: Failed to process the request(s)")
+    assert words in text
+    if words:
+        assert f"    {ending}\n" in text
+
+
+def test_a_run_that_fails_by_one_response_fails_the_request_beside_it(make: Make) -> None:
+    """The first request has a sender that was not used; the second was answered twice."""
+    model = make(
+        """
+        def execute(self, requests):
+            first, second = [request.get_response_sender() for request in requests]
+            second.send(respond(5.0), flags=1)
+            return [respond(6.0), respond(7.0)]
+        """
+    )
+    outlets, asked = Outlets(), [request(), request()]
+    assert model.execute(asked, outlets) == [None, None]
+    (failure,) = outlets[asked[0]].sent
+    assert "cannot send more than one response" in str(failure)
+    assert [answer["y"].tolist() for answer in outlets[asked[1]].sent] == [[[5]]]
+
+
+def test_a_response_whose_error_cannot_be_read(make: Make) -> None:
+    model = make(
+        """
+        def execute(self, requests):
+            class Odd(pb_utils.InferenceResponse):
+                def error(self):
+                    raise SystemExit("no error")
+
+            if len(requests) > 1:
+                requests[0].get_response_sender().send(Odd(), flags=1)
+                return [None, respond()]
+            return [Odd()]
+        """
+    )
+    assert "no error" in str(execute(model)[0])
+    outlets, asked = Outlets(), [request(), request()]
+    assert model.execute(asked, outlets)[0] is None
+    assert "no error" in str(outlets[asked[0]].sent[0])
+
+
 def test_a_decoupled_model_returns_nothing(make: Make) -> None:
     model = make("def execute(self, requests):\n    return [respond()]\n", decoupled=True)
     (answer,) = execute(model)
@@ -300,6 +379,60 @@ def test_what_a_call_inherits(make: Make) -> None:
         assert not any(isinstance(answer, IsochroneError) for answer in answers)
         errand = server.calls[-1].errand
         assert (errand.deadline, errand.priority, errand.chain) == expected
+
+
+_FROM_THREADS = """
+    def execute(self, requests):
+        from concurrent.futures import ThreadPoolExecutor
+
+        def call():
+            pb_utils.InferenceRequest(model_name="other", inputs=[], requested_output_names=["y"]).exec()
+
+        with ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(call) for _ in range(2)]:
+                each.result()
+        return [respond() for _ in requests]
+"""
+_FROM_THREADS_OF_A_COROUTINE = """
+    async def execute(self, requests):
+        import asyncio
+
+        def call():
+            pb_utils.InferenceRequest(model_name="other", inputs=[], requested_output_names=["y"]).exec()
+
+        sender = requests[0].get_response_sender()
+        await asyncio.get_running_loop().run_in_executor(None, call)
+        sender.send(flags=1)
+"""
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_what_a_call_from_a_thread_inherits(make: Make, is_decoupled: bool) -> None:
+    server = RecordedServer(lambda call: [InferenceResponse()])
+    source = _FROM_THREADS_OF_A_COROUTINE if is_decoupled else _FROM_THREADS
+    model = make(source, server=server, decoupled=is_decoupled)
+    outlets = Outlets()
+    for deadline in (5, 7):
+        asked = request(deadline=deadline, priority=2)
+        model.execute((asked,), outlets)
+        if is_decoupled:
+            assert outlets(asked).over.wait(60)
+        assert {(call.errand.deadline, call.errand.priority) for call in server.calls} == {(deadline, 2)}
+        server.calls.clear()
+
+
+def test_a_thread_beside_several_runs_has_nobodys_deadline() -> None:
+    errands = RunningErrands()
+    assert errands.current() == Errand()
+    first, second = Errand(5, 1), Errand(6, 1)
+    errands.begin(first)
+    errands.begin(first)
+    assert errands.current() == first
+    errands.begin(second)
+    assert errands.current() == Errand()
+    errands.end(first)
+    errands.end(first)
+    assert errands.current() == second
 
 
 def test_responses_that_cannot_be_written_fail_alone(make: Make) -> None:

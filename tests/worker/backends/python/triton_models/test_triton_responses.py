@@ -35,7 +35,7 @@ class Outlet:
     def is_cancelled(self) -> bool:
         return len(self.sent) > 1
 
-    def abandoned(self) -> None:
+    def abandoned(self, *, had_sender: bool) -> None:
         self.sent.append("abandoned")
 
     def fail(self, error: Any) -> None:
@@ -128,10 +128,36 @@ def test_a_failure_is_the_last_response_unless_there_was_one() -> None:
         if first is not None:
             sender.send(InferenceResponse(), first)
             outlet.sent.clear()
-        sender.fail(error)
+        assert sender.fail(error) is bool(expected)
         assert outlet.sent == expected
         with pytest.raises(TritonModelException):
             sender.send(InferenceResponse())
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+@pytest.mark.parametrize("flags", [0, COMPLETE_FINAL])
+def test_what_is_no_response_is_refused_and_the_sender_stays_open(is_decoupled: bool, flags: int) -> None:
+    outlet = Outlet()
+    sender = InferenceResponseSender(outlet, is_decoupled)
+    with pytest.raises(TypeError, match="expected an InferenceResponse, given a str"):
+        sender.send("text", flags)  # type: ignore[arg-type]
+    response = InferenceResponse()
+    sender.send(response, COMPLETE_FINAL)
+    assert outlet.sent == [(response, True)]
+
+
+def test_a_response_that_the_outlet_did_not_take_is_not_counted() -> None:
+    class Refusing(Outlet):
+        def send(self, response: Any, is_last: bool) -> None:
+            raise OSError("nowhere to go")
+
+    outlet = Refusing()
+    sender = InferenceResponseSender(outlet, False)
+    with pytest.raises(OSError, match="nowhere to go"):
+        sender.send(InferenceResponse(), COMPLETE_FINAL)
+    error = ModelFailed("it failed")
+    sender.fail(error)
+    assert outlet.sent == [error]
 
 
 def responses(count: int, cancelled: list[bool]) -> tuple[ResponseIterator, list[InferenceResponse]]:

@@ -1,4 +1,4 @@
-"""What every child process of a model does first, and how it describes a failure."""
+"""What every child process of a model does first, and how a failure of its code is described."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import ConfigError
+from isochrone.models.instances import configured_instances
 from isochrone.protocol.control_json import model_config_json
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext
 
 
-_TRITON = re.compile(rf"\b({CLASS_NAME}|{MODULE_NAME})\b")
+_TRITON = re.compile(
+    rf"^[ \t]*(class {CLASS_NAME}\b|import [^#\n]*\b{MODULE_NAME}\b|from {MODULE_NAME}\b)", re.MULTILINE
+)
+_MENTIONED = re.compile(rf"\b({CLASS_NAME}|{MODULE_NAME})\b")
 _OURS = re.compile(r"^class Model\b", re.MULTILINE)
 
 
 def is_triton_model(path: Path) -> bool:
-    """Whether a python file defines, or imports, Triton's class and not ours."""
+    """Whether a python file defines Triton's class or imports its module; or names one and does not define ours."""
     try:
         source = path.read_text(errors="replace")
     except OSError:
         return False
-    return _TRITON.search(source) is not None and _OURS.search(source) is None
+    if _TRITON.search(source) is not None:
+        return True
+    return _MENTIONED.search(source) is not None and _OURS.search(source) is None
 
 
 def model_context(context: LoadContext, filename: str) -> TritonModelContext:
@@ -41,7 +47,6 @@ def model_context(context: LoadContext, filename: str) -> TritonModelContext:
             " it a worker of its own in that environment",
             f"'{environment}'",
         )
-    group, name = _instance(context)
     return TritonModelContext(
         model_name=context.model_name,
         model_version=context.model_version,
@@ -49,9 +54,7 @@ def model_context(context: LoadContext, filename: str) -> TritonModelContext:
         filename=filename,
         args={
             "model_config": config_json(context.config),
-            "model_instance_kind": _KINDS.get(group.kind if group is not None else 0, "CPU"),
-            "model_instance_name": name,
-            "model_instance_device_id": "0",
+            **_instance_arguments(context),
             "model_repository": str(context.directory.parent),
             "model_version": context.model_version,
             "model_name": context.model_name,
@@ -64,15 +67,19 @@ def model_context(context: LoadContext, filename: str) -> TritonModelContext:
 _KINDS = {0: "CPU", 1: "GPU", 2: "CPU", 3: "MODEL"}
 
 
-def _instance(context: LoadContext) -> tuple[Any, str]:
-    """The group of an instance, and Triton's name of the instance."""
-    number = context.instance
-    for group in context.config.instance_group:
-        count = max(1, group.count)
-        if number < count:
-            return group, f"{group.name}_{number}"
-        number -= count
-    return None, f"{context.model_name}_{context.instance}"
+def _instance_arguments(context: LoadContext) -> dict[str, str]:
+    """Kind, name and device of an instance."""
+    instances = configured_instances(context.config)
+    if context.instance < len(instances):
+        group, name, gpu = instances[context.instance]
+        kind = _KINDS.get(group.kind, "CPU") if gpu is None else "GPU"
+    else:
+        name, gpu, kind = f"{context.model_name}_{context.instance}", None, "CPU"
+    return {
+        "model_instance_kind": kind,
+        "model_instance_name": name,
+        "model_instance_device_id": str(gpu or 0),
+    }
 
 
 def config_json(config: Any) -> str:
@@ -83,5 +90,5 @@ def config_json(config: Any) -> str:
         if not completed.optimization.HasField(key):
             getattr(completed.optimization, key).enable = True
     for group in completed.instance_group:
-        group.kind = group.kind or group.KIND_CPU
+        group.kind = group.kind or (group.KIND_GPU if group.gpus else group.KIND_CPU)
     return json.dumps(model_config_json(completed), separators=(",", ":"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.modules import VersionModules
+from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, described
 from isochrone.worker.backends.python.triton.model import CLASS_NAME
@@ -55,6 +56,7 @@ def completed(config: str, model_name: str, directory: Path, filename: str) -> d
     """``config``: the configuration, or ``error``: why there is none."""
     module = make_module(NoServer(), directory)
     modules = VersionModules(model_name, directory.name, directory, dict.fromkeys(MODULE_NAMES, module))
+    shared_module.add(modules.package, module)
     try:
         model_class = getattr(modules.import_module(Path(filename).stem), CLASS_NAME)
         completing = getattr(model_class, "auto_complete_config", None)

@@ -30,7 +30,7 @@ class TritonExecutable(Executable):
         self.takes_device_arrays = takes_device_arrays
         self.decoupled = context.decoupled
         self.is_async = self._model.is_async
-        # A model that calls others waits for the event loop's thread, and must not run on it.
+        # A model that calls or loads others waits for the event loop's thread, and must not run on it.
         self.inline_allowed = may_run_inline and not self.is_async and not self._model.calls_others
 
     def execute_requests(self, requests: Sequence[InferRequest]) -> list[Answer]:

@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isochrone.clock import now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.modules import VersionModules
+from isochrone.worker.backends.python.processes.child_side import traceback_of
+from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.failures import TritonModelException, described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
 from isochrone.worker.backends.python.triton.requests import InferenceRequest
-from isochrone.worker.backends.python.triton.responses import InferenceResponse
-from isochrone.worker.backends.python.triton.server import Errand, Server, errand
+from isochrone.worker.backends.python.triton.responses import InferenceResponse, InferenceResponseSender
+from isochrone.worker.backends.python.triton.server import Errand, RunningErrands, Server, errand
 from isochrone.worker.backends.python.triton.utilities import MODULE_NAMES, make_module
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 CLASS_NAME = "TritonPythonModel"
 _MAX_SETS = 64
+#: ``load_model`` is a part of ``unload_model``.
+_WAITING = (b"InferenceRequest", b"load_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +64,25 @@ class TritonModel:
         self._outputs = set(context.outputs)
         self._wanted_sets: dict[tuple[str, ...], set[str]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        utilities = make_module(server, context.directory)
+        self._errands = RunningErrands()
+        self._server = server
+        self._unanswerable = FailureKinds()
+        utilities = make_module(server, context.directory, self._errands)
         request_type: type[InferenceRequest] = vars(utilities)["InferenceRequest"]
         self._request_type = request_type
         self._modules = VersionModules(
             context.model_name, context.model_version, context.directory, dict.fromkeys(MODULE_NAMES, utilities)
         )
+        shared_module.add(self._modules.package, utilities)
         try:
             self._model = self._make(context)
         except BaseException as error:
             forks.end_if_copy(self._generation, error)
-            self._modules.remove()
+            self._remove_modules()
             raise
         forks.end_if_copy(self._generation)
-        #: Whether the model's sources name the class by which a model calls others: such a run waits for the server.
-        self.calls_others = self._modules.mentions(b"InferenceRequest")
+        #: Whether the model's sources name what calls or loads other models: such a run waits for the server.
+        self.calls_others = any(self._modules.mentions(name) for name in _WAITING)
 
     def _make(self, context: TritonModelContext) -> Any:
         if not self._path.is_file() or self._path.suffix != ".py":
@@ -105,15 +115,25 @@ class TritonModel:
             for request in received
         ]
         # Whose deadline counts matters to models that call others; it costs a tenth of a small model's run.
-        token = errand.set(_errand_of(received)) if self.calls_others else None
+        if self.calls_others:
+            return self._execute_for(_errand_of(received), requests)
         try:
             return self._answers(requests, self._call(requests))
         except BaseException as error:
             forks.end_if_copy(self._generation, error)
             return self._failed(requests, error)
+
+    def _execute_for(self, own: Errand, requests: list[InferenceRequest]) -> list[Answer]:
+        token = errand.set(own)
+        self._errands.begin(own)
+        try:
+            return self._answers(requests, self._call(requests, own))
+        except BaseException as error:
+            forks.end_if_copy(self._generation, error)
+            return self._failed(requests, error)
         finally:
-            if token is not None:
-                errand.reset(token)
+            self._errands.end(own)
+            errand.reset(token)
 
     def _wanted(self, outputs: tuple[str, ...] | None) -> set[str]:
         """The outputs that a request asks for, as a set that models may read; callers use few of them."""
@@ -126,7 +146,7 @@ class TritonModel:
             wanted = self._wanted_sets[outputs] = set(outputs)
         return wanted
 
-    def _call(self, requests: list[InferenceRequest]) -> Any:
+    def _call(self, requests: list[InferenceRequest], own: Errand | None = None) -> Any:
         execute = getattr(self._model, "execute", None)
         if execute is None:
             raise _Wrong(f"Python model {self._path} does not implement `execute` method.")
@@ -136,6 +156,9 @@ class TritonModel:
         if type(returned) is not list and asyncio.iscoroutine(returned):  # the question costs half a microsecond
             future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
             if self.decoupled:
+                if own is not None:
+                    self._errands.begin(own)
+                    future.add_done_callback(lambda _: self._errands.end(own))
                 future.add_done_callback(lambda done: self._background_done(requests, done))
                 return None
             return future.result()
@@ -161,12 +184,26 @@ class TritonModel:
                     "Expected an 'InferenceResponse' object in the execute function return list, found type"
                     f" '{type(response)}'."
                 )
+        self._count(requests, returned)
         return [self._returned(request, response) for request, response in zip(requests, returned, strict=True)]
 
+    @staticmethod
+    def _count(requests: list[InferenceRequest], returned: list[InferenceResponse | None]) -> None:
+        """Counts the responses as those of their senders. If one may not be sent, none is, and the run has failed."""
+        counted: list[InferenceResponseSender] = []
+        try:
+            for request, response in zip(requests, returned, strict=True):
+                if request.sender is not None and response is not None:
+                    request.sender.count(True, True)
+                    counted.append(request.sender)
+        except BaseException:
+            for sender in counted:
+                sender.take_back(True)
+            raise
+
     def _returned(self, request: InferenceRequest, response: InferenceResponse | None) -> Answer:
-        sender = request.sender
         if response is None:
-            if sender is not None:
+            if request.sender is not None:
                 return None
             # Triton never answers such a request.
             request.disown()
@@ -174,8 +211,6 @@ class TritonModel:
                 "Expected an 'InferenceResponse' object in the execute function return list, found None for a request"
                 " whose response sender was not used."
             )
-        if sender is not None:
-            sender.count(True, True)
         request.disown()
         return self.answer(request.received_as, request.requested_output_names(), response, is_returned=True)
 
@@ -183,28 +218,46 @@ class TritonModel:
         self, received: InferRequest, wanted: set[str], response: InferenceResponse, *, is_returned: bool = False
     ) -> Answer:
         """A response of the model as the server sends it; raises nothing."""
-        error = response.error()
-        if error is not None:
-            return server_error(error)
         try:
+            error = response.error()
+            if error is not None:
+                return server_error(error)
             return answer_of(response, wanted, received, is_returned=is_returned)
-        except Exception as problem:
+        except BaseException as problem:
             return self._failure(described(problem))
 
     def _failed(self, requests: list[InferenceRequest], error: BaseException) -> list[Answer]:
         """``execute`` failed: the error of every request that the model has not answered itself."""
-        failure = self._failure(str(error) if isinstance(error, _Wrong) else described(error))
-        failure.__cause__ = None if isinstance(error, _Wrong) else error
+        failure = self._failure(str(error)) if isinstance(error, _Wrong) else self._raised(error)
         answers: list[Answer] = []
+        is_known = False
         for request in requests:
             sender = request.sender
             if sender is None:
                 answers.append(failure)
                 request.disown()
+                is_known = True
             else:
                 answers.append(None)
-                sender.fail(failure)
+                is_known = sender.fail(failure) or is_known
+        if not is_known:
+            self._log(failure)
         return answers
+
+    def _raised(self, error: BaseException) -> IsochroneError:
+        """The failure of a run that raised, with the traceback for the log."""
+        failure = self._failure(described(error))
+        failure.__cause__ = error
+        failure.add_note(traceback_of(failure))
+        return failure
+
+    def _log(self, failure: IsochroneError) -> None:
+        """The run failed after every request of it was answered: only the log can say so."""
+        not_shown = self._unanswerable.lets_through(failure, now_ns())
+        if not_shown is not None:
+            notes = "\n".join(getattr(failure, "__notes__", ()))
+            more = f" ({not_shown} more since the last such line)" if not_shown else ""
+            self._server.log("warning", f"execute failed after its requests were answered{more}: {failure}\n{notes}")
 
     def _failure(self, message: str) -> IsochroneError:
         return ModelFailed(f"Failed to process the request(s) for model '{self._name}', message: {message}")
@@ -214,9 +267,11 @@ class TritonModel:
         if forks.generation != self._generation:
             raise TritonModelException(forks.UNREACHABLE)
 
-    def abandoned(self) -> IsochroneError:
-        """The error of a request whose response sender the model has let go."""
-        return self._failure("the response sender was deleted before the last response was sent.")
+    def abandoned(self, *, had_sender: bool) -> IsochroneError:
+        """The error of a request that nothing will answer any more. Triton never answers it."""
+        if had_sender:
+            return self._failure("the response sender was deleted before the last response was sent.")
+        return self._failure("execute returned None, and the response sender of the request was not used.")
 
     # Coroutines of the model.
 
@@ -232,10 +287,10 @@ class TritonModel:
         error = None if done.cancelled() else done.exception()
         if error is None:
             return
-        failure = self._failure(described(error))
-        failure.__cause__ = error
-        for request in requests:
-            request.get_response_sender().fail(failure)
+        failure = self._raised(error)
+        told = [request.get_response_sender().fail(failure) for request in requests]
+        if not any(told):
+            self._log(failure)
 
     def close(self) -> None:
         """Runs the user's ``finalize`` and removes its modules, even if it raises."""
@@ -251,7 +306,11 @@ class TritonModel:
         finally:
             # The object is deleted before its modules, so that its __del__ can use them.
             del self._model
-            self._modules.remove()
+            self._remove_modules()
+
+    def _remove_modules(self) -> None:
+        shared_module.remove(self._modules.package)
+        self._modules.remove()
 
 
 class _Wrong(Exception):
@@ -290,8 +349,8 @@ class _ModelOutlet:
     def is_cancelled(self) -> bool:
         return bool(self._outlet.is_cancelled())
 
-    def abandoned(self) -> None:
-        self._outlet.send(None if self._model.decoupled else self._model.abandoned(), True)
+    def abandoned(self, *, had_sender: bool) -> None:
+        self._outlet.send(None if self._model.decoupled else self._model.abandoned(had_sender=had_sender), True)
 
     def fail(self, error: IsochroneError) -> None:
         self._outlet.send(error, True)

@@ -17,7 +17,7 @@ from isochrone.worker.backends.python.triton.responses import (
     checked_parameters,
     compact_json,
 )
-from isochrone.worker.backends.python.triton.server import ModelCall, Server, errand
+from isochrone.worker.backends.python.triton.server import ModelCall, RunningErrands, Server
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MakeOutlet = Callable[[set[str]], tuple[Outlet, bool]]
 
 
 class PreferredMemory:
-    """Where a caller wants the outputs of a call: here they are where the called model made them."""
+    """Where a caller wants the outputs of a call. It has no effect: they are in the host's memory."""
 
     def __init__(self, preferred_memory_type: Any, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -41,7 +41,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """``request.trace()``: passed on to the calls that a model makes."""
+    """``request.trace()``: its context is always None, since models are not given that of the request."""
 
     def get_context(self) -> str | None:
         return None
@@ -54,6 +54,7 @@ class InferenceRequest:
     """A request; ``utilities`` makes a subclass for each model instance, bound to its server."""
 
     _server: ClassVar[Server]
+    _errands: ClassVar[RunningErrands]
 
     __slots__ = (
         "_correlation_id",
@@ -65,7 +66,6 @@ class InferenceRequest:
         "_parameters",
         "_parameters_text",
         "_received",
-        "_release_flags",
         "_request_id",
         "_requested_output_names",
         "_sender",
@@ -110,7 +110,6 @@ class InferenceRequest:
         self._received: Any = None
         self._make_outlet: MakeOutlet | None = None
         self._sender: InferenceResponseSender | None = None
-        self._release_flags = RELEASE_ALL
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -147,7 +146,6 @@ class InferenceRequest:
         self._received = request
         self._make_outlet = make_outlet
         self._sender = None
-        self._release_flags = RELEASE_ALL
         return self
 
     def inputs(self) -> list[Tensor]:
@@ -198,7 +196,6 @@ class InferenceRequest:
                 "Request rescheduling needs sequence_batching { iterative_sequence: true }, which this server does not"
                 " support."
             )
-        self._release_flags = flags
 
     def get_response_sender(self) -> InferenceResponseSender:
         if self._sender is None:
@@ -268,7 +265,7 @@ class InferenceRequest:
             timeout_us=self._timeout,
             parameters=self._parameters,
             takes_many=takes_many,
-            errand=errand.get(),
+            errand=self._errands.current(),
         )
 
     # For the server.
@@ -292,7 +289,7 @@ class InferenceRequest:
         """The model has let go of a request without asking for its sender: nothing will answer it."""
         make_outlet, self._make_outlet = self._make_outlet, None
         if self._sender is None and make_outlet is not None:
-            make_outlet(self._requested_output_names)[0].abandoned()
+            make_outlet(self._requested_output_names)[0].abandoned(had_sender=False)
 
     def __del__(self) -> None:
         if getattr(self, "_make_outlet", None) is not None:

@@ -95,8 +95,8 @@ class Outlet(Protocol):
 
     def is_cancelled(self) -> bool: ...
 
-    def abandoned(self) -> None:
-        """The model let go of the sender without a last response."""
+    def abandoned(self, *, had_sender: bool) -> None:
+        """The model let go of the sender without a last response, or of the request without asking for its sender."""
 
     def fail(self, error: IsochroneError) -> None: ...
 
@@ -118,8 +118,15 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        self.count(response is not None, flags == COMPLETE_FINAL)
-        self._outlet.send(response, flags == COMPLETE_FINAL)
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send: expected an InferenceResponse, given a {type(response).__name__}")
+        is_last = flags == COMPLETE_FINAL
+        self.count(response is not None, is_last)
+        try:
+            self._outlet.send(response, is_last)
+        except BaseException:
+            self.take_back(is_last)
+            raise
 
     def is_cancelled(self) -> bool:
         return self._outlet.is_cancelled()
@@ -144,25 +151,29 @@ class InferenceResponseSender:
             self._is_closed = is_last
             self._sent += 1
 
-    def close(self) -> None:
+    def take_back(self, is_last: bool) -> None:
+        """A response that was counted has not been sent."""
         with self._lock:
-            self._is_closed = True
+            self._sent -= 1
+            if is_last:
+                self._is_closed = False
 
     @property
     def has_answered(self) -> bool:
         """Whether the caller has all that it will get: nothing else may answer the request."""
         return self._is_closed or (self._sent > 0 and not self._is_decoupled)
 
-    def fail(self, error: IsochroneError) -> None:
-        """The model failed: the error is the last response, unless it has sent that already."""
+    def fail(self, error: IsochroneError) -> bool:
+        """The model failed: the error is the last response. False: it has sent that already."""
         with self._lock:
             is_over, self._is_closed = self.has_answered, True
         if not is_over:
             self._outlet.fail(error)
+        return not is_over
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            self._outlet.abandoned()
+            self._outlet.abandoned(had_sender=True)
 
 
 class ResponseIterator:

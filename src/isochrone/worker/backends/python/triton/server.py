@@ -34,8 +34,33 @@ class Errand:
     chain: tuple[tuple[str, str], ...] = ()
 
 
-#: Set while ``execute`` runs. Tasks that it starts inherit it; threads do not, and then nobody's deadline counts.
-errand: ContextVar[Errand] = ContextVar("errand", default=Errand())  # noqa: B039 - it is frozen
+#: Set while ``execute`` runs. Tasks that it starts inherit it; threads do not.
+errand: ContextVar[Errand | None] = ContextVar("errand", default=None)
+
+_NOBODYS = Errand()
+
+
+class RunningErrands:
+    """The errands of the runs of one model instance: a thread that the model started finds its errand here."""
+
+    def __init__(self) -> None:
+        # Each step is one operation on a list: runs and threads need no lock.
+        self._running: list[Errand] = []
+
+    def begin(self, own: Errand) -> None:
+        self._running.append(own)
+
+    def end(self, own: Errand) -> None:
+        self._running.remove(own)
+
+    def current(self) -> Errand:
+        """The errand of the calling code. A thread of the model has that of the run; if several run, as coroutines do,
+        or none, it has nobody's."""
+        own = errand.get()
+        if own is not None:
+            return own
+        running = set(self._running)
+        return running.pop() if len(running) == 1 else _NOBODYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +83,8 @@ class ModelCall:
 
 
 class Server(Protocol):
-    """Every method may be called from any thread of the model's process, and none on the worker's event loop."""
+    """Every method may be called from any thread of the model's process; on that of the worker's event loop, those that
+    wait for an answer raise ``TritonModelException``."""
 
     def call(self, call: ModelCall, deliver: Deliver) -> Cancel:
         """Starts a call. Never raises: a call that cannot be made has an error as its one response."""

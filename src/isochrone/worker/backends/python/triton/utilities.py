@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 from isochrone.worker.backends.python.triton import metrics, requests, responses
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
-from isochrone.worker.backends.python.triton.server import Server
+from isochrone.worker.backends.python.triton.server import RunningErrands, Server
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -46,73 +45,39 @@ class MemoryType:
     TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
 
 
-def make_module(server: Server, model_directory: Path) -> ModuleType:
-    """The module for a model in ``model_directory``, the directory of its version."""
+def make_module(server: Server, model_directory: Path, errands: RunningErrands | None = None) -> ModuleType:
+    """The module for a model in ``model_directory``, the directory of its version; ``errands``: of its runs."""
     module = ModuleType(MODULE_NAME, "Triton's python backend utilities, as Isochrone provides them.")
-    request_type = type("InferenceRequest", (requests.InferenceRequest,), {"__slots__": (), "_server": server})
-    names: dict[str, Any] = {
-        "TritonError": TritonError,
-        "TritonModelException": TritonModelException,
-        "Tensor": Tensor,
-        "InferenceRequest": request_type,
-        "InferenceResponse": responses.InferenceResponse,
-        "InferenceResponseSender": responses.InferenceResponseSender,
-        "ResponseIterator": responses.ResponseIterator,
-        "InferenceTrace": requests.InferenceTrace,
-        "PreferredMemory": requests.PreferredMemory,
-        "MemoryType": MemoryType,
-        "ModelConfig": ModelConfig,
-        "Logger": _logger(server),
-        "MetricFamily": type("MetricFamily", (metrics.MetricFamily,), {"_server": server}),
-        "Metric": metrics.Metric,
-        "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
-        "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
-        "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": requests.SEQUENCE_START,
-        "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END": requests.SEQUENCE_END,
-        "TRITONSERVER_RESPONSE_COMPLETE_FINAL": responses.COMPLETE_FINAL,
-        "TRITONSERVER_REQUEST_RELEASE_ALL": requests.RELEASE_ALL,
-        "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE": requests.RELEASE_RESCHEDULE,
-        "TRITON_STRING_TO_NUMPY": TRITON_STRING_TO_NUMPY,
-        "get_model_dir": lambda: str(model_directory),
+    bound = {"__slots__": (), "_server": server, "_errands": errands or RunningErrands()}
+    request_type = type("InferenceRequest", (requests.InferenceRequest,), bound)
+    vars(module).update(SHARED_NAMES)
+    vars(module).update(
+        InferenceRequest=request_type,
+        Logger=_logger(server),
+        MetricFamily=type("MetricFamily", (metrics.MetricFamily,), {"_server": server}),
+        get_model_dir=lambda: str(model_directory),
         **_server_functions(server),
-    }
-    for function in (
-        get_input_tensor_by_name,
-        get_output_tensor_by_name,
-        get_input_config_by_name,
-        get_output_config_by_name,
-        using_decoupled_model_transaction_policy,
-        triton_to_numpy_type,
-        numpy_to_triton_type,
-        triton_string_to_numpy,
-        serialize_byte_tensor,
-        deserialize_bytes_tensor,
-    ):
-        names[function.__name__] = function
-    vars(module).update(names)
+    )
     return module
 
 
 def _server_functions(server: Server) -> dict[str, Callable[..., Any]]:
-    def is_model_ready(model_name: str, model_version: str = "") -> bool:
-        with _failing("Failed to check model readiness"):
-            return server.is_model_ready(model_name, model_version)
+    def is_model_ready(model_name: str, model_version: str = "") -> Any:
+        return _asked("Failed to check model readiness", server.is_model_ready, model_name, model_version)
 
     def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-        with _failing("Failed to load model"):
-            server.load_model(model_name, config, files)
+        _asked("Failed to load model", server.load_model, model_name, config, files)
 
     def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-        with _failing("Failed to unload model"):
-            server.unload_model(model_name, unload_dependents)
+        _asked("Failed to unload model", server.unload_model, model_name, unload_dependents)
 
     return {"is_model_ready": is_model_ready, "load_model": load_model, "unload_model": unload_model}
 
 
-@contextmanager
-def _failing(words: str) -> Iterator[None]:
+def _asked(words: str, ask: Callable[..., Any], *arguments: Any) -> Any:
+    # No context manager: contextlib's frames would be in the texts of errors.
     try:
-        yield
+        return ask(*arguments)
     except TritonModelException as error:
         raise TritonModelException(f"{words}: {error}") from None
 
@@ -200,3 +165,42 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
         elements.append(bytes(encoded_tensor[offset + 4 : offset + 4 + length]))
         offset += 4 + length
     return np.array(elements, dtype=np.object_)
+
+
+#: What does not depend on a model.
+SHARED_NAMES: dict[str, Any] = {
+    "TritonError": TritonError,
+    "TritonModelException": TritonModelException,
+    "Tensor": Tensor,
+    "InferenceResponse": responses.InferenceResponse,
+    "InferenceResponseSender": responses.InferenceResponseSender,
+    "ResponseIterator": responses.ResponseIterator,
+    "InferenceTrace": requests.InferenceTrace,
+    "PreferredMemory": requests.PreferredMemory,
+    "MemoryType": MemoryType,
+    "ModelConfig": ModelConfig,
+    "Metric": metrics.Metric,
+    "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
+    "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": requests.SEQUENCE_START,
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END": requests.SEQUENCE_END,
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL": responses.COMPLETE_FINAL,
+    "TRITONSERVER_REQUEST_RELEASE_ALL": requests.RELEASE_ALL,
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE": requests.RELEASE_RESCHEDULE,
+    "TRITON_STRING_TO_NUMPY": TRITON_STRING_TO_NUMPY,
+    **{
+        function.__name__: function
+        for function in (
+            get_input_tensor_by_name,
+            get_output_tensor_by_name,
+            get_input_config_by_name,
+            get_output_config_by_name,
+            using_decoupled_model_transaction_policy,
+            triton_to_numpy_type,
+            numpy_to_triton_type,
+            triton_string_to_numpy,
+            serialize_byte_tensor,
+            deserialize_bytes_tensor,
+        )
+    },
+}

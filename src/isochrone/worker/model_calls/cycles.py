@@ -1,4 +1,4 @@
-"""Refuses calls that would wait for themselves: models that call each other in a circle, or too deeply."""
+"""Refuses calls that would wait for themselves: models that call each other in a cycle, or too deeply."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import IsochroneError
+from isochrone.models.instances import configured_instances
 from isochrone.worker.backends.python.triton.failures import TritonModelException
 
 if TYPE_CHECKING:
@@ -19,15 +20,15 @@ Chain = tuple[tuple[str, str], ...]
 _LONGEST_CHAIN = 32
 
 
-def check_circle(chain: Chain, served: ServedVersion, find: Find) -> None:
+def check_cycle(chain: Chain, served: ServedVersion, find: Find) -> None:
     """Refuses a call for which a version that it needs can have no instance left: all of them wait for this call."""
     if len(chain) > _LONGEST_CHAIN:
-        raise _circle(served.model_name, (*chain[:3], ("…", "")))
+        raise _cycle(served.model_name, (*chain[:3], ("…", "")))
     waiting = chain[:-1]
     for needed in _needed(served, find):
         key = (needed.model_name, needed.model_version)
         if waiting.count(key) >= _instances(needed):
-            raise _circle(needed.model_name, chain if needed is served else (*chain, key))
+            raise _cycle(needed.model_name, chain if needed is served else (*chain, key))
 
 
 def _needed(served: ServedVersion, find: Find, depth: int = 0) -> Iterator[ServedVersion]:
@@ -50,12 +51,12 @@ def _instances(served: ServedVersion) -> float:
     instances = getattr(served.runner, "instances", ())
     if served.decoupled and instances and instances[0].executable.is_async:
         return float("inf")  # the instance is free while its coroutines wait
-    return sum(max(1, group.count) for group in served.description.config.instance_group) or 1
+    return len(configured_instances(served.description.config)) or 1
 
 
-def _circle(name: str, chain: Chain) -> TritonModelException:
+def _cycle(name: str, chain: Chain) -> TritonModelException:
     names = " → ".join(model for model, _ in chain)
     return TritonModelException(
-        f"Model '{name}' cannot be called in a circle ({names}): all of its instances wait for this call. Break the"
-        " circle, or give the model more instances than calls of it that wait for each other."
+        f"Model '{name}' cannot be called in a cycle ({names}): all of its instances wait for this call. Break the"
+        " cycle, or give the model more instances than calls of it that wait for each other."
     )
