@@ -9,9 +9,9 @@ from isochrone.client import rest_codec
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
-from isochrone.client.failures import http_failure
+from isochrone.client.failures import http_failure, late
 from isochrone.client.http_requests import LIMITS, has_ended, request_head, stream_unsupported
-from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.errors import IsochroneError, Unavailable
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
@@ -80,7 +80,7 @@ class AsyncHttpTransport:
                     connection.close()
                     raise
         except TimeoutError:
-            raise DeadlineExceeded(f"no answer from {self._address} within the deadline") from None
+            raise late(self._address) from None
         if connection.is_reusable:
             if self._closed:
                 connection.close()

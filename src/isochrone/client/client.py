@@ -104,7 +104,7 @@ class Client:
                 ``status`` and the ``request_id``.
         """
         call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
-        attempts = Attempts(self._retries, deadline_ms, now_ns())
+        attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             try:
                 return self._transport.infer(call, attempts.seconds(now_ns()))
@@ -134,7 +134,7 @@ class Client:
                     print(response["left"])
         """
         call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
-        return self._stream(call, Attempts(self._retries, deadline_ms, now_ns()))
+        return self._stream(call, Attempts(self._retries, deadline_ms, now_ns(), self._address))
 
     def _stream(self, call: InferCall, attempts: Attempts) -> Iterator[Outputs]:
         while True:

@@ -46,6 +46,8 @@ _BY_TEXT: tuple[tuple[str, type[IsochroneError]], ...] = (
     ("Exceeds maximum queue size", errors.QueueFull),
 )
 _UNPROCESSED = UNPROCESSED_HEADER.decode()
+#: What gRPC's library says when the deadline passes without an answer; servers explain theirs.
+_GIVEN_UP = "Deadline Exceeded"
 
 Failure = TypeVar("Failure", bound=IsochroneError)
 
@@ -76,6 +78,8 @@ def grpc_failure(code: str, text: str, trailers: Mapping[str, str], place: str, 
     if code == "UNAVAILABLE" and ("failed to connect" in text or "DNS resolution failed" in text):
         reason = text.rpartition("; last error: ")[2][:200]
         return _received(unreachable(place, reason), f"gRPC {code}", request_id)
+    if code == "DEADLINE_EXCEEDED" and text == _GIVEN_UP:
+        return _received(late(place), f"gRPC {code}", request_id)
     error = _BY_GRPC.get(code, errors.Internal)(text or f"{place} answered {code} without an explanation")
     if _UNPROCESSED in trailers:
         error.not_begun()
@@ -96,6 +100,11 @@ def unreachable(place: str, reason: str) -> Unavailable:
 
 def lost(place: str, reason: str, *, unprocessed: bool = False) -> ConnectionLost:
     return ConnectionLost(f"{place}: {reason}", unprocessed=unprocessed)
+
+
+def late(place: object) -> errors.DeadlineExceeded:
+    """The client gave up; the server may still have begun the request."""
+    return errors.DeadlineExceeded(f"no answer from {place} within the deadline")
 
 
 def unreadable(place: str, reason: object) -> errors.Internal:
