@@ -169,9 +169,9 @@ class AsyncClient:
 def _transport_of(address: Address) -> Callable[[Address, Certificates], AsyncTransport]:
     # Imported here, as in ``client``.
     if address.is_grpc:
-        from isochrone.client.async_grpc_transport import AsyncGrpcTransport
+        from isochrone.client.grpc.async_transport import AsyncGrpcTransport
 
         return AsyncGrpcTransport
-    from isochrone.client.async_http_transport import AsyncHttpTransport
+    from isochrone.client.http.async_transport import AsyncHttpTransport
 
     return AsyncHttpTransport

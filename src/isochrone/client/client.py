@@ -197,9 +197,9 @@ class Client:
 def _open(address: Address, certificates: Certificates) -> Transport:
     # Imported here: gRPC's library takes a third of a second, which HTTP does not need.
     if address.is_grpc:
-        from isochrone.client.grpc_transport import GrpcTransport
+        from isochrone.client.grpc.transport import GrpcTransport
 
         return GrpcTransport(address, certificates)
-    from isochrone.client.http_transport import HttpTransport
+    from isochrone.client.http.transport import HttpTransport
 
     return HttpTransport(address, certificates)

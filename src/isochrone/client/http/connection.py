@@ -16,7 +16,7 @@ import numpy as np
 
 from isochrone.client.address import Address
 from isochrone.client.failures import late, lost, unreachable
-from isochrone.client.http_requests import LIMITS, has_ended
+from isochrone.client.http.requests import LIMITS, has_ended
 from isochrone.errors import DeadlineExceeded
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads

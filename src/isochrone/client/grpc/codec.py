@@ -12,8 +12,6 @@ from isochrone.client.failures import unreadable
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.tensors.binary import CONTENTS_FIELD, from_binary, from_contents
 
-SERVICE = "/inference.GRPCInferenceService/"
-
 
 def encode_infer(call: InferCall) -> Any:
     """A ``ModelInferRequest``."""
