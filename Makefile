@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The development environment runs the source; a wheel is compiled where a C compiler is there (hatch_build.py).
 export ISOCHRONE_COMPILE ?= 0
 
-.PHONY: help setup demo demo-policies test test-compiled test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images \
+.PHONY: help setup demo demo-policies test test-compiled test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve \
 	soak peers models clean
@@ -23,10 +23,10 @@ help:
 	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema;"
 	@echo "                  the rendered examples in deploy/"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
-	@echo "                  bench-connections, bench-memory, bench-trees, bench-images; of the gateway bench-gateway, bench-antagonists,"
-	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
-	@echo "                  bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve: bench/README.md says what"
-	@echo "                  each shows"
+	@echo "                  bench-connections, bench-memory, bench-trees, bench-images, bench-python-models; of the gateway"
+	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
+	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve:"
+	@echo "                  bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
@@ -130,6 +130,9 @@ bench-trees: $(VENV)/.dev
 
 bench-images: $(VENV)/.dev
 	$(BIN)/python -m bench.worker.image_pipeline $(ARGS)
+
+bench-python-models: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.worker.python_models $(ARGS)
 
 bench-gateway: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.gateway.hop $(ARGS)

@@ -8,7 +8,8 @@ import pytest
 
 import isochrone
 from isochrone.client.address import parse_address
-from isochrone.client.failures import grpc_failure, http_failure, stream_failure
+from isochrone.client.grpc.failures import grpc_failure, stream_failure
+from isochrone.client.http.failures import http_failure
 from isochrone.errors import ConfigError, DeadlineExceeded, Internal, NotFound, QueueFull, Unavailable
 
 

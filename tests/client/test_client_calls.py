@@ -116,8 +116,29 @@ def test_what_no_protocol_can_carry_is_refused_before_it_is_sent(client: Any) ->
         client.infer("identity_bytes", {"IN": np.array([3], object)})
     with pytest.raises(InvalidArgument, match="deadline_ms: expected milliseconds above 0, given 0"):
         client.infer("identity_fp32", {"IN": np.float32([1])}, deadline_ms=0)
-    with pytest.raises(InvalidArgument, match="parameters: "):
-        client.infer("identity_fp32", {"IN": np.float32([1])}, parameters={"x": object()})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"a": object()}, "parameters['a']: expected a name and a bool, an int, a float or a str, given <object"),
+        ({"a": [1]}, "parameters['a']: expected a name and a bool, an int, a float or a str, given [1]"),
+        ({"a": None}, "given None"),
+        ({3: "x"}, "parameters[3]: expected a name and a bool"),
+        ({"a": 1 << 64}, "parameters['a']: expected an int of 64 bits, given 18446744073709551616"),
+    ],
+)
+def test_parameters_that_only_one_protocol_could_carry_are_refused_by_both(
+    client: Any, parameters: Any, words: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        client.infer("identity_fp32", {"IN": np.float32([1])}, parameters=parameters)
+    assert words in str(caught.value)
+
+
+def test_parameters_may_be_numbers_of_numpy(client: Any) -> None:
+    parameters = {"a": np.int64(1), "b": np.float32(0.5), "c": np.bool_(True), "d": 1 << 63}
+    assert list(client.infer("identity_fp32", {"IN": np.float32([1])}, parameters=parameters)) == ["OUT"]
 
 
 def test_a_deadline_ends_the_call(client: Any) -> None:

@@ -249,12 +249,27 @@ def test_the_deadline_is_kept_without_the_servers_help(open_client: Any) -> None
 
     with server(silent) as url:
         client = open_client(url)
-        with pytest.raises(DeadlineExceeded, match="within the deadline"):
+        with pytest.raises(DeadlineExceeded, match=f"^no answer from http://{url} within the deadline$"):
             client.infer("m", X, deadline_ms=60)
     head, _, body = headers[0].partition(b"\r\n\r\n")
     sent = next(line for line in head.split(b"\r\n") if line.startswith(b"x-request-timeout-ms:"))
     assert 0 < float(sent.partition(b":")[2]) <= 60
     assert b'"timeout":60000' in body
+
+
+def test_the_deadline_over_grpc_names_the_server_too(open_client: Any) -> None:
+    ended = threading.Event()
+
+    def silent(connection: socket.socket) -> None:
+        connection.sendall(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS of HTTP/2, without which nothing is sent
+        ended.wait(60)
+
+    with server(silent) as url:
+        place = f"grpc://{url}"
+        client = open_client(place)
+        with pytest.raises(DeadlineExceeded, match=f"^no answer from {place} within the deadline$"):
+            client.infer("m", X, deadline_ms=300)
+        ended.set()
 
 
 def test_large_requests_and_answers(open_client: Any) -> None:

@@ -102,5 +102,5 @@ def test_the_example_is_a_backend(example: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match=r"model 'm' version 1: expected rows, given shape \(3,\)"):
         executable.execute({"x": x[0]}, None)
     executable.close()
-    with pytest.raises(ConfigError, match=r"m/config\.pbtxt: input: expected one input and one output, given 1 and 2"):
-        example.load(context(tmp_path, CONFIG + 'output { name: "z" data_type: TYPE_FP32 dims: [ -1 ] }'))
+    with pytest.raises(ConfigError, match=r"/m/config\.pbtxt: input: expected one input and one output, given 1 and 2"):
+        example.load(context(tmp_path / "m" / "1", CONFIG + 'output { name: "z" data_type: TYPE_FP32 dims: [ -1 ] }'))

@@ -97,6 +97,11 @@ async def _fails(inputs: Any) -> AsyncIterator[Any]:
     yield
 
 
+def _writes(inputs: Any) -> Any:
+    inputs["x"] *= 2
+    return {"y": inputs["x"]}
+
+
 def _yields_nothing(inputs: Any) -> Iterator[Any]:
     yield from ()
 
@@ -109,6 +114,7 @@ def _yields_nothing(inputs: Any) -> Iterator[Any]:
         (lambda inputs: {}, ConfigError, "expected a dict"),
         (lambda inputs: {"y": np.zeros(1, np.complex64)}, ConfigError, "output 'y': expected an array of a datatype"),
         (lambda inputs: 1 / 0, ModelFailed, "with x FP32[2], raised ZeroDivisionError"),
+        (_writes, ModelFailed, "read-only (inputs are read-only; a model that changes one needs a copy"),
         (_fails, ModelFailed, "raised ValueError: no"),
         (_yields_nothing, ConfigError, "expected at least one response"),
     ],

@@ -31,6 +31,19 @@ def positional(x: Any, /) -> Any:
     return {"y": x}
 
 
+def doubles_in_place(x: Any) -> Any:
+    x *= 2
+    return {"y": x}
+
+
+def grows(x: Any) -> Any:
+    return {"y": x if len(x) == 1 else x[:, :2]}
+
+
+def fails(x: Any) -> Any:
+    raise ValueError("no")
+
+
 class NoInfer:
     pass
 
@@ -79,13 +92,45 @@ X = {"x": "FP32[3]"}
         ([], {}, "model: expected at least one model, given an empty list"),
         ([double], {"inputs": X}, "inputs: expected none for a list of models"),
         (Scale(), {"inputs": X, "instances": 2}, "instances: expected 1 for an object"),
-        (Scale, {"inputs": X, "parameters": {"isolation": "process"}}, 'parameters["isolation"]: expected thread'),
+        (
+            Scale,
+            {"inputs": X, "parameters": {"isolation": "process"}},
+            'isochrone.serve(Scale): parameters["isolation"]: expected thread',
+        ),
     ],
 )
 def test_a_wrong_argument_is_named(model: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, ModelFailed)) as caught:
         isochrone.serve(model, block=False, **{"http_port": 0, "grpc_port": 0, "metrics_port": 0, **options})
     assert words in str(caught.value)
+
+
+_COPY = "output array is read-only (inputs are read-only; a model that changes one needs a copy of it: x = x.copy())"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "end"),
+    [
+        (double, {"outputs": {"y": "FP32[4]"}}, "output 'y': expected shape [4] as outputs declares, given [3]"),
+        (double, {"outputs": {"y": "FP64[3]"}}, "output 'y': expected FP64 (float64), given FP32 (float32)"),
+        (double, {"outputs": {"z": "FP32[3]"}}, "output 'y': expected one of 'z'"),
+        (grows, {"batch": 2}, "output 'y': expected shape [2,3] as its first call returned, given [2,2]"),
+        (fails, {"outputs": {"y": "FP32[3]"}}, "(a model that cannot take zeros needs an example: example={...})"),
+        (doubles_in_place, {}, _COPY),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused_with_the_reason_alone(
+    model: Any, options: dict[str, Any], end: str
+) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        isochrone.serve(model, inputs=X, block=False, http_port=0, grpc_port=0, metrics_port=0, **options)
+    assert str(caught.value).endswith(end)
+
+
+def test_a_write_to_an_input_fails_before_the_first_request_if_nothing_is_learned() -> None:
+    options = {"inputs": X, "outputs": {"y": "FP32[3]"}}
+    with pytest.raises(ModelFailed, match=r"infer raised ValueError: output array is read-only .* needs a copy of it"):
+        isochrone.serve(doubles_in_place, block=False, http_port=0, grpc_port=0, metrics_port=0, **options)
 
 
 def test_two_models_of_one_name_are_refused() -> None:
@@ -131,7 +176,7 @@ def test_the_decorator_returns_what_it_decorates() -> None:
         isochrone.model(batch=-1)(double)
     with pytest.raises(ConfigError, match="expected a function or a class, given a int"):
         isochrone.model(3)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"@isochrone.model: bach: expected a known option \(did you mean 'batch'\?\)"):
         isochrone.model(bach=4)  # type: ignore[call-overload]
 
 

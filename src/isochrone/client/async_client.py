@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -57,6 +57,8 @@ class AsyncClient:
         self._retries = retries
         self._certificates = Certificates(*(None if path is None else Path(path) for path in (ca, cert, key)))
         self._certificates.check(self._address)
+        # Imported now, and not within the deadline of the first call.
+        self._open = _transport_of(self._address)
         #: Opened by the first call: it belongs to that call's event loop.
         self._opened: AsyncTransport | None = None
 
@@ -67,7 +69,7 @@ class AsyncClient:
     @property
     def _transport(self) -> AsyncTransport:
         if self._opened is None:
-            self._opened = _open(self._address, self._certificates)
+            self._opened = self._open(self._address, self._certificates)
         return self._opened
 
     async def infer(
@@ -84,7 +86,7 @@ class AsyncClient:
     ) -> Outputs:
         """Run a model on inputs, and return its outputs. Arguments and errors are those of ``Client.infer``."""
         call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
-        attempts = Attempts(self._retries, deadline_ms, now_ns())
+        attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             try:
                 return await self._transport.infer(call, attempts.seconds(now_ns()))
@@ -106,7 +108,7 @@ class AsyncClient:
     ) -> AsyncIterator[Outputs]:
         """Run a decoupled model, and iterate over its responses as they come, as ``Client.stream``. Over gRPC only."""
         call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
-        attempts = Attempts(self._retries, deadline_ms, now_ns())
+        attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             begun = False
             try:
@@ -164,12 +166,12 @@ class AsyncClient:
         return f"<isochrone.AsyncClient of {self._address}>"
 
 
-def _open(address: Address, certificates: Certificates) -> AsyncTransport:
+def _transport_of(address: Address) -> Callable[[Address, Certificates], AsyncTransport]:
     # Imported here, as in ``client``.
     if address.is_grpc:
-        from isochrone.client.async_grpc_transport import AsyncGrpcTransport
+        from isochrone.client.grpc.async_transport import AsyncGrpcTransport
 
-        return AsyncGrpcTransport(address, certificates)
-    from isochrone.client.async_http_transport import AsyncHttpTransport
+        return AsyncGrpcTransport
+    from isochrone.client.http.async_transport import AsyncHttpTransport
 
-    return AsyncHttpTransport(address, certificates)
+    return AsyncHttpTransport

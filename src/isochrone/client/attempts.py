@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 
+from isochrone.client.address import Address
+from isochrone.client.failures import late
 from isochrone.clock import SECOND
-from isochrone.errors import DeadlineExceeded, IsochroneError, QueueFull, Unavailable
+from isochrone.errors import IsochroneError, QueueFull, Unavailable
 
 #: How often a client sends a request again at most.
 DEFAULT_RETRIES = 3
@@ -21,24 +23,21 @@ _LONGEST_DELAY = 1.0
 class Attempts:
     """Those of one request that began at ``now``, in ns."""
 
-    __slots__ = ("_deadline_ns", "_ends", "_left", "_number")
+    __slots__ = ("_address", "_ends", "_left", "_number")
 
-    def __init__(self, retries: int, deadline_ms: float | None, now: int) -> None:
+    def __init__(self, retries: int, deadline_ms: float | None, now: int, address: Address) -> None:
+        self._address = address
         self._left = retries
         self._number = 0
-        self._deadline_ns = None if deadline_ms is None else round(deadline_ms * 1e6)
-        self._ends = None if self._deadline_ns is None else now + self._deadline_ns
+        self._ends = None if deadline_ms is None else now + round(deadline_ms * 1e6)
 
     def seconds(self, now: int) -> float | None:
         """The time for an attempt that starts now; None: no deadline. Raises if there is none left."""
         if self._ends is None:
             return None
         if now >= self._ends:
-            raise self.too_late()
+            raise late(self._address)
         return (self._ends - now) / SECOND
-
-    def too_late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"no answer within the deadline of {(self._deadline_ns or 0) / 1e6:g} ms")
 
     def delay_after(self, error: IsochroneError, now: int) -> float:
         """Seconds to wait before the next attempt; raises ``error`` if there is none."""

@@ -13,6 +13,8 @@ from isochrone.errors import ConfigError, InvalidArgument
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.datatypes import name_of
 
+Parameter = bool | int | float | str
+
 
 class EncodedInput(NamedTuple):
     name: str
@@ -31,7 +33,7 @@ class InferCall(NamedTuple):
     outputs: tuple[str, ...]
     id: str
     #: Those of the caller, priority and deadline included.
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Parameter]
     #: Names in lower case.
     headers: Mapping[str, str]
 
@@ -48,7 +50,7 @@ def make_call(
     headers: Mapping[str, str] | None,
 ) -> InferCall:
     """Encodes the inputs; raises ``InvalidArgument`` for what no protocol can carry."""
-    chosen: dict[str, Any] = dict(parameters) if parameters else {}
+    chosen = {key: _parameter(key, value) for key, value in parameters.items()} if parameters else {}
     if priority:
         chosen["priority"] = priority
     if deadline_ms is not None:
@@ -67,6 +69,18 @@ def make_call(
         chosen,
         trace_headers(given),
     )
+
+
+def _parameter(key: str, value: Any) -> Parameter:
+    """The value as both protocols can carry it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(key) is not str or type(value) not in (bool, int, float, str):
+        expected = "a name and a bool, an int, a float or a str"
+        raise InvalidArgument(f"parameters[{key!r}]: expected {expected}, given {value!r}")
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        raise InvalidArgument(f"parameters[{key!r}]: expected an int of 64 bits, given {value}")
+    return value  # type: ignore[no-any-return]
 
 
 def _encoded(name: str, value: ArrayLike) -> EncodedInput:

@@ -104,7 +104,7 @@ class Client:
                 ``status`` and the ``request_id``.
         """
         call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
-        attempts = Attempts(self._retries, deadline_ms, now_ns())
+        attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             try:
                 return self._transport.infer(call, attempts.seconds(now_ns()))
@@ -134,7 +134,7 @@ class Client:
                     print(response["left"])
         """
         call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
-        return self._stream(call, Attempts(self._retries, deadline_ms, now_ns()))
+        return self._stream(call, Attempts(self._retries, deadline_ms, now_ns(), self._address))
 
     def _stream(self, call: InferCall, attempts: Attempts) -> Iterator[Outputs]:
         while True:
@@ -197,9 +197,9 @@ class Client:
 def _open(address: Address, certificates: Certificates) -> Transport:
     # Imported here: gRPC's library takes a third of a second, which HTTP does not need.
     if address.is_grpc:
-        from isochrone.client.grpc_transport import GrpcTransport
+        from isochrone.client.grpc.transport import GrpcTransport
 
         return GrpcTransport(address, certificates)
-    from isochrone.client.http_transport import HttpTransport
+    from isochrone.client.http.transport import HttpTransport
 
     return HttpTransport(address, certificates)

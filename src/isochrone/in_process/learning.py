@@ -1,7 +1,8 @@
 """Learns the outputs of a model by calling it: once with its example, or with zeros.
 
 Every size of an output is as the call gave it. If an input has free sizes (-1), the model is called a second time with
-each of them one larger: output sizes that differ between the two calls become -1.
+each of them one larger: output sizes that differ between the two calls become -1. The arrays are read-only, as those of
+requests are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.in_process.tensor_types import TensorType, type_of
 from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.worker.backends.received_inputs import as_received, writing_hint
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -58,11 +60,12 @@ def _outputs(infer: Any, inputs: Tensors, batched: bool, where: str) -> dict[str
     if batched:
         inputs = {name: array[np.newaxis] for name, array in inputs.items()}
     try:
-        results = _first_response(infer(inputs))
+        results = _first_response(infer(as_received(inputs)))
     except Exception as error:
         shapes = ", ".join(f"{name} {type_of(array)}" for name, array in inputs.items())
         raise ModelFailed(
             f"{where}: the call that learns the outputs, with {shapes}, raised {type(error).__name__}: {error}"
+            f"{writing_hint(error)}"
         ) from error
     if results is _NO_RESPONSE:
         expected = "at least one response to the example (without one: to zeros), or outputs to be stated"

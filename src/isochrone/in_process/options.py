@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, overload
 
 from isochrone.errors import ConfigError
+from isochrone.suggestions import suggestion
 
 Subject = TypeVar("Subject")
 
@@ -89,6 +90,10 @@ def model(subject: Any = None, /, **options: Any) -> Any:
 
         isochrone.serve(double)
     """
+    known = [each.name for each in fields(ModelOptions)]
+    for key in options:
+        if key not in known:
+            raise TypeError(f"@isochrone.model: {key}: expected {suggestion(key, known, 'option')}")
     chosen = ModelOptions(**options)
 
     def mark(given: Subject) -> Subject:

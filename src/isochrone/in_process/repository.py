@@ -69,16 +69,17 @@ def configuration(settings: ModelSettings) -> model_config_pb2.ModelConfig:
 
 
 def describe(
-    settings: ModelSettings, make: Any, directory: Path, example: Tensors | None, where: str
+    settings: ModelSettings, make: Any, directory: Path, example: Tensors | None, learned: bool, where: str
 ) -> ModelDescription:
-    """The validated description of a model of code."""
+    """The validated description of a model of code. ``learned``: its outputs are those that a call gave."""
     config = configuration(settings)
     validate(config, where)
     if example is not None:
         # As requests carry them: a tensor without an axis is one element.
         example = {name: array if array.ndim else array.reshape(1) for name, array in example.items()}
     # The code is in no file: no other process serves the same.
-    own = ModelObject(make, uuid.uuid4().hex, example)
+    source = "as its first call returned" if learned else "as outputs declares"
+    own = ModelObject(make, uuid.uuid4().hex, example, source)
     return ModelDescription(
         name=settings.name,
         directory=directory,
@@ -88,6 +89,7 @@ def describe(
         versions={VERSION: directory},
         ignored=(),
         model_object=own,
+        stated_source=where,
     )
 
 

@@ -199,7 +199,7 @@ def _describe(subject: Any, given: ModelOptions) -> ModelDescription:
     if not declared:
         settings = _learned(settings, make, example, code.directory, where)
     try:
-        return describe(settings, make, code.directory, example, where)
+        return describe(settings, make, code.directory, example, not declared, where)
     except BaseException:
         make.discard()
         raise

@@ -11,6 +11,8 @@ class FileTensor:
     datatype: str
     shape: tuple[int, ...]
     """The whole shape in the file; -1 is a free size."""
+    is_named: bool = True
+    """Whether the name is the file's; otherwise it is that of the position (see ``unnamed_tensors``)."""
 
 
 #: Inputs and outputs.

@@ -14,6 +14,7 @@ from isochrone.errors import ConfigError
 from isochrone.models.file_stamp import FileStamp, stamp
 from isochrone.models.file_tensors import Declared, FileTensor
 from isochrone.models.runtimes import optional_runtime
+from isochrone.models.unnamed_tensors import position_name
 
 #: OpenVINO's element types → datatypes of the protocol.
 DATATYPE_BY_ELEMENT = {
@@ -51,20 +52,24 @@ def _read(path: Path) -> Declared:
     openvino = optional_runtime("openvino", "openvino", str(path))
     try:
         model = openvino.Core().read_model(str(path))
-        inputs = tuple(_tensor(port, path, "input") for port in model.inputs)
-        outputs = tuple(_tensor(port, path, "output") for port in model.outputs)
+        inputs = tuple(_tensor(port, path, "input", number) for number, port in enumerate(model.inputs))
+        outputs = tuple(_tensor(port, path, "output", number) for number, port in enumerate(model.outputs))
     except ConfigError:
         raise
-    except Exception as error:  # also for a tensor without a name
+    except Exception as error:
         raise ConfigError(str(path), "file", "a model that OpenVINO reads", str(error).strip()) from None
     return inputs, outputs
 
 
-def _tensor(port: Any, path: Path, kind: str) -> FileTensor:
-    # As in Triton: of several names, the one that OpenVINO gives.
-    name = port.get_any_name()
+def _tensor(port: Any, path: Path, kind: str, number: int) -> FileTensor:
+    is_named = bool(port.get_names())
+    # As in Triton: of several names, the one that OpenVINO gives. Triton does not serve unnamed tensors.
+    name = port.get_any_name() if is_named else position_name(kind, number)
     element = port.get_element_type().get_type_name()
     datatype = DATATYPE_BY_ELEMENT.get(element)
+    if element == "dynamic":
+        expected = "a known datatype (openvino.convert_model learns it from example_input)"
+        raise ConfigError(str(path), f"{kind} '{name}'", expected, "any")
     if datatype is None:
         expected = "a tensor of one of " + ", ".join(DATATYPE_BY_ELEMENT.values())
         raise ConfigError(str(path), f"{kind} '{name}'", expected, element)
@@ -73,4 +78,5 @@ def _tensor(port: Any, path: Path, kind: str) -> FileTensor:
         raise ConfigError(
             str(path), f"{kind} '{name}'", "a known number of dimensions, or dims in config.pbtxt", "none"
         )
-    return FileTensor(name, datatype, tuple(-1 if size.is_dynamic else size.get_length() for size in shape))
+    sizes = tuple(-1 if size.is_dynamic else size.get_length() for size in shape)
+    return FileTensor(name, datatype, sizes, is_named)

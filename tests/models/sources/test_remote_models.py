@@ -99,6 +99,11 @@ def test_errors_name_the_url(s3: S3, repository: Repository) -> None:
     assert str(raised.value).startswith("s3://bucket/models/m/config.pbtxt")
 
 
+def test_errors_of_a_load_name_the_url(s3: S3, repository: Repository) -> None:
+    write(s3)
+    assert repository.read("m").config_source == "s3://bucket/models/m/config.pbtxt"
+
+
 def test_a_disk_of_the_cache_that_fails_is_an_error_of_the_model(
     s3: S3, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

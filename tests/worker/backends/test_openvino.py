@@ -74,6 +74,51 @@ def test_an_onnx_file_by_its_name(tmp_path: Path, make_context: MakeContext) -> 
     assert load(make_context(text)).execute({"x": rows(2)}, None)["y"].tolist() == (2 * rows(2)).tolist()
 
 
+def save_unnamed(directory: Path) -> None:
+    """x + x, x * 4, without a name for any tensor."""
+    x = ops.parameter([1, 2], np.float32)
+    four = ops.constant(np.array(4, np.float32))
+    model = openvino.Model([ops.add(x, x), ops.multiply(x, four)], [x], "two_and_four")
+    for port in (*model.inputs, *model.outputs):
+        port.set_names(set())
+    openvino.save_model(model, directory / "model.xml", compress_to_fp16=False)
+
+
+def output(name: str) -> str:
+    return f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }}'
+
+
+def test_unnamed_tensors_are_matched_by_position(tmp_path: Path, make_context: MakeContext) -> None:
+    save_unnamed(tmp_path)
+    # The types are converted, too, which builds a new model.
+    results = load(make_context(config(8, x="INT32", y="FP64") + output("z"))).execute({"x": rows(3, np.int32)}, None)
+    assert results["y"].tolist() == (2 * rows(3)).tolist()
+    assert results["z"].tolist() == (4 * rows(3)).tolist()
+
+
+def test_unnamed_tensors_have_the_names_of_their_positions(tmp_path: Path, make_context: MakeContext) -> None:
+    save_unnamed(tmp_path)
+    text = config(8).replace('"x"', '"input__0"').replace('"y"', '"output__1"')
+    assert load(make_context(text)).execute({"input__0": rows(3)}, None)["output__1"].tolist() == (4 * rows(3)).tolist()
+    # It declares one of two outputs, and does not say which.
+    expected = r"output\.name: expected one of the outputs of model\.xml: output__0, output__1, given 'y'"
+    with pytest.raises(ConfigError, match=expected):
+        load(make_context(config(8)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_converted_module_of_torch(tmp_path: Path, make_context: MakeContext) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Scaled(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x * 2.0
+
+    converted = openvino.convert_model(Scaled(), example_input=torch.ones(1, 2))
+    openvino.save_model(converted, tmp_path / "model.xml", compress_to_fp16=False)
+    assert load(make_context(config(8))).execute({"x": rows(3)}, None)["y"].tolist() == (2 * rows(3)).tolist()
+
+
 def test_declared_types_are_converted(tmp_path: Path, make_context: MakeContext) -> None:
     save(tmp_path, [-1, 2])
     executable = load(make_context(config(4, x="INT32", y="FP64")))

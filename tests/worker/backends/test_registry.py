@@ -49,17 +49,18 @@ def test_no_runtime_is_imported_before_it_is_needed() -> None:
 def test_a_backend_without_its_runtime_names_the_extra(backend: str, package: str, extra: str) -> None:
     program = f"""
 import sys
+from pathlib import Path
 sys.modules["{package}"] = None  # what an import of a missing package comes to
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.registry import loader
-context = LoadContext("m", "1", None, None, None, 0, (), {{}})
+context = LoadContext("m", "1", Path("/models/m/1"), None, None, 0, (), {{}})
 try:
     loader("{backend}")(context)
 except ConfigError as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    expected = f"m/config.pbtxt: backend: expected {package} to be installed (pip install isochrone[{extra}])"
+    expected = f"/models/m/config.pbtxt: backend: expected {package} to be installed (pip install isochrone[{extra}])"
     assert expected in said
     assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -58,6 +58,27 @@ def prepared(tmp_path: Path, text: str = "") -> Prepared:
     return prepare(Repository([tmp_path]).read("m"), 1)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("isolation", "none"), ("cpus", "x"), ("deadline_ms", "soon"), ("execution_timeout_ms", "soon")],
+)
+def test_errors_name_the_whole_path_of_the_configuration(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepared(tmp_path, parameter(key, value))
+    assert (caught.value.where, caught.value.key) == (str(tmp_path / "m" / "config.pbtxt"), f'parameters["{key}"]')
+
+
+def test_errors_name_the_configuration_of_a_load_request(tmp_path: Path) -> None:
+    write_python(tmp_path / "m", MODEL)
+    config = """{
+        "backend": "python", "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}],
+        "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [1]}],
+        "parameters": {"isolation": {"string_value": "none"}}
+    }"""
+    with pytest.raises(ConfigError, match="load parameter 'config': parameters"):
+        prepare(Repository([tmp_path]).read("m", config), 1)
+
+
 def notes(tmp_path: Path) -> list[str]:
     return (tmp_path / "m" / "notes").read_text().split()
 

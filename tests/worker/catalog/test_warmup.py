@@ -108,6 +108,22 @@ def test_a_model_that_fails_with_zeros_fails_the_load_in_its_own_words() -> None
     assert 'auto_warmup: "false"' in str(caught.value)
 
 
+class WritesToItsInput(Watching):
+    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+        inputs["X"] += 1
+        return {}
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_inputs_are_read_only_as_those_of_requests(sample: bool) -> None:
+    text = BATCHED + SAMPLE % "zero_data: true" if sample else BATCHED
+    with pytest.raises(ModelFailed) as caught:
+        warmed(text, WritesToItsInput())
+    assert str(caught.value).endswith(
+        "output array is read-only (inputs are read-only; a model that changes one needs a copy of it: x = x.copy())"
+    )
+
+
 class PickyAboutZeros(Watching):
     def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
         if not inputs["X"].any():
@@ -144,7 +160,8 @@ class Giving(Watching):
 @pytest.mark.parametrize("sample", [False, True])
 def test_outputs_that_are_not_as_declared_fail_the_load(output: Any, expected: str, sample: bool) -> None:
     text = BATCHED + (SAMPLE % "zero_data: true").replace("batch_size: 2", "batch_size: 1") if sample else BATCHED
-    with pytest.raises(ModelFailed, match=re.escape(expected)):
+    # Without advice on the inputs: the model took them.
+    with pytest.raises(ModelFailed, match=re.escape(expected) + "$"):
         warmed(text, Giving(output))
     warmed(text, Giving(np.zeros(1, np.float32)))
 

@@ -19,6 +19,7 @@ from isochrone.models.file_tensors import Declared, FileTensor
 from isochrone.models.onnx_file import read_onnx_tensors
 from isochrone.models.openvino_file import read_openvino_tensors
 from isochrone.models.signature import DATA_TYPE_BY_OIP_NAME
+from isochrone.models.unnamed_tensors import chosen_names
 
 # Large enough that onnxruntime on a CPU gains little from more rows, small enough to limit the memory of activations.
 ASSUMED_MAX_BATCH_SIZE = 32
@@ -137,6 +138,8 @@ def _complete_from_file(
     internal_inputs.update(state.input_name for state in sequence.state)
     internal_outputs = {state.output_name for state in sequence.state}
     all_inputs, all_outputs = read(path)
+    all_inputs = _with_chosen_names("input", all_inputs, config.input)
+    all_outputs = _with_chosen_names("output", all_outputs, config.output)
     inputs = [tensor for tensor in all_inputs if tensor.name not in internal_inputs]
     outputs = [tensor for tensor in all_outputs if tensor.name not in internal_outputs]
 
@@ -145,6 +148,13 @@ def _complete_from_file(
         _assume_batching(config, (*all_inputs, *all_outputs), batch_size, path, assumed)
     _complete_tensors(config, "input", inputs, path, where, assumed)
     _complete_tensors(config, "output", outputs, path, where, assumed)
+
+
+def _with_chosen_names(kind: str, tensors: Sequence[FileTensor], declared: Sequence[Any]) -> tuple[FileTensor, ...]:
+    """The tensors, with the configuration's names for those that the file leaves unnamed."""
+    own = [(tensor.name,) if tensor.is_named else () for tensor in tensors]
+    chosen = chosen_names(kind, own, [tensor.name for tensor in declared])
+    return tuple(replace(tensor, name=chosen.get(number, tensor.name)) for number, tensor in enumerate(tensors))
 
 
 def _with_free_rows(read: Callable[[Path], Declared]) -> Callable[[Path], Declared]:

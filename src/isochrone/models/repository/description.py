@@ -40,6 +40,8 @@ class ModelObject:
     """Stands for the files of the version."""
     example: Mapping[str, Any] | None = None
     """Inputs by name, without the batch's axis, in the shapes of requests; None: warm-up uses zeros."""
+    outputs_source: str = "as outputs declares"
+    """Where the outputs' types are from, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,13 @@ class ModelDescription:
     """The fetched files of a remote model, which stay in the cache as long as this description."""
     model_object: ModelObject | None = None
     """A model without files. The directories are then only where its code looks for files."""
+    stated_source: str = ""
+    """Where the configuration is from, for errors; "": config.pbtxt in the directory."""
+
+    @property
+    def config_source(self) -> str:
+        """The file of the configuration, or what stands in for it, for errors."""
+        return self.stated_source or str(self.directory / "config.pbtxt")
 
     def of_version(self, version: int) -> ModelDescription:
         """The description of one version, independent of the other versions."""

@@ -191,13 +191,14 @@ class Repository:
             tree = remote.fetch(name, files, choose, report)
         except OSError as error:
             raise _not_kept(place, error) from None
+        # People know the URL, not the directory of the cache.
+        local = str(tree.directory)
         try:
-            return replace(self._describe(name, tree.directory, config_json, None, versions), tree=tree)
+            described = self._describe(name, tree.directory, config_json, None, versions)
+            return replace(described, tree=tree, stated_source=described.stated_source.replace(local, place))
         except OSError as error:
             raise _not_kept(place, error) from None
         except ConfigError as error:
-            # People know the URL, not the directory of the cache.
-            local = str(tree.directory)
             error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
             if isinstance(error, NoVersion) and not split_versions(files, name)[1] and self.steps(name, config_json):
                 hint = f" ({empty_version(name)})"
@@ -329,6 +330,7 @@ class Repository:
             overrides=overrides,
             differing=differing,
             stated=by_file,
+            stated_source=where,
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
-from isochrone.errors import IsochroneError
+from isochrone.errors import IsochroneError, ModelFailed
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: The outputs of a request, its error, or None: the executable sends the answer itself, through an ``Outlet``.
 Answer = Union["Tensors", IsochroneError, None]
 TakeAnswers = Callable[[list[Answer]], None]
+
+
+class WrongOutputs(ModelFailed):
+    """A model ran, and its outputs are not those that are declared."""
 
 
 class Outlet(Protocol):
@@ -68,6 +72,8 @@ class LoadContext:
     server: Any = None
     #: Makes the loaded object of a model that exists in memory only; None: the model is in ``directory``.
     make_model: Callable[[Any], Any] | None = None
+    #: The file of the configuration, or what stands in for it, for errors; "": config.pbtxt above ``directory``.
+    config_source: str = ""
 
 
 class Executable(abc.ABC):

@@ -18,7 +18,8 @@ _FALSE = frozenset(("0", "false", "off", "no"))
 
 
 def where(context: LoadContext) -> str:
-    return f"{context.model_name}/config.pbtxt"
+    """The file of the configuration, for errors."""
+    return context.config_source or str(context.directory.parent / "config.pbtxt")
 
 
 def text(context: LoadContext, key: str) -> str | None:

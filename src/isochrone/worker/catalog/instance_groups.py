@@ -40,7 +40,7 @@ def load_contexts(
     config = description.config
     count = len(configured_instances(config)) or 1
     parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
-    affinity = _affinity(parameters.get("cpus", ""), description.name) or _policy_cpus(config, settings)
+    affinity = _affinity(parameters.get("cpus", ""), description.config_source) or _policy_cpus(config, settings)
     return [
         LoadContext(
             description.name,
@@ -54,6 +54,7 @@ def load_contexts(
             parameters,
             server,
             description.model_object.make if description.model_object is not None else None,
+            description.config_source,
         )
         for index in range(count)
     ]
@@ -67,7 +68,7 @@ def check_group_settings(description: ModelDescription, settings: LoadSettings) 
         log.warning("instance_group.rate_limiter has no effect without --rate-limit=execution_count", model=config.name)
     elif limited and (config.HasField("sequence_batching") or config.model_transaction_policy.decoupled):
         raise ConfigError(
-            f"{description.name}/config.pbtxt",
+            description.config_source,
             "instance_group.rate_limiter",
             "none for sequence and decoupled models, whose instances run several requests at once",
             "resources",
@@ -91,9 +92,9 @@ def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:
     ]
 
 
-def _affinity(text: str, model: str) -> list[tuple[int, ...]]:
+def _affinity(text: str, where: str) -> list[tuple[int, ...]]:
     """``cpus: "0,1;2,3"``: the CPUs of each instance, instances separated by semicolons."""
-    where, key = f"{model}/config.pbtxt", 'parameters["cpus"]'
+    key = 'parameters["cpus"]'
     try:
         affinity = [tuple(int(cpu) for cpu in part.split(",")) for part in text.split(";") if part.strip()]
     except ValueError:

@@ -114,19 +114,19 @@ def prepare(
         own_digest = digest(description.digested_config(version), directory)
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
-    deadline_ns = _deadline_ns(plain_parameters(config), description.name)
+    deadline_ns = _deadline_ns(plain_parameters(config), description.config_source)
     if backend == "ensemble":
         return Prepared(
             description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
         )
-    timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.name)
+    timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.config_source)
     if plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; the thread need not be abandoned as well.
         timeout_ms = 0
     check_group_settings(description, settings)
     server = None if calls is None else calls.of(description.name, str(version))
     contexts = tuple(load_contexts(description, version, directory, backend, settings, server))
-    load = loader(backend, f"{description.name}/config.pbtxt")
+    load = loader(backend, description.config_source)
     executables: list[Executable] = []
     if server is not None:
         server.is_loading = True
@@ -268,7 +268,7 @@ def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Bat
 
 def _load_replacement(prepared: Prepared) -> Executable:
     description = prepared.description
-    executable = loader(prepared.backend, f"{description.name}/config.pbtxt")(prepared.contexts[0])
+    executable = loader(prepared.backend, description.config_source)(prepared.contexts[0])
     try:
         executable = reshaped(executable, description.signature)
         # With a curve of its own: the live curve belongs to the loop's thread.
@@ -283,16 +283,16 @@ def _nothing(*_: Any) -> None:
     """Runners of sequences and streams submit jobs of their own and need no callback."""
 
 
-def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -> int:
+def _number(parameters: Mapping[str, str], key: str, default: int, where: str) -> int:
     value = parameters.get(key, "").strip()
     if not value:
         return default
     if not value.isdigit():
-        raise ConfigError(f"{model}/config.pbtxt", f'parameters["{key}"]', "a whole number", repr(value))
+        raise ConfigError(where, f'parameters["{key}"]', "a whole number", repr(value))
     return int(value)
 
 
-def _deadline_ns(parameters: Mapping[str, str], model: str) -> int:
+def _deadline_ns(parameters: Mapping[str, str], where: str) -> int:
     value = parameters.get("deadline_ms", "").strip()
     try:
         milliseconds = float(value or 0)
@@ -300,7 +300,7 @@ def _deadline_ns(parameters: Mapping[str, str], model: str) -> int:
             raise ValueError
     except ValueError:
         expected = "milliseconds, as in 50 or 2.5"
-        raise ConfigError(f"{model}/config.pbtxt", 'parameters["deadline_ms"]', expected, repr(value)) from None
+        raise ConfigError(where, 'parameters["deadline_ms"]', expected, repr(value)) from None
     return round(milliseconds * MILLISECOND)
 
 

@@ -4,7 +4,7 @@ The first request is then as fast as the thousandth, and the latency curve is kn
 that fails, or whose outputs differ from the declared types or shapes, fails the load with the model's own message.
 Warm-up runs the samples of ``model_warmup``, then zeros at every batch size. A model that cannot process zeros needs
 samples, or the parameter ``auto_warmup: false``. A model that is given as an object may have an example, which is then
-used in place of zeros.
+used in place of zeros. Inputs are read-only, as those of requests are.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
 from isochrone.protocol.tensors.binary import from_binary
 from isochrone.protocol.tensors.datatypes import numpy_of
 from isochrone.worker.backends.datatypes import datatype_of
+from isochrone.worker.backends.interface import WrongOutputs
+from isochrone.worker.backends.received_inputs import as_received, writing_hint
 
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
-    from isochrone.models.signature import Signature
     from isochrone.protocol.messages import Tensors
     from isochrone.worker.backends.interface import Executable
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
@@ -55,24 +56,31 @@ def warm_up(executable: Executable, description: ModelDescription, curve: Latenc
         _run_zeros(executable, description, curve)
     except Exception as error:
         if not config.model_warmup:
-            used, remedy = _inputs_and_remedy(description)
+            used, remedy = _inputs_and_remedy(description, error)
             what = f"model '{description.name}': automatic warm-up, with {used} as inputs"
             raise ModelFailed(f"{what}, failed: {_message(error)}{remedy}") from error
         # Its samples ran; requests measure the other sizes.
         log.info("zeros cannot be used to warm up all batch sizes", model=description.name, error=str(error))
 
 
-def _inputs_and_remedy(description: ModelDescription) -> tuple[str, str]:
-    """For an error: the inputs of the automatic warm-up, and how to choose others."""
+def _inputs_and_remedy(description: ModelDescription, error: Exception) -> tuple[str, str]:
+    """For an error: the inputs of the automatic warm-up, and what to do."""
     given = description.model_object
-    if given is None:
-        return "zeros", (
-            " (a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
-            'auto_warmup: "false")'
+    if given is not None and given.example is not None:
+        used, remedy = "the example", ""
+    elif given is not None:
+        used, remedy = "zeros", " (a model that cannot take zeros needs an example: example={...})"
+    else:
+        used, remedy = (
+            "zeros",
+            (
+                " (a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
+                'auto_warmup: "false")'
+            ),
         )
-    if given.example is None:
-        return "zeros", " (a model that cannot take zeros needs an example: example={...})"
-    return "the example", ""
+    if isinstance(error, WrongOutputs):
+        return used, ""  # it took its inputs
+    return used, writing_hint(error) or remedy
 
 
 def _message(error: Exception) -> str:
@@ -93,17 +101,16 @@ def batch_sizes(config: Any) -> list[int]:
 
 
 def _run_zeros(executable: Executable, description: ModelDescription, curve: LatencyCurve) -> None:
-    signature = description.signature
     started = now_ns()
     for rows in batch_sizes(description.config):
-        inputs = _automatic_inputs(description, rows)
+        inputs = as_received(_automatic_inputs(description, rows))
         for attempt in range(_RUNS):
             before = now_ns()
             outputs = executable.execute(inputs, None)
             if attempt:
                 curve.observe(rows, now_ns() - before)
                 continue
-            _check_outputs(outputs, signature, rows)
+            _check_outputs(outputs, description, rows)
             if now_ns() - started > _BUDGET_NS:
                 curve.observe(rows, now_ns() - before)
                 break
@@ -123,8 +130,10 @@ def _automatic_inputs(description: ModelDescription, rows: int) -> Tensors:
     return inputs
 
 
-def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:
+def _check_outputs(outputs: Tensors, description: ModelDescription, rows: int) -> None:
     """Raises if the type or shape of an output differs from the configuration."""
+    signature, given_model = description.signature, description.model_object
+    source = "as config.pbtxt declares" if given_model is None else given_model.outputs_source
     for name, array in outputs.items():
         spec = signature.output_by_name.get(name)
         if spec is None:
@@ -132,11 +141,11 @@ def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:
             continue
         if array.dtype != numpy_of(spec.datatype):
             given = datatype_of(array.dtype)
-            raise ModelFailed(f"output '{name}': expected {spec.datatype} as config.pbtxt declares, given {given}")
+            raise WrongOutputs(f"output '{name}': expected {spec.datatype} {source}, given {given}")
         shape = (rows, *spec.dims) if signature.max_batch_size else spec.dims
         if not fits(array.shape, shape):
             expected, given = shown(shape), shown(array.shape)
-            raise ModelFailed(f"output '{name}': expected shape {expected} as config.pbtxt declares, given {given}")
+            raise WrongOutputs(f"output '{name}': expected shape {expected} {source}, given {given}")
 
 
 def _zeros(datatype: str, shape: tuple[int, ...]) -> Any:
@@ -158,16 +167,18 @@ def _run_sample(executable: Executable, description: ModelDescription, sample: A
         else:
             array = _zeros(datatype, shape)
         inputs[name] = np.stack([array] * rows) if description.signature.max_batch_size else array
+    inputs = as_received(inputs)
     for attempt in range(max(1, sample.count) + 1):
         before = now_ns()
         try:
             if executable.decoupled:
                 _exhaust(executable, inputs)
             else:
-                _check_outputs(executable.execute(inputs, None), description.signature, rows)
+                _check_outputs(executable.execute(inputs, None), description, rows)
         except Exception as error:
             raise ModelFailed(
                 f"model '{description.name}': warm-up sample '{sample.name}' failed: {_message(error)}"
+                f"{writing_hint(error)}"
             ) from error
         if attempt:
             curve.observe(rows, now_ns() - before)

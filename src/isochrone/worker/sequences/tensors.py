@@ -78,7 +78,7 @@ class SequenceTensors:
         #: Whether arrays carry a leading batch dimension.
         self.batched: bool = config.max_batch_size > 0
         self.controls = _controls(config.sequence_batching)
-        where = f"{config.name}/config.pbtxt"
+        where = str((directory or Path(config.name)) / "config.pbtxt")
         self.states = _states(config.sequence_batching, where, directory, self.batched)
         self.initial: States = tuple(state.initial for state in self.states)
         #: Whether two sequences' states may differ in shape, so that they cannot share a batch.

@@ -8,6 +8,7 @@ from typing import Any
 from isochrone.errors import ConfigError
 from isochrone.models.openvino_file import DATATYPE_BY_ELEMENT
 from isochrone.models.signature import TensorSpec
+from isochrone.models.unnamed_tensors import chosen_names
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.file_shapes import check_dims
 from isochrone.worker.backends.interface import LoadContext
@@ -17,11 +18,21 @@ _ELEMENT_BY_DATATYPE = {datatype: element for element, datatype in DATATYPE_BY_E
 
 def adapt(context: LoadContext, openvino: Any, model: Any, path: Path, fixed_rows: int) -> Any:
     """The model as the configuration declares it; ``fixed_rows``: the size of every batch, 0: any."""
+    _name_tensors(context, model)
     _check_names(context, model, path)
     _reshape(context, openvino, model, fixed_rows)
     model = _convert_types(context, openvino, model)
     _check_shapes(context, model)
     return model
+
+
+def _name_tensors(context: LoadContext, model: Any) -> None:
+    """Gives names to tensors that have none: those of the configuration, or of their positions."""
+    signature = context.signature
+    for kind, specs, ports in (("input", signature.inputs, model.inputs), ("output", signature.outputs, model.outputs)):
+        names = [port.get_names() for port in ports]
+        for number, name in chosen_names(kind, names, [spec.name for spec in specs]).items():
+            ports[number].set_names({name})
 
 
 def _check_names(context: LoadContext, model: Any, path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import ConfigError, ModelFailed
+from isochrone.worker.backends.interface import WrongOutputs
 from isochrone.worker.backends.python import forks
 from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.results import ResultCheck, WrongResult
@@ -119,8 +120,8 @@ class UserModel:
         except WrongResult as wrong:
             raise self.wrong(wrong) from None
 
-    def wrong(self, wrong: WrongResult) -> ModelFailed:
-        return ModelFailed(f"{self._label}: infer returned a wrong result: {wrong}")
+    def wrong(self, wrong: WrongResult) -> WrongOutputs:
+        return WrongOutputs(f"{self._label}: infer returned a wrong result: {wrong}")
 
     def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
         """The responses of a decoupled model, each checked; an async iterator if the model is async."""

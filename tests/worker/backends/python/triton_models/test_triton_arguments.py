@@ -100,5 +100,5 @@ def test_the_configuration_has_numbers_as_numbers_and_every_field(make_context: 
 
 
 def test_an_environment_of_its_own_is_refused(make_context: MakeContext) -> None:
-    with pytest.raises(ConfigError, match=r'parameters\["EXECUTION_ENV_PATH"\]: expected none'):
+    with pytest.raises(ConfigError, match=r'/config\.pbtxt: parameters\["EXECUTION_ENV_PATH"\]: expected none'):
         model_context(make_context(FLOATS + parameter("EXECUTION_ENV_PATH", "/env.tar.gz")), "model.py")

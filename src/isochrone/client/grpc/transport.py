@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from isochrone.client import grpc_codec
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
-from isochrone.client.failures import grpc_failure, stream_failure
-from isochrone.client.grpc_options import OPTIONS, metadata_of, texts
+from isochrone.client.grpc import codec
+from isochrone.client.grpc.channel import OPTIONS, metadata_of, texts
+from isochrone.client.grpc.failures import grpc_failure, stream_failure
 from isochrone.errors import IsochroneError
 
 
@@ -32,21 +32,21 @@ class GrpcTransport:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def infer(self, call: InferCall, seconds: float | None) -> Outputs:
-        request = grpc_codec.encode_infer(call)
+        request = codec.encode_infer(call)
         try:
             response = self._stub.ModelInfer(request, timeout=seconds, metadata=metadata_of(call))
         except grpc.RpcError as error:
             raise self._failure(error, call.id) from None
-        return grpc_codec.decode_infer(response, self._place)
+        return codec.decode_infer(response, self._place)
 
     def stream(self, call: InferCall, seconds: float | None) -> Iterator[Outputs]:
-        requests = iter((grpc_codec.encode_infer(call),))
+        requests = iter((codec.encode_infer(call),))
         responses = self._stub.ModelStreamInfer(requests, timeout=seconds, metadata=metadata_of(call))
         try:
             for response in responses:
                 if response.error_message:
                     raise stream_failure(response.error_message, call.id)
-                yield grpc_codec.decode_infer(response.infer_response, self._place)
+                yield codec.decode_infer(response.infer_response, self._place)
         except grpc.RpcError as error:
             raise self._failure(error, call.id) from None
         finally:
@@ -65,7 +65,7 @@ class GrpcTransport:
     def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
         try:
-            return grpc_codec.decode_metadata(self._stub.ModelMetadata(request, timeout=seconds))
+            return codec.decode_metadata(self._stub.ModelMetadata(request, timeout=seconds))
         except grpc.RpcError as error:
             raise self._failure(error) from None
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from isochrone.client.address import Address
-from isochrone.client.failures import lost, unreachable
-from isochrone.client.http_requests import LIMITS, has_ended
+from isochrone.client.failures import late, lost, unreachable
+from isochrone.client.http.requests import LIMITS, has_ended
 from isochrone.errors import DeadlineExceeded
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
@@ -78,7 +78,7 @@ class HttpConnection:
             self._send(head, body, ends)
             return self._receive(ends)
         except TimeoutError:
-            raise DeadlineExceeded(f"no answer from {self._place} within the deadline") from None
+            raise late(self._place) from None
         except ChunkedError as error:
             raise lost(self._place, f"malformed chunked answer: {error}") from None
 

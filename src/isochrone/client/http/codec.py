@@ -51,8 +51,8 @@ def encode_infer(call: InferCall) -> tuple[Body, int]:
         request["parameters"] = {"binary_data_output": True, **call.parameters}
     try:
         head = _encode(request)
-    except (TypeError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(f"parameters: {error}") from None
+    except (TypeError, msgspec.MsgspecError) as error:  # the id, or the name of an output
+        raise InvalidArgument(f"the request cannot be encoded: {error}") from None
     return [head, *(each.data for each in call.inputs)], len(head)
 
 

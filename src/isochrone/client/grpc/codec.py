@@ -7,12 +7,10 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from isochrone.client.answers import ModelMetadata, Outputs, TensorMetadata
-from isochrone.client.calls import InferCall
+from isochrone.client.calls import InferCall, Parameter
 from isochrone.client.failures import unreadable
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.tensors.binary import CONTENTS_FIELD, from_binary, from_contents
-
-SERVICE = "/inference.GRPCInferenceService/"
 
 
 def encode_infer(call: InferCall) -> Any:
@@ -24,20 +22,18 @@ def encode_infer(call: InferCall) -> Any:
     for name in call.outputs:
         request.outputs.add(name=name)
     for key, value in call.parameters.items():
-        setattr(request.parameters[key], _field(key, value), value)
+        setattr(request.parameters[key], _field(value), value)
     return request
 
 
-def _field(key: str, value: Any) -> str:
+def _field(value: Parameter) -> str:
     if isinstance(value, bool):
         return "bool_param"
     if isinstance(value, int):
         return "int64_param" if value < 1 << 63 else "uint64_param"
     if isinstance(value, float):
         return "double_param"
-    if isinstance(value, str):
-        return "string_param"
-    raise InvalidArgument(f"parameters: {key}: expected a boolean, a number or a string, given {value!r}")
+    return "string_param"
 
 
 def decode_infer(response: Any, place: str) -> Outputs:

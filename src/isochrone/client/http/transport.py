@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from isochrone.client import rest_codec
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
-from isochrone.client.failures import http_failure
-from isochrone.client.http_connection import Answer, HttpConnection
-from isochrone.client.http_requests import LIMITS, request_head, stream_unsupported
+from isochrone.client.http import codec
+from isochrone.client.http.connection import Answer, HttpConnection
+from isochrone.client.http.failures import http_failure
+from isochrone.client.http.requests import LIMITS, request_head, stream_unsupported
 from isochrone.errors import Unavailable
 from isochrone.wire.http1.response_heads import ResponseHeads
 
@@ -30,27 +30,27 @@ class HttpTransport:
         self._heads = ResponseHeads(LIMITS)
 
     def infer(self, call: InferCall, seconds: float | None) -> Outputs:
-        body, json_length = rest_codec.encode_infer(call)
-        path = rest_codec.model_path(call.model, call.version, "/infer")
-        headers = rest_codec.infer_headers(call, json_length, seconds)
+        body, json_length = codec.encode_infer(call)
+        path = codec.model_path(call.model, call.version, "/infer")
+        headers = codec.infer_headers(call, json_length, seconds)
         answer = self._exchange("POST", path, headers, body, seconds)
         if answer.status != 200:
             raise http_failure(answer.status, answer.headers, answer.body, f"{self._address}{path}", call.id)
-        return rest_codec.decode_infer(answer.headers, answer.body, str(self._address))
+        return codec.decode_infer(answer.headers, answer.body, str(self._address))
 
     def stream(self, call: InferCall, seconds: float | None) -> Iterator[Outputs]:
         raise stream_unsupported(self._address)
 
     def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
-        path = rest_codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
+        path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
         return self._exchange("GET", path, {}, (), seconds).status == 200
 
     def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
-        path = rest_codec.model_path(model, version)
+        path = codec.model_path(model, version)
         answer = self._exchange("GET", path, {}, (), seconds)
         if answer.status != 200:
             raise http_failure(answer.status, answer.headers, answer.body, f"{self._address}{path}")
-        return rest_codec.decode_metadata(answer.body, str(self._address))
+        return codec.decode_metadata(answer.body, str(self._address))
 
     def close(self) -> None:
         with self._lock:

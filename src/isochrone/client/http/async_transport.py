@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from isochrone.client import rest_codec
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
-from isochrone.client.failures import http_failure
-from isochrone.client.http_requests import LIMITS, has_ended, request_head, stream_unsupported
-from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.client.failures import late
+from isochrone.client.http import codec
+from isochrone.client.http.failures import http_failure
+from isochrone.client.http.requests import LIMITS, has_ended, request_head, stream_unsupported
+from isochrone.errors import IsochroneError, Unavailable
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
@@ -29,27 +30,27 @@ class AsyncHttpTransport:
         self._heads = ResponseHeads(LIMITS)
 
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
-        body, json_length = rest_codec.encode_infer(call)
-        path = rest_codec.model_path(call.model, call.version, "/infer")
-        headers = rest_codec.infer_headers(call, json_length, seconds)
+        body, json_length = codec.encode_infer(call)
+        path = codec.model_path(call.model, call.version, "/infer")
+        headers = codec.infer_headers(call, json_length, seconds)
         response = await self._exchange("POST", path, headers, body, seconds)
         if response.status != 200:
             raise self._failure(response, path, call.id)
-        return rest_codec.decode_infer(_texts(response), _body(response), str(self._address))
+        return codec.decode_infer(_texts(response), _body(response), str(self._address))
 
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)
 
     async def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
-        path = rest_codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
+        path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
         return (await self._exchange("GET", path, {}, (), seconds)).status == 200
 
     async def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
-        path = rest_codec.model_path(model, version)
+        path = codec.model_path(model, version)
         response = await self._exchange("GET", path, {}, (), seconds)
         if response.status != 200:
             raise self._failure(response, path)
-        return rest_codec.decode_metadata(_body(response), str(self._address))
+        return codec.decode_metadata(_body(response), str(self._address))
 
     async def close(self) -> None:
         self._closed = True
@@ -80,7 +81,7 @@ class AsyncHttpTransport:
                     connection.close()
                     raise
         except TimeoutError:
-            raise DeadlineExceeded(f"no answer from {self._address} within the deadline") from None
+            raise late(self._address) from None
         if connection.is_reusable:
             if self._closed:
                 connection.close()
