@@ -32,6 +32,7 @@ def sightings(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.long
 def test_the_demo_shows_a_fleet_that_changes_under_load_and_ends_well() -> None:
     result = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False)
     shown = result.stdout

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from real_fleets import applied, ask, command, pids, rewritten, served_by, small_fleet, until
 
 from bench.control.fleet_run import SupervisedFleet
@@ -17,6 +18,7 @@ def _models(fleet: SupervisedFleet) -> dict[str, str]:
     return fleet.api.versions()
 
 
+@pytest.mark.long
 def test_a_changed_file_converges_and_restarts_nothing(tmp_path: Path) -> None:
     with small_fleet(tmp_path) as fleet:
         gateway = fleet.of(GATEWAY)[0].address

@@ -183,11 +183,8 @@ def test_the_pages_lead_through_a_fleet() -> None:
     assert shown >= {"up", "infer", "rollout", "status", "top", "events"}
 
 
-#: A Ray cluster takes half a minute to start and stop on two cores.
-_MARKS = {"ray.md": (pytest.mark.long,)}
-
-
-@pytest.mark.parametrize("page", [pytest.param(page, marks=_MARKS.get(page, ())) for page in pages()])
+@pytest.mark.long
+@pytest.mark.parametrize("page", pages())
 def test_the_commands_of_a_page(page: str, fleet: PageFleet) -> None:
     for command in pages()[page]:
         fleet.run(command)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 from real_fleets import applied, ask, rewritten, served_by, small_fleet, until
 
 from bench.control.fleet_run import Shape
 from bench.control.running_fleet import GATEWAY
 
 
+@pytest.mark.long
 def test_a_model_moves_to_another_pool_under_requests(tmp_path: Path) -> None:
     shape = Shape(workers=1, gateways=1, controllers=1, pools={"edge": {"workers": 1}})
     with small_fleet(tmp_path, shape) as fleet:

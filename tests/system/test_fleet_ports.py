@@ -6,11 +6,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
 from real_fleets import ask, command, rewritten, small_fleet
 
 from bench.control.running_fleet import GATEWAY
 
 
+@pytest.mark.long
 def test_a_port_of_another_process_refuses_the_file_and_the_fleets_own_do_not(tmp_path: Path) -> None:
     with small_fleet(tmp_path) as fleet, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

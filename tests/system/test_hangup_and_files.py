@@ -42,6 +42,7 @@ def test_which_signals_end_a_process() -> None:
         assert set(stop_signals()) == {signal.SIGTERM, signal.SIGINT}
 
 
+@pytest.mark.long
 def test_a_worker_and_a_gateway_drain_when_their_terminal_closes(
     server_factory: StartServer, gateway_factory: StartGateway, models: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_worker_and_a_gateway_drain_when_their_terminal_closes(
             assert any(event["event"] == "stopped" for event in process.log_events())
 
 
+@pytest.mark.long
 def test_a_whole_fleet_drains_when_its_terminal_closes(tmp_path: Path) -> None:
     with start_up(str(bundled_fleet(tmp_path / "fleet", workers=1)), log=tmp_path / "up.log") as up:
         up.wait_for("Ctrl-C stops everything")

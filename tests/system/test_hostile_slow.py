@@ -30,6 +30,8 @@ from hostile_models import write_repository
 
 from server_process import StartServer
 
+pytestmark = pytest.mark.long
+
 #: Longer than a busy machine stalls: those who are not slow on purpose must not be taken for it.
 SECONDS = 4
 #: Bytes the server may hold for its clients.

@@ -160,6 +160,7 @@ def check_answers(answers: list[Answer], commits: list[tuple[int, float, float]]
         assert answer.began <= ended.get(version, float("inf")), answer
 
 
+@pytest.mark.long
 def test_a_hundred_version_changes_under_load(explicit_server: ServerProcess, repository: Path, control: Any) -> None:
     write_plus(repository, 1)
     write_plus(repository, 7, "steady")
@@ -198,6 +199,7 @@ def test_a_hundred_version_changes_under_load(explicit_server: ServerProcess, re
         control.unload_model(model)
 
 
+@pytest.mark.long
 def test_a_hundred_version_changes_followed_by_polling(tmp_path: Path, server_factory: StartServer) -> None:
     models = tmp_path / "models"
     write_plus(models, 1)

@@ -119,26 +119,31 @@ def test_looks_never_spend_more_than_is_allowed() -> None:
 # How often it is right: the default rule over three steps, under noise that both versions share. The seed is fixed.
 
 
+@pytest.mark.long
 def test_equal_versions_are_promoted() -> None:
     share, _, _ = rolled_back(RULE, Traffic(), 300, 11)
     assert share <= 0.02
 
 
+@pytest.mark.long
 def test_equal_versions_with_heavy_tails_and_strong_noise_are_promoted() -> None:
     share, _, _ = rolled_back(RULE, Traffic(spread=1.2, drift=0.3, failures=0.0), 100, 12)
     assert share <= 0.02
 
 
+@pytest.mark.long
 def test_a_version_that_is_30_percent_slower_is_rolled_back() -> None:
     share, _, _ = rolled_back(RULE, Traffic(slower=1.3), 300, 13)
     assert share >= 0.98
 
 
+@pytest.mark.long
 def test_a_version_with_two_percent_more_failures_is_rolled_back() -> None:
     share, _, _ = rolled_back(RULE, Traffic(more_failures=0.02), 300, 14)
     assert share >= 0.98
 
 
+@pytest.mark.long
 def test_little_traffic_takes_longer_and_is_judged_as_well() -> None:
     """40 requests a second: two of them the canary's in the first step."""
     share, _, _ = rolled_back(RULE, Traffic(slower=1.3, requests_per_second=40.0, failures=0.0), 50, 15)
