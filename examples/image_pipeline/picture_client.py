@@ -16,7 +16,10 @@ try:
     from PIL import Image
 except ImportError:
     sys.exit("client: Pillow is missing; install it with: pip install pillow")
-from tritonclient import http
+try:
+    from tritonclient import http
+except (ImportError, RuntimeError):  # the second: it is there, without its http part
+    sys.exit("client: tritonclient's http part is missing; install it with: pip install 'tritonclient[http]'")
 from tritonclient.utils import InferenceServerException
 
 

@@ -259,9 +259,10 @@ def test_an_exception_is_an_error_and_its_traceback_is_in_the_log(client: StockC
         infer(client, "doubler", -1)
     assert caught.value.status() == "500"
     wait_for(lambda: "ValueError: minus one" in server.log_text())
-    text = server.log_text()
-    assert "traceback of the failure" in text
-    assert 'raise ValueError(\\"minus one\\")' in text
+    (line,) = [event for event in server.log_events() if "ValueError: minus one" in str(event)]
+    assert (line["event"], line["level"]) == ("model failed", "warning")
+    assert line["exception"].startswith("Traceback")
+    assert 'raise ValueError("minus one")' in line["exception"]
     assert pid_of(client, "doubler") == pid
 
 
