@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from triton_models import TritonWorker, parameter
+from triton_models import FOUNTAIN, TritonWorker, parameter
 from watching import wait_for
 
 ISOLATED = parameter("isolation", "process")
@@ -65,20 +65,6 @@ def end(self, responses):
     return [respond(1)]
 """
 )
-#: Counts in a file what it sends, without end.
-_FOUNTAIN = """
-def initialize(self, args):
-    self.folder = args["model_repository"]
-
-def execute(self, requests):
-    sender, sent = requests[0].get_response_sender(), 0
-    with open(os.path.join(self.folder, "sent"), "wb", 0) as file:
-        while not sender.is_cancelled():
-            sender.send(respond(sent))
-            sent += 1
-            file.write(b"x")
-    sender.send(flags=FINAL)
-"""
 #: Ends when its caller has gone.
 _PATIENT_SOURCE = """
 def execute(self, requests):
@@ -141,7 +127,7 @@ def test_long_streams_of_our_own_models(worker: TritonWorker, source: str) -> No
 @of_both_sources
 def test_a_slow_caller_holds_the_called_stream_back(worker: TritonWorker, source: str) -> None:
     """What it has not read is not made without bound; and its source is free when it has gone."""
-    directory = worker.serve("source", _FOUNTAIN, decoupled=True, more=PLACES[source])
+    directory = worker.serve("source", FOUNTAIN, decoupled=True, more=PLACES[source])
     stalled = serve_stalled(worker, ISOLATED, _LEAVES)
     sent = directory / "sent"
     sent.unlink(missing_ok=True)

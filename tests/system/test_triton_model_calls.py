@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from triton_models import TritonWorker, parameter
+from triton_models import FOUNTAIN, TritonWorker, parameter
 from watching import wait_for
 
 #: Calls the model that ``NEXT`` names, and passes its answer or its error on.
@@ -346,23 +346,7 @@ def test_a_client_that_leaves_a_stream_which_calls_a_stream(worker: TritonWorker
 
 def test_a_caller_that_is_slow_holds_the_called_stream_back(worker: TritonWorker) -> None:
     """What it has not read is not made without bound."""
-    directory = worker.serve(
-        "fountain",
-        """
-        def initialize(self, args):
-            self.folder = args["model_repository"]
-
-        def execute(self, requests):
-            sender, sent = requests[0].get_response_sender(), 0
-            with open(os.path.join(self.folder, "sent"), "wb", 0) as file:
-                while not sender.is_cancelled():
-                    sender.send(respond(sent))
-                    sent += 1
-                    file.write(b"x")
-            sender.send(flags=FINAL)
-        """,
-        decoupled=True,
-    )
+    directory = worker.serve("fountain", FOUNTAIN, decoupled=True)
     worker.serve(
         "sips",
         """

@@ -47,6 +47,20 @@ def wait_for(path):
 
 
 """
+#: The body of a decoupled model that sends without end, and counts in a file what it sent.
+FOUNTAIN = """
+def initialize(self, args):
+    self.folder = args["model_repository"]
+
+def execute(self, requests):
+    sender, sent = requests[0].get_response_sender(), 0
+    with open(os.path.join(self.folder, "sent"), "wb", 0) as file:
+        while not sender.is_cancelled():
+            sender.send(respond(sent))
+            sent += 1
+            file.write(b"x")
+    sender.send(flags=FINAL)
+"""
 _CONFIG = """backend: "python"
 input {{ name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }}
 output {{ name: "OUT" data_type: TYPE_{output} dims: [ -1 ] }}

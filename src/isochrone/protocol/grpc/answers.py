@@ -2,7 +2,7 @@
 
 Everything except the tensors (the message's head) repeats from answer to answer, so it is memoised on the request's
 plan, by the version that answered and the outputs' types and shapes. A Triton model may return other types than it
-declares, today this and tomorrow that.
+declares, and each time another one.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class RestInferRequest(InferRequest):
         plan: RestPlan = self.plan  # type: ignore[assignment]
         served = self.served_by
         if plan.is_plain and served.fixed_size:
-            # A Triton model may return other types than it declares, today this and tomorrow that.
+            # With the types: a Triton model may return others than it declares, and each time another one.
             if len(outputs) == 1:
                 for name, array in outputs.items():
                     key: Any = (served, name, array.dtype.num, array.shape)
