@@ -48,7 +48,7 @@ $(VENV)/.models: pyproject.toml | $(BIN)/python
 # torch is pinned by number: a bare "torch" may pull gigabytes of CUDA libraries.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q torch==2.13.0 || $(BIN)/python -m pip install -q 'torch>=2.6'
-	$(BIN)/python -m pip install -q -e '.[dev,torch]'
+	$(BIN)/python -m pip install -q -e '.[dev,torch,generation]'
 	@touch $@ $(VENV)/.models $(VENV)/.demo
 
 setup: $(VENV)/.dev
