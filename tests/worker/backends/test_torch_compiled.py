@@ -116,17 +116,17 @@ def test_what_an_archive_says(tmp_path: Path, package: Path) -> None:
     target = compiled_target(package)
     assert target is not None
     assert (target["AOTI_DEVICE_KEY"], target["AOTI_MACHINE"]) == ("cpu", platform.machine())
-    assert misfit(target, platform.machine(), sys.platform, cpu_features()) is None
+    assert misfit(target, "cpu", platform.machine(), sys.platform, cpu_features()) is None
     (tmp_path / "garbage.pt2").write_bytes(b"garbage")
     assert compiled_target(tmp_path / "garbage.pt2") is None
 
 
 def test_a_cpu_without_the_features_of_a_package(tmp_path: Path) -> None:
     target = {"AOTI_CPU_ISA": "AVX512 AMX_TILE", "AOTI_MACHINE": "x86_64"}
-    assert misfit(target, "x86_64", "linux", frozenset()) is None
-    assert misfit(target, "x86_64", "linux", frozenset({"avx512f", "amx_tile"})) is None
+    assert misfit(target, "cpu", "x86_64", "linux", frozenset()) is None
+    assert misfit(target, "cpu", "x86_64", "linux", frozenset({"avx512f", "amx_tile"})) is None
     expected = "an AOTInductor package compiled for this CPU", "one that needs AMX_TILE, which the CPU has not"
-    assert misfit(target, "x86_64", "linux", frozenset({"avx512f"})) == expected
+    assert misfit(target, "cpu", "x86_64", "linux", frozenset({"avx512f"})) == expected
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\n")
     assert cpu_features(tmp_path / "cpuinfo") == {"fpu", "avx2"}
     assert cpu_features(tmp_path / "none") == frozenset()

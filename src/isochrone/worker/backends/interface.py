@@ -74,6 +74,8 @@ class LoadContext:
     make_model: Callable[[Any], Any] | None = None
     #: The file of the configuration, or what stands in for it, for errors; "": config.pbtxt above ``directory``.
     config_source: str = ""
+    #: The number of the instance's GPU; None: the configuration gives it none.
+    gpu: int | None = None
 
 
 class Executable(abc.ABC):
@@ -96,7 +98,10 @@ class Executable(abc.ABC):
     takes_requests: bool = False
     #: Whether ``begin_requests`` may be called; only where ``takes_requests``, and not ``decoupled``.
     begins_on_loop: bool = False
-    #: Whether inputs may be ``DeviceArray`` objects; only where ``takes_requests``.
+    #: Whether the worker calls ``launch_batch`` and ``collect_batch`` instead of ``execute``: a batch is prepared while
+    #: the one before it computes.
+    overlaps: bool = False
+    #: Whether inputs may be ``DeviceArray`` objects; only where ``takes_requests`` or ``overlaps``.
     takes_device_arrays: bool = False
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
     warms_up: bool = True
@@ -130,6 +135,20 @@ class Executable(abc.ABC):
         ``done`` gets the answers later, on the loop's thread, once; after ``close`` it may not be called any more.
         """
         return False
+
+    def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Any:
+        """Starts a batch and returns before it has ended. Only where ``overlaps``; on the instance's thread.
+
+        Another batch may be running. An exception makes the worker run the requests one by one by ``execute``.
+        """
+        raise NotImplementedError
+
+    def collect_batch(self, flight: Any) -> list[Tensors]:
+        """Waits for a batch that ``launch_batch`` started: the outputs of each request.
+
+        Called once for each, in the order of launches, on another thread.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def close(self) -> None:

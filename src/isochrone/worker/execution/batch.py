@@ -54,6 +54,7 @@ class Batch:
         "dropped",
         "error",
         "errors",
+        "flight",
         "hung",
         "infer_end",
         "infer_start",
@@ -79,6 +80,8 @@ class Batch:
         self.retried: BaseException | None = None
         #: The watchdog interrupted an inline run.
         self.hung = False
+        #: What ``launch_batch`` of an executable that overlaps returned, or the error that it raised.
+        self.flight: Any = None
         #: ns that it occupied its instance, including the hand-over to the thread; 0: it ran inline.
         self.occupied = 0
         #: A batch that waits behind another does not start after this instant: a request in it would be late.
@@ -112,6 +115,29 @@ class Batch:
             self.infer_end = self.compute_end
         if not self.infer_start:
             self.infer_start = self.compute_start
+
+    def launch(self, executable: Executable) -> None:
+        """Starts a run of an executable that overlaps; never raises. ``collect`` ends it."""
+        self.compute_start = now_ns()
+        self._drop_cancelled()
+        if self.requests:
+            try:
+                self.flight = executable.launch_batch(self.requests, self.rows)
+            except BaseException as error:
+                self.flight = error
+        self.infer_start = now_ns()
+
+    def collect(self, executable: Executable) -> None:
+        """Fills ``results`` after ``launch``; never raises."""
+        if self.requests:
+            try:
+                if isinstance(self.flight, BaseException):
+                    raise self.flight
+                self.results.extend(executable.collect_batch(self.flight))
+            except BaseException as error:
+                self._failed(executable, error)
+            self.flight = None
+        self.infer_end = self.compute_end = now_ns()
 
     def begin(self, executable: Executable, done: TakeAnswers) -> bool:
         """Starts a run that needs no thread; False: ``run`` has to do it. ``complete`` takes the answers."""

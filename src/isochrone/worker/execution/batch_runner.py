@@ -17,6 +17,7 @@ from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
 from isochrone.worker.execution.inline import INLINE_NS
 from isochrone.worker.execution.inline_runner import InlineRunner
 from isochrone.worker.execution.instance import Instance
+from isochrone.worker.execution.launch_ahead import LaunchAhead
 from isochrone.worker.execution.lookahead import LookAhead
 from isochrone.worker.execution.replacement import MakeInstance
 from isochrone.worker.execution.resource_gate import ResourceGate
@@ -54,7 +55,7 @@ class BatchRunner(InlineRunner):
         self._gate = gate
         self._pump_scheduled = False
         self._alarm: Alarm | None = None
-        self._ahead: LookAhead | None = None
+        self._ahead: LookAhead | LaunchAhead | None = None
         #: The requests that came since the last look go behind what is offered, and cannot join it.
         self._offer_holds = True
         #: Time of the loop's thread that went into queueing requests which have not run yet.
@@ -89,7 +90,10 @@ class BatchRunner(InlineRunner):
         self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None
         if executable.inline_allowed:
             self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
-        self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
+        if executable.overlaps:
+            self._ahead = LaunchAhead(self.queue, self.curve, self.instances, self._loop, self._update_busy)
+        else:
+            self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
     def submit(self, request: InferRequest) -> None:
         """Queues or runs a request, or raises."""
@@ -278,6 +282,7 @@ class BatchRunner(InlineRunner):
             return
         if self._ahead is not None:
             self._ahead.withdraw()
+            self._ahead.observe(batch)
         instance.ended(batch)
         if not batch.errors and batch.error is None and batch.retried is None and batch.requests:
             self._inline_runs.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
@@ -432,12 +437,13 @@ class BatchRunner(InlineRunner):
                 continue
             if self._ahead is not None:
                 self._ahead.withdraw()
-            if instance.following is not None:
+            following = instance.following
+            if following is not None and not instance.executable.overlaps:
                 continue  # the run has ended; its callback is scheduled
-            instance.running = None
+            instance.running = instance.following = None
             self._replace(instance)
             error = self._took_too_long("the instance was abandoned and is replaced")
-            for request in batch.all_requests():
+            for request in [*batch.all_requests(), *(following.all_requests() if following is not None else ())]:
                 self.late.forget(request)
                 self._fail(request, error)
 

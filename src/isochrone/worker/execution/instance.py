@@ -60,6 +60,9 @@ class Instance:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._name = name
         self._own_thread: threading.Thread | None = None
+        #: Batches of an executable that overlaps, in the order of their launches; None ends the thread that collects.
+        self._launched: SimpleQueue[Batch | None] = SimpleQueue()
+        self._collecting: threading.Thread | None = None
         self._async_loop: asyncio.AbstractEventLoop | None = None
         self._async_thread: threading.Thread | None = None
 
@@ -78,8 +81,15 @@ class Instance:
             if self._own_thread is None:
                 # A run that needs it, such as the one after a crash, shall not have to wait for it.
                 self._start_thread()
+        elif self.executable.overlaps:
+            self.submit(lambda: self._launch(batch))
         else:
             self.submit(lambda: self._run(batch))
+
+    def start_behind(self, batch: Batch, expected: int) -> None:
+        """Launches a batch behind the running one. Only of an executable that overlaps."""
+        self.offer_started(batch, expected)
+        self.submit(lambda: self._launch(batch))
 
     @property
     def takes_offers(self) -> bool:
@@ -165,6 +175,9 @@ class Instance:
             if job is None:
                 break
             job()
+        if self._collecting is not None:
+            self._launched.put(None)
+            self._collecting.join()
         if self._async_loop is not None and self._async_thread is not None:
             self._async_loop.call_soon_threadsafe(self._async_loop.stop)
             self._async_thread.join()
@@ -184,6 +197,20 @@ class Instance:
             batch = following
             batch.run(self.executable, self._buffers)
             following = self._next_offered(batch.compute_end)
+            self.call_loop(self._finished, self, batch)
+
+    def _launch(self, batch: Batch) -> None:
+        batch.launch(self.executable)
+        if self._collecting is None:
+            self._collecting = threading.Thread(target=self._collect, name=f"{self._name}-collecting", daemon=True)
+            self._collecting.start()
+        self._launched.put(batch)
+
+    def _collect(self) -> None:
+        """On a thread of its own: it waits for the device while the instance's thread prepares the next batch."""
+        self._pin()
+        while (batch := self._launched.get()) is not None:
+            batch.collect(self.executable)
             self.call_loop(self._finished, self, batch)
 
     def _next_offered(self, now: int) -> Batch | None:

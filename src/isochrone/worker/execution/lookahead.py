@@ -64,6 +64,9 @@ class LookAhead:
             self._queue.confirm(choice)
             instance.offer_started(batch, self._curve.estimate(batch.rows))
 
+    def observe(self, batch: Batch) -> None:
+        """A batch has ended; offers need to know nothing of it."""
+
     def refresh(self) -> None:
         """Offers the batch that the queue would choose now, or sets the alarm for that moment."""
         self.withdraw()

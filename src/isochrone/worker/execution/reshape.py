@@ -47,7 +47,8 @@ class _Reshaping(Executable):
         self.only_computes = inner.only_computes
         self.is_async = inner.is_async
         self.takes_requests = inner.takes_requests
-        self.takes_device_arrays = inner.takes_device_arrays
+        # What overlaps is called by ``execute`` here, which takes arrays of the host.
+        self.takes_device_arrays = inner.takes_device_arrays and inner.takes_requests
         self.warms_up = inner.warms_up
         inner.outlet_of = self._reshaping_outlet
 

@@ -234,6 +234,11 @@ class BatchQueue:
             request.dispatched = now
         return batch
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a whole batch waits, so that a further request would not make the next one larger."""
+        return self.rows >= self._rules.max_rows
+
     def peek(self, at: int) -> Choice | None:
         """The batch that ``take`` would return at ``at``; it stays in the queue until ``confirm``. None: no batch.
 

@@ -1,10 +1,12 @@
-"""PyTorch models on the CPU: programs saved by ``torch.export`` or compiled by AOTInductor (both ``model.pt2``), and
+"""PyTorch models: programs saved by ``torch.export`` or compiled by AOTInductor (both ``model.pt2``), and
 TorchScript (``model.pt``).
 
 ``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as in
 Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions; names that are all arguments of
 ``forward`` are those arguments; other names follow the configuration's order. Outputs are matched in the
 configuration's order, or by key if the model returns a dict.
+
+Instances of ``KIND_GPU`` run on a GPU (``gpu``), others on the CPU, here.
 
 torch is an extra and takes a second to import, so ``load`` imports it. Its thread settings apply to the whole process:
 ``intra_op_thread_count`` of the model loaded last applies to every torch model.
@@ -14,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,12 @@ from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, Model
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.datatypes import datatype_of
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.torch.files import load_file
+from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu
+from isochrone.worker.backends.torch.modes import run_mode
+from isochrone.worker.backends.torch.results import Results
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -58,8 +61,8 @@ class TorchExecutable(Executable):
         self._module: Callable[..., Any] | None = module
         self._positional, self._keywords = arguments
         self._outputs = [(name, NUMPY_BY_NAME[datatype]) for name, datatype in declared_outputs(context).items()]
-        inference = parameters.boolean(context, "inference_mode", True)
-        self._mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if inference else torch.no_grad
+        self._results = Results(self._label, [name for name, _ in self._outputs])
+        self._mode = run_mode(context, torch)
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         assert self._module is not None
@@ -67,7 +70,7 @@ class TorchExecutable(Executable):
             with self._mode():
                 positional = [self._to_torch(inputs[name]) for name in self._positional]
                 keywords = {name: self._to_torch(inputs[name]) for name in self._keywords}
-                results = self._matched(self._module(*positional, **keywords))
+                results = self._results.matched(self._module(*positional, **keywords))
                 requested = self._outputs if outputs is None else [o for o in self._outputs if o[0] in outputs]
                 return {name: self._to_numpy(name, dtype, results[name]) for name, dtype in requested}
         except IsochroneError:
@@ -81,20 +84,6 @@ class TorchExecutable(Executable):
     def close(self) -> None:
         self._module = None
 
-    def _matched(self, results: Any) -> dict[str, Any]:
-        """The results of the module by output name."""
-        names = [name for name, _ in self._outputs]
-        if isinstance(results, dict):
-            missing = [name for name in names if name not in results]
-            if missing:
-                given = ", ".join(map(str, results))
-                raise ModelFailed(f"{self._label}: output '{missing[0]}': expected a key of that name, given {given}")
-            return results
-        values = results if isinstance(results, (tuple, list)) else (results,)
-        if len(values) < len(names):
-            raise ModelFailed(f"{self._label}: expected {len(names)} outputs, given {len(values)}")
-        return dict(zip(names, values, strict=False))
-
     def _to_torch(self, array: Tensor) -> Any:
         brain = array.dtype == ml_dtypes.bfloat16
         if brain:  # numpy and torch cannot convert each other's bfloat16; two-byte integers can pass
@@ -106,17 +95,12 @@ class TorchExecutable(Executable):
         return tensor.view(self._torch.bfloat16) if brain else tensor
 
     def _to_numpy(self, name: str, dtype: np.dtype[Any], value: Any) -> Tensor:
-        if not isinstance(value, self._torch.Tensor):
-            raise ModelFailed(f"{self._label}: output '{name}': expected a tensor, given a {type(value).__name__}")
+        self._results.check(name, dtype, value)
         tensor = value.detach().contiguous()
         if tensor.dtype == self._torch.bfloat16:
             array: Tensor = tensor.view(self._torch.int16).numpy().view(ml_dtypes.bfloat16)
         else:
             array = tensor.numpy()
-        if array.dtype != dtype:
-            raise ModelFailed(
-                f"{self._label}: output '{name}': expected {datatype_of(dtype)}, given {datatype_of(array.dtype)}"
-            )
         return array
 
 
@@ -134,18 +118,22 @@ def load(context: LoadContext) -> Executable:
     torch = optional_runtime("torch", "torch", parameters.where(context))
     path = _model_file(context)
     _check_datatypes(context)
+    gpu = gpu_of(context, torch)
     threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
     if threads:
         torch.set_num_threads(threads)
     try:
-        module, forward = load_file(torch, path)
+        file = load_file(torch, path, gpu)
     except ConfigError:
         raise
     except Exception as error:
         raise InvalidArgument(f"{path}: torch cannot load this file: {error}") from error
     names = [spec.name for spec in context.signature.inputs]
     names += sorted(scheduler_inputs(context) - set(names))
-    return TorchExecutable(context, torch, module, _arguments(context, names, forward))
+    arguments = _arguments(context, names, (file.positional, file.keywords))
+    if gpu is None:
+        return TorchExecutable(context, torch, file.call, arguments)
+    return load_on_gpu(context, torch, file, arguments, gpu, path)
 
 
 def _model_file(context: LoadContext) -> Path:

@@ -1,6 +1,6 @@
 """Loads the files of torch models: TorchScript, exported programs and AOTInductor packages.
 
-Each function returns the callable and the names of its positional and keyword arguments, by which ``backend`` matches
+Each function returns the callable with the names of its positional and keyword arguments, by which ``backend`` matches
 the inputs.
 """
 
@@ -11,34 +11,53 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
 
-#: The callable; the names of its positional arguments and of its keyword arguments.
-Loaded = tuple[Callable[..., Any], tuple[list[str], list[str]]]
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """A model as its file holds it: on the CPU, except an AOTInductor package, which is on its device."""
+
+    call: Callable[..., Any]
+    #: Names of the arguments of ``forward``.
+    positional: list[str]
+    keywords: list[str]
+    #: A torch module of the same weights on another device. None: a package, which cannot be moved.
+    to_device: Callable[[str], Any] | None = None
 
 
-def load_file(torch: Any, path: Path) -> Loaded:
+def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
+    """Loads a file; ``gpu``: for an instance on that device."""
     if path.suffix != ".pt2":
         return _scripted(torch, path)
     target = compiled_target(path)
-    return _exported(torch, path) if target is None else _compiled(torch, path, target)
+    return _exported(torch, path) if target is None else _compiled(path, target, gpu)
 
 
-def _exported(torch: Any, path: Path) -> Loaded:
+def _exported(torch: Any, path: Path) -> LoadedFile:
     program = torch.export.load(str(path))
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)
     if len(names) != positional.num_children + keywords.num_children:
         raise ValueError(f"expected tensors as arguments of forward, given {program.call_spec.in_spec}")
-    return program.module(), (names[: positional.num_children], list(keywords.context or ()))
+
+    def to_device(device: str) -> Any:
+        from torch.export.passes import move_to_device_pass
+
+        # Also the devices that are written into the graph, as in torch.zeros(..., device="cpu").
+        return move_to_device_pass(program, device).module()
+
+    return LoadedFile(program.module(), names[: positional.num_children], list(keywords.context or ()), to_device)
 
 
-def _compiled(torch: Any, path: Path, target: dict[str, str]) -> Loaded:
-    problem = misfit(target, platform.machine(), sys.platform, cpu_features())
+def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile:
+    device = "cpu" if gpu is None else "cuda"
+    problem = misfit(target, device, platform.machine(), sys.platform, cpu_features())
     if problem is not None:
         expected, given = problem
         raise ConfigError(str(path), "model file", f"{expected}: compile it for this machine", given)
@@ -47,9 +66,13 @@ def _compiled(torch: Any, path: Path, target: dict[str, str]) -> Loaded:
     # Not imported with torch itself.
     import torch._inductor as inductor
 
-    model = inductor.aoti_load_package(str(path))
+    if gpu is None:
+        model = inductor.aoti_load_package(str(path))
+    else:
+        # Without its locks, which a graph cannot capture: one thread at a time calls an instance.
+        model = inductor.aoti_load_package(str(path), run_single_threaded=True, device_index=gpu)
     positional, keywords = _call_spec(model.loader.get_call_spec()[0])
-    return model, (positional, keywords)
+    return LoadedFile(model, positional, keywords)
 
 
 def _call_spec(text: str) -> tuple[list[str], list[str]]:
@@ -62,9 +85,9 @@ def _call_spec(text: str) -> tuple[list[str], list[str]]:
     return names, [str(name) for name in json.loads(keywords["context"] or "null") or ()]
 
 
-def _scripted(torch: Any, path: Path) -> Loaded:
+def _scripted(torch: Any, path: Path) -> LoadedFile:
     with warnings.catch_warnings():
         # TorchScript is deprecated; an operator who serves such a file cannot change that here.
         warnings.simplefilter("ignore", DeprecationWarning)
         module = torch.jit.load(str(path), map_location="cpu").eval()
-    return module, ([argument.name for argument in module.forward.schema.arguments[1:]], [])
+    return LoadedFile(module, [argument.name for argument in module.forward.schema.arguments[1:]], [], module.to)

@@ -30,15 +30,17 @@ def compiled_target(path: Path) -> dict[str, str] | None:
     return {key: str(value) for description in descriptions for key, value in description.items()}
 
 
-def misfit(target: dict[str, str], machine: str, platform: str, features: frozenset[str]) -> tuple[str, str] | None:
+def misfit(
+    target: dict[str, str], device: str, machine: str, platform: str, features: frozenset[str]
+) -> tuple[str, str] | None:
     """(expected, given) of a package that this machine cannot run; None if it can, as far as the package says.
 
-    ``machine`` and ``platform`` are as ``platform.machine()`` and ``sys.platform`` name them; ``features`` are the
-    CPU's, empty if they are not known.
+    ``device`` is ``cpu`` or ``cuda``; ``machine`` and ``platform`` are as ``platform.machine()`` and ``sys.platform``
+    name them; ``features`` are the CPU's, empty if they are not known.
     """
-    device = target.get("AOTI_DEVICE_KEY", "cpu")
-    if device != "cpu":
-        return "an AOTInductor package compiled for the device 'cpu'", f"one for '{device}'"
+    compiled_for = target.get("AOTI_DEVICE_KEY", "cpu")
+    if compiled_for != device:
+        return f"an AOTInductor package compiled for the device '{device}'", f"one for '{compiled_for}'"
     compiled = target.get("AOTI_MACHINE", machine)
     if compiled.lower() != machine.lower():
         return f"an AOTInductor package compiled on {machine}, as this machine is", f"one for {compiled}"

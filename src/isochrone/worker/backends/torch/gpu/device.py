@@ -1,0 +1,197 @@
+"""The part of torch.cuda that an instance needs: streams, events, pinned memory, graphs.
+
+``HostDevice`` does the same on the CPU, at once and in order. Tests use it: the way of a batch through the slots is the
+same code on both.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+#: Streams of unloaded instances, by device. cuBLAS keeps a workspace of up to 32 MiB for every stream that it has seen:
+#: a new stream for every load would use up the device.
+_FREE_STREAMS: dict[int, list[Any]] = {}
+_STREAMS_LOCK = threading.Lock()
+
+#: Runs before a capture, until libraries have chosen their algorithms and allocated their workspaces.
+WARM_RUNS = 3
+
+
+class Device(Protocol):
+    """One device, as one instance uses it."""
+
+    #: torch's name: ``cuda:0``, ``cpu``.
+    name: str
+
+    def stream(self) -> Any:
+        """A stream of the instance's own, until ``release_stream``."""
+
+    def release_stream(self, stream: Any) -> None: ...
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """What is launched inside goes to the stream."""
+
+    def event(self) -> Any:
+        """A new event, with ``record(stream)`` and ``synchronize()``; ``synchronize`` releases the interpreter."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """What is launched on the stream from now on waits for the event."""
+
+    def synchronize(self) -> None:
+        """Waits for everything that was launched."""
+
+    def host_bytes(self, size: int, pinned: bool) -> Any:
+        """A tensor of bytes in the host's memory."""
+
+    def device_bytes(self, size: int) -> Any: ...
+
+    def capture(self, run: Callable[[], Any], stream: Any, pool: Any) -> tuple[Callable[[], None], Any]:
+        """A function that repeats what ``run`` launches, and what ``run`` returned, at fixed addresses."""
+
+    def graph_pool(self) -> Any: ...
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes of the device."""
+
+    def reserved(self) -> int:
+        """Bytes that this process has allocated there, including what is cached."""
+
+    def free_cached(self) -> None:
+        """Gives memory that nothing uses back to the device."""
+
+
+class CudaDevice:
+    """A GPU."""
+
+    def __init__(self, torch: Any, index: int, *, busy_wait: bool = False) -> None:
+        self._torch = torch
+        self._cuda = torch.cuda
+        self._busy_wait = busy_wait
+        self.index = index
+        self.name = f"cuda:{index}"
+
+    def stream(self) -> Any:
+        with _STREAMS_LOCK:
+            free = _FREE_STREAMS.get(self.index)
+            return free.pop() if free else self._cuda.Stream(self.index)
+
+    def release_stream(self, stream: Any) -> None:
+        with _STREAMS_LOCK:
+            _FREE_STREAMS.setdefault(self.index, []).append(stream)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._cuda.stream(stream)
+        return context
+
+    def event(self) -> Any:
+        return self._cuda.Event(blocking=not self._busy_wait)
+
+    def wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def synchronize(self) -> None:
+        self._cuda.synchronize(self.index)
+
+    def host_bytes(self, size: int, pinned: bool) -> Any:
+        return self._torch.empty(size, dtype=self._torch.uint8, pin_memory=pinned)
+
+    def device_bytes(self, size: int) -> Any:
+        return self._torch.empty(size, dtype=self._torch.uint8, device=self.name)
+
+    def capture(self, run: Callable[[], Any], stream: Any, pool: Any) -> tuple[Callable[[], None], Any]:
+        for _ in range(WARM_RUNS):
+            with self._cuda.stream(stream):
+                run()
+        stream.synchronize()
+        graph = self._cuda.CUDAGraph()
+        # A collection during the capture could free tensors of other streams, which CUDA does not allow then.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            # thread_local: other models go on using the device meanwhile.
+            with self._cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                results = run()
+        finally:
+            if collects:
+                gc.enable()
+        # The first replay uploads the graph.
+        with self._cuda.stream(stream):
+            graph.replay()
+        stream.synchronize()
+        return graph.replay, results
+
+    def graph_pool(self) -> Any:
+        return self._cuda.graph_pool_handle()
+
+    def memory(self) -> tuple[int, int]:
+        free, total = self._cuda.mem_get_info(self.index)
+        return int(free), int(total)
+
+    def reserved(self) -> int:
+        return int(self._cuda.memory_reserved(self.index))
+
+    def free_cached(self) -> None:
+        gc.collect()
+        with self._cuda.device(self.index):
+            self._cuda.empty_cache()
+
+
+class HostDevice:
+    """The CPU: every launch has ended when it returns."""
+
+    name = "cpu"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def stream(self) -> Any:
+        return None
+
+    def release_stream(self, stream: Any) -> None: ...
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def event(self) -> Any:
+        return _HostEvent()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        event.synchronize()
+
+    def synchronize(self) -> None: ...
+
+    def host_bytes(self, size: int, pinned: bool) -> Any:
+        return self._torch.empty(size, dtype=self._torch.uint8)
+
+    def device_bytes(self, size: int) -> Any:
+        return self._torch.empty(size, dtype=self._torch.uint8)
+
+    def capture(self, run: Callable[[], Any], stream: Any, pool: Any) -> tuple[Callable[[], None], Any]:
+        results = run()
+
+        def replay() -> None:
+            for kept, fresh in zip(results, run(), strict=True):
+                kept.copy_(fresh)
+
+        return replay, results
+
+    def graph_pool(self) -> Any:
+        return None
+
+    def memory(self) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
+
+    def reserved(self) -> int:
+        return 0
+
+    def free_cached(self) -> None: ...
+
+
+class _HostEvent:
+    def record(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...

@@ -1,0 +1,139 @@
+"""Loads a torch model onto a GPU: checks that it fits, moves it, captures its graphs."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isochrone.errors import ConfigError, IsochroneError, Unavailable
+from isochrone.models.instances import configured_instances
+from isochrone.worker.backends import parameters
+from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
+from isochrone.worker.backends.torch.gpu.device import CudaDevice
+from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
+from isochrone.worker.backends.torch.gpu.graphs import capture, is_out_of_memory
+from isochrone.worker.backends.torch.gpu.settings import GpuSettings, gpu_settings
+from isochrone.worker.backends.torch.gpu.slots import slot_bytes
+from isochrone.worker.backends.torch.modes import run_mode
+
+if TYPE_CHECKING:
+    from isochrone.worker.backends.interface import Executable, LoadContext
+    from isochrone.worker.backends.torch.files import LoadedFile
+    from isochrone.worker.backends.torch.gpu.device import Device
+
+
+def gpu_of(context: LoadContext, torch: Any) -> int | None:
+    """The GPU of an instance; None: it runs on the CPU. Raises if the configuration asks for one that is not usable.
+
+    ``KIND_AUTO`` is the first GPU where torch can use one.
+    """
+    group = configured_instances(context.config)[context.instance].group if context.config.instance_group else None
+    if context.gpu is None:
+        automatic = group is None or group.kind == group.KIND_AUTO
+        return 0 if automatic and torch.cuda.is_available() else None
+    if not torch.cuda.is_available() or context.gpu >= torch.cuda.device_count():
+        raise ConfigError(parameters.where(context), "instance_group.kind", *_missing_gpu(context.gpu, torch))
+    return context.gpu
+
+
+def _missing_gpu(gpu: int, torch: Any) -> tuple[str, str]:
+    count = torch.cuda.device_count()
+    if torch.version.cuda is None:
+        return "KIND_CPU, or a torch that was built for CUDA", f"KIND_GPU and torch {torch.__version__}"
+    if not count:
+        return "KIND_CPU, or a GPU that torch can use ('isochrone doctor' says what it lacks)", "KIND_GPU"
+    return f"GPUs 0 to {count - 1}, which torch sees", f"GPU {gpu}"
+
+
+def load_on_gpu(
+    context: LoadContext,
+    torch: Any,
+    file: LoadedFile,
+    arguments: tuple[list[str], list[str]],
+    gpu: int,
+    path: Path,
+) -> Executable:
+    settings = gpu_settings(context)
+    device = CudaDevice(torch, gpu, busy_wait=settings.busy_wait)
+    return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
+
+
+def load_on_device(
+    context: LoadContext,
+    torch: Any,
+    file: LoadedFile,
+    arguments: tuple[list[str], list[str]],
+    device: Device,
+    settings: GpuSettings,
+    file_bytes: int,
+) -> Executable:
+    """Loads a module onto a device. If it raises, the device's memory is free again."""
+    account = Account(context.model_name, context.model_version, context.instance)
+    ledger = ledger_of(device.name)
+    needs = {
+        # The weights of a package are on the device already.
+        Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file.call, settings.dtype),
+        Holding.SLOTS: SLOTS * slot_bytes(context),
+    }
+    free, total = device.memory()
+    ledger.reserve(account, needs, free, total, settings.spare_bytes)
+    executable: GpuExecutable | None = None
+    module: Any = None
+    try:
+        if file.to_device is None:
+            ledger.record(account, Holding.WEIGHTS, file_bytes)
+            module = file.call
+        else:
+            module = file.to_device(device.name)
+            if settings.dtype:
+                module = module.to(getattr(torch, settings.dtype))
+        executable = GpuExecutable(context, torch, module, arguments, device, settings, run_mode(context, torch))
+        executable.closed = lambda: ledger.release(account)
+        _capture(executable, context, settings, device)
+        if executable.graphs is not None:
+            ledger.record(account, Holding.GRAPHS, executable.graphs.size)
+        return executable
+    except BaseException as error:
+        module = None
+        if executable is not None:
+            executable.close()
+        ledger.release(account)
+        error.__traceback__ = None  # it holds tensors
+        gc.collect()
+        device.free_cached()
+        if isinstance(error, IsochroneError) or not is_out_of_memory(error):
+            raise
+        free, total = device.memory()
+        raise Unavailable(f"{account} does not fit on {device.name}: {str(error).partition('. ')[0]}") from None
+
+
+def _capture(executable: GpuExecutable, context: LoadContext, settings: GpuSettings, device: Device) -> None:
+    if not len(settings.plan):
+        if settings.graphs:
+            raise ConfigError(
+                parameters.where(context),
+                "optimization.cuda.graphs",
+                "false, or input dims without -1, or a graph_spec that fixes them",
+                "true",
+            )
+        return
+    executable.graphs = capture(
+        device,
+        settings.plan,
+        executable.compiled(settings.compile_mode) if settings.compile_mode else executable.run,
+        executable.new_input,
+        executable.stream,
+        label=f"{context.model_name} version {context.model_version}",
+        where=parameters.where(context),
+        required=bool(settings.graphs),
+        budget=settings.graph_bytes,
+    )
+
+
+def _weight_bytes(module: Any, dtype: str) -> int:
+    width = {"": 0, "float16": 2, "bfloat16": 2, "float32": 4}[dtype]
+    return sum(
+        tensor.numel() * (width if width and tensor.is_floating_point() else tensor.element_size())
+        for tensor in (*module.parameters(), *module.buffers())
+    )

@@ -1,0 +1,320 @@
+"""The way of a batch through slots and graphs, on the CPU: everything but the GPU itself."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from google.protobuf import text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError, ModelFailed, Unavailable
+from isochrone.models.signature import signature_of
+from isochrone.worker.backends.device_array import DeviceArray
+from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
+from isochrone.worker.backends.torch.files import LoadedFile
+from isochrone.worker.backends.torch.gpu.device import HostDevice
+from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
+from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_device
+from isochrone.worker.backends.torch.gpu.settings import gpu_settings
+
+BATCHED = """max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "total" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+
+
+class Affine(torch.nn.Module):  # type: ignore[misc]
+    """Counts its runs, so that a test sees whether a graph ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.layer = torch.nn.Linear(3, 2)
+        self.rows: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.rows.append(x.shape[0])
+        return self.layer(x), x.sum(1, keepdim=True).float()
+
+
+def context_of(config: str, name: str = "m") -> LoadContext:
+    message = model_config_pb2.ModelConfig(name=name)
+    text_format.Parse(config, message)
+    plain = {key: value.string_value for key, value in message.parameters.items()}
+    return LoadContext(name, "1", Path("/nowhere/m/1"), message, signature_of(message), 0, (), plain, gpu=0)
+
+
+def loaded(config: str = BATCHED, module: Any = None, device: Any = None, name: str = "m") -> GpuExecutable:
+    module = module or Affine()
+    context = context_of(config, name)
+    file = LoadedFile(module, ["x"], [], module.to)
+    device = device or HostDevice(torch)
+    made = load_on_device(context, torch, file, (["x"], []), device, gpu_settings(context), 0)
+    assert isinstance(made, GpuExecutable)
+    return made
+
+
+def request(array: Any, outputs: tuple[str, ...] | None = None) -> Any:
+    return SimpleNamespace(inputs={"x": array}, plan=SimpleNamespace(batch_size=array.shape[0], outputs=outputs))
+
+
+def expected(module: Affine, array: Any) -> Any:
+    with torch.inference_mode():
+        return module.layer(torch.from_numpy(np.array(array))).numpy()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.booleans(), st.integers(0, 2**32 - 1))
+def test_requests_get_their_own_rows_whatever_they_ran_with(rows_of: list[int], graphs: bool, seed: int) -> None:
+    if sum(rows_of) > 8:
+        rows_of = rows_of[:1]
+    module = Affine()
+    executable = loaded(BATCHED + ("" if graphs else "optimization { cuda { graphs: false } }"), module)
+    generator = np.random.default_rng(seed)
+    arrays = [generator.standard_normal((rows, 3), dtype=np.float32) for rows in rows_of]
+    results = executable.collect_batch(executable.launch_batch([request(array) for array in arrays], sum(rows_of)))
+    assert len(results) == len(arrays)
+    for array, result in zip(arrays, results, strict=True):
+        np.testing.assert_allclose(result["y"], expected(module, array), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result["total"], array.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+    executable.close()
+
+
+def test_a_batch_is_padded_with_zeros_and_the_padding_is_counted() -> None:
+    module = Affine()
+    executable = loaded(module=module)
+    full = np.full((8, 3), np.nan, np.float32)
+    executable.execute({"x": full}, None)
+    module.rows.clear()
+    result = executable.execute({"x": np.ones((5, 3), np.float32)}, None)
+    assert module.rows == [8]
+    assert np.isfinite(result["y"]).all()
+    assert result["y"].shape == (5, 2)
+    assert executable.padded_rows == 3
+    executable.close()
+
+
+def test_without_graphs_nothing_is_padded() -> None:
+    module = Affine()
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", module)
+    module.rows.clear()
+    executable.execute({"x": np.ones((5, 3), np.float32)}, None)
+    assert (module.rows, executable.padded_rows) == ([5], 0)
+    executable.close()
+
+
+def test_answers_do_not_share_memory_with_later_ones() -> None:
+    executable = loaded()
+    first = executable.execute({"x": np.ones((2, 3), np.float32)}, None)
+    kept = first["y"].copy()
+    for _ in range(4):
+        executable.execute({"x": np.zeros((2, 3), np.float32)}, None)
+    np.testing.assert_array_equal(first["y"], kept)
+    executable.close()
+
+
+def test_only_the_requested_outputs_are_returned() -> None:
+    executable = loaded()
+    array = np.ones((1, 3), np.float32)
+    batch = executable.launch_batch([request(array, ("total",)), request(array), request(array, ("y",))], 3)
+    assert [sorted(result) for result in executable.collect_batch(batch)] == [["total"], ["total", "y"], ["y"]]
+    executable.close()
+
+
+def test_inputs_on_a_device_are_gathered_there() -> None:
+    module = Affine()
+    executable = loaded(module=module)
+    arrays = [np.full((rows, 3), rows, np.float32) for rows in (1, 2, 3)]
+    mixed = [
+        request(DeviceArray(torch.from_numpy(arrays[0]))),
+        request(arrays[1]),
+        request(DeviceArray(torch.from_numpy(arrays[2]))),
+    ]
+    results = executable.collect_batch(executable.launch_batch(mixed, 6))
+    for array, result in zip(arrays, results, strict=True):
+        np.testing.assert_allclose(result["y"], expected(module, array), rtol=1e-5)
+    executable.close()
+
+
+def test_a_model_computes_in_another_type_than_its_callers_send() -> None:
+    text = BATCHED + 'parameters { key: "dtype" value { string_value: "bf16" } }'
+    executable = loaded(text)
+    result = executable.execute({"x": np.ones((2, 3), np.float32)}, None)
+    assert result["y"].dtype == np.float32
+    assert executable.new_input("x", (1, 3)).dtype == torch.bfloat16
+    executable.close()
+
+
+def test_large_copies_take_the_way_of_their_own_streams() -> None:
+    text = """max_batch_size: 2
+    input { name: "x" data_type: TYPE_FP32 dims: [ 100000 ] }
+    output { name: "y" data_type: TYPE_FP32 dims: [ 100000 ] }"""
+
+    class Twice(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    for extra in ("", "optimization { cuda { graphs: true output_copy_stream: true } }"):
+        executable = loaded(text + extra, Twice())
+        array = np.random.default_rng(0).standard_normal((2, 100000), dtype=np.float32)
+        np.testing.assert_array_equal(executable.execute({"x": array}, None)["y"], array * 2)
+        executable.close()
+
+
+def test_a_model_with_free_dimensions_runs_any_shape() -> None:
+    text = """max_batch_size: 4
+    input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }
+    output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }"""
+
+    class Twice(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    executable = loaded(text, Twice())
+    for width in (1, 7, 300):
+        array = np.ones((3, width), np.float32)
+        np.testing.assert_array_equal(executable.execute({"x": array}, None)["y"], array * 2)
+    executable.close()
+
+
+class Raising(Affine):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if (x == 13).any():
+            raise RuntimeError("thirteen")
+        return super().forward(x)
+
+
+def test_a_run_that_fails_gives_its_slot_back() -> None:
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", Raising())
+    bad = np.full((1, 3), 13, np.float32)
+    for _ in range(5):
+        with pytest.raises(ModelFailed, match="model 'm' version 1: torch: thirteen"):
+            executable.execute({"x": bad}, None)
+    executable.execute({"x": np.ones((1, 3), np.float32)}, None)
+    executable.close()
+
+
+class LateDevice(HostDevice):
+    """Work that ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(torch)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def event(self) -> Any:
+        return SimpleNamespace(record=lambda stream=None: None, synchronize=self.gate.wait)
+
+    def wait(self, stream: Any, event: Any) -> None: ...
+
+
+def test_three_batches_are_under_way_and_a_fourth_waits() -> None:
+    device = LateDevice()
+    executable = loaded(device=device)
+    device.gate.clear()
+    arrays = [np.full((1, 3), number, np.float32) for number in range(4)]
+    flights = [executable.launch_batch([request(array)], 1) for array in arrays[:3]]
+    launched: list[Any] = []
+    fourth = threading.Thread(target=lambda: launched.append(executable.launch_batch([request(arrays[3])], 1)))
+    fourth.start()
+    assert not launched
+    device.gate.set()
+    totals = [executable.collect_batch(flight)[0]["total"].item() for flight in flights]
+    fourth.join()
+    totals.append(executable.collect_batch(launched[0])[0]["total"].item())
+    assert totals == [0, 3, 6, 9]
+    executable.close()
+
+
+class SmallDevice(HostDevice):
+    name = "small:0"
+
+    def memory(self) -> tuple[int, int]:
+        return 300 << 20, 400 << 20
+
+
+def test_a_model_that_does_not_fit_is_refused_with_figures() -> None:
+    module = Affine()
+    module.register_buffer("large", torch.empty(100 << 20, dtype=torch.uint8))
+    with pytest.raises(
+        Unavailable, match=r"does not fit on small:0: it needs 100 MiB .weights 100 MiB.*300 MiB of 400"
+    ):
+        loaded(module=module, device=SmallDevice(torch), name="large")
+    assert not list(ledger_of("small:0"))
+
+
+def test_the_ledger_knows_an_instance_until_it_is_closed() -> None:
+    executable = loaded(name="accounted")
+    account = Account("accounted", "1", 0)
+    held = ledger_of("cpu").held(account)
+    assert held[Holding.WEIGHTS] == 4 * (3 * 2 + 2)
+    assert held[Holding.SLOTS] == 3 * 8 * 4 * (3 + 2 + 1)
+    executable.close()
+    assert ledger_of("cpu").held(account) == {}
+
+
+class NoGraphs(HostDevice):
+    def capture(self, run: Any, stream: Any, pool: Any) -> Any:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore lines")
+
+
+def test_a_model_that_synchronises_runs_without_graphs_unless_they_are_required() -> None:
+    executable = loaded(device=NoGraphs(torch))
+    assert executable.graphs is not None
+    assert not len(executable.graphs)
+    executable.execute({"x": np.ones((1, 3), np.float32)}, None)
+    executable.close()
+    with pytest.raises(
+        ConfigError, match=r"optimization\.cuda\.graphs: expected false, or a model that can be captured"
+    ):
+        loaded(BATCHED + "optimization { cuda { graphs: true } }", device=NoGraphs(torch), name="required")
+    assert ledger_of("cpu").held(Account("required", "1", 0)) == {}
+
+
+class Exhausted(HostDevice):
+    def capture(self, run: Any, stream: Any, pool: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+
+def test_memory_that_is_missing_for_the_largest_batch_refuses_the_model() -> None:
+    with pytest.raises(Unavailable, match=r"a batch of 8 rows needs more memory than is there.*lower max_batch_size"):
+        loaded(device=Exhausted(torch), name="exhausted")
+    assert ledger_of("cpu").held(Account("exhausted", "1", 0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('parameters { key: "graph_batch_sizes" value { string_value: "1,9" } }', "batch sizes from 1 to 8"),
+        ('parameters { key: "graph_batch_sizes" value { string_value: "one" } }', "batch sizes from 1 to 8"),
+        ('parameters { key: "dtype" value { string_value: "int4" } }', "dtype"),
+        ('parameters { key: "compile" value { string_value: "fast" } }', "compile"),
+    ],
+)
+def test_wrong_settings_are_named(lines: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        gpu_settings(context_of(BATCHED + lines))
+
+
+def test_graphs_need_fixed_shapes() -> None:
+    text = BATCHED.replace("dims: [ 3 ]", "dims: [ -1 ]") + "optimization { cuda { graphs: true } }"
+    with pytest.raises(ConfigError, match="input dims without -1, or a graph_spec that fixes them"):
+        loaded(text)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    group = "instance_group { kind: KIND_GPU count: 1 gpus: [ 0 ] }"
+    with pytest.raises(ConfigError, match=r"instance_group.*KIND_CPU, or a torch that was built for CUDA"):
+        gpu_of(context_of(BATCHED + group), torch)

@@ -1,0 +1,172 @@
+"""Executables that overlap: the next batch is launched while one computes, as late as possible and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from queued_requests import RecordedRequest
+from runner_bench import Bench, run, until
+
+from isochrone.clock import MILLISECOND, SECOND, now_ns
+from isochrone.errors import ModelFailed, Unavailable
+from isochrone.worker.backends.interface import Executable
+
+
+class Overlapping(Executable):
+    """Doubles. A batch ends when the test releases it; a value of 13 fails, alone or with others."""
+
+    inline_allowed = False
+    overlaps = True
+
+    def __init__(self) -> None:
+        self.launched: list[list[float]] = []
+        self.collected: list[list[float]] = []
+        self.endings = threading.Semaphore(0)
+        self.fails_at_launch = False
+        self.closed = threading.Event()
+
+    def launch_batch(self, requests: Sequence[Any], rows: int) -> Any:
+        values = [request.inputs["x"] for request in requests]
+        self.launched.append([float(value[0, 0]) for value in values])
+        if self.fails_at_launch and any((value == 13).any() for value in values):
+            raise RuntimeError("thirteen at launch")
+        return values
+
+    def collect_batch(self, flight: Any) -> list[Any]:
+        self.endings.acquire()
+        self.collected.append([float(value[0, 0]) for value in flight])
+        if any((value == 13).any() for value in flight):
+            raise RuntimeError("thirteen")
+        return [{"y": value * 2} for value in flight]
+
+    def execute(self, inputs: Any, outputs: tuple[str, ...] | None) -> Any:
+        if (inputs["x"] == 13).any():
+            raise RuntimeError("thirteen alone")
+        return {"y": inputs["x"] * 2}
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def end(bench: Bench) -> None:
+    bench.runner.release()
+    await asyncio.to_thread(bench.runner.close)
+
+
+def let_end(executable: Overlapping, batches: int) -> None:
+    executable.endings.release(batches)
+
+
+async def values(bench: Bench, *requests: RecordedRequest) -> list[float]:
+    return [answer["y"].item() for answer in await bench.answers(*requests)]
+
+
+def test_a_full_batch_is_launched_behind_the_running_one() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        bench = Bench(executable, max_rows=2, run_ns=SECOND)
+        requests = [bench.send(value) for value in (1, 2, 3, 4, 5)]
+        await until(lambda: len(executable.launched) == 2)
+        # Nothing has ended, and the third batch is neither full nor due.
+        assert executable.launched == [[1, 2], [3, 4]]
+        assert not executable.collected
+        let_end(executable, 3)
+        await until(lambda: not bench.in_flight)
+        assert executable.launched == executable.collected == [[1, 2], [3, 4], [5]]
+        assert await values(bench, *requests) == [2, 4, 6, 8, 10]
+        await end(bench)
+
+    run(main)
+
+
+def test_a_batch_that_is_not_full_waits_until_the_running_one_is_about_to_end() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        # Runs are expected to take less than a launch needs: the next batch is due at once.
+        bench = Bench(executable, max_rows=8, run_ns=MILLISECOND // 100)
+        first = bench.send(1)
+        await until(lambda: executable.launched)
+        second = bench.send(2)
+        await until(lambda: len(executable.launched) == 2)
+        assert not executable.collected
+        # One is behind the running one already: the third waits for an end.
+        third = bench.send(3)
+        let_end(executable, 3)
+        await until(lambda: not bench.in_flight)
+        assert await values(bench, first, second, third) == [2, 4, 6]
+        await end(bench)
+
+    run(main)
+
+
+def test_one_bad_request_fails_alone_and_its_mates_are_served() -> None:
+    async def main(at_launch: bool) -> None:
+        executable = Overlapping()
+        executable.fails_at_launch = at_launch
+        bench = Bench(executable, max_rows=4, run_ns=SECOND)
+        requests = [bench.send(value) for value in (1, 13, 3)]
+        let_end(executable, 1)
+        await until(lambda: not bench.in_flight)
+        (error,) = await bench.answers(requests[1])
+        assert isinstance(error, ModelFailed)
+        assert "thirteen alone" in error.message
+        assert await values(bench, requests[0], requests[2]) == [2, 6]
+        await end(bench)
+
+    run(lambda: main(False))
+    run(lambda: main(True))
+
+
+def test_an_unload_that_waits_no_longer_fails_both_batches() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        bench = Bench(executable, max_rows=1, run_ns=SECOND)
+        requests = [bench.send(value) for value in (1, 2, 3)]
+        await until(lambda: len(executable.launched) == 2)
+        bench.runner.fail_all()
+        assert all(isinstance(answer, Unavailable) for answer in await bench.answers(*requests))
+        let_end(executable, 2)
+        await end(bench)
+        assert executable.closed.is_set()
+
+    run(main)
+
+
+def test_a_hung_device_costs_both_batches_and_the_instance_is_replaced() -> None:
+    async def main() -> None:
+        stuck, fresh = Overlapping(), Overlapping()
+        bench = Bench(stuck, max_rows=1, run_ns=MILLISECOND, execution_timeout_ns=1)
+        bench.replacements = [fresh]
+        requests = [bench.send(value) for value in (1, 2)]
+        await until(lambda: len(stuck.launched) == 2)
+        bench.runner.check_stuck(now_ns())
+        assert all(isinstance(answer, ModelFailed) for answer in await bench.answers(*requests))
+        let_end(fresh, 1)
+        later = bench.send(5)
+        await until(lambda: not bench.in_flight)
+        assert await values(bench, later) == [10]
+        let_end(stuck, 2)
+        await end(bench)
+        assert stuck.closed.wait(60)
+
+    run(main)
+
+
+def test_requests_that_were_cancelled_cost_nothing() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        bench = Bench(executable, max_rows=2, run_ns=SECOND)
+        requests = [bench.send(value) for value in (1, 2, 3)]
+        await until(lambda: executable.launched)
+        requests[2].cancelled = True
+        let_end(executable, 1)
+        await until(lambda: not bench.in_flight)
+        assert executable.launched[0] == [1, 2]
+        assert not np.isin(3, [value for batch in executable.launched for value in batch])
+        await end(bench)
+
+    run(main)
