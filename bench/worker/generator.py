@@ -43,7 +43,7 @@ class Outcome:
     waited_for_connection: int = 0
 
 
-class _Alarm:
+class Alarm:
     """A timerfd: epoll's own time-out is whole milliseconds, and Python 3.11 has no other way to one."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Alarm:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """The collector's pauses would be measured as the server's."""
     gc.disable()
     try:
@@ -95,7 +95,7 @@ class Generator:
         parts = urlsplit(url)
         self._address = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._epoll = select.epoll()
-        self._alarm = _Alarm()
+        self._alarm = Alarm()
         self._epoll.register(self._alarm.file, select.EPOLLIN)
         self._by_file: dict[int, _Connection] = {}
         self._free: list[_Connection] = []
@@ -116,7 +116,7 @@ class Generator:
         outcome = Outcome(due, [0] * count, [0] * count, [0] * count)
         cpu_before = time.process_time_ns()
         upcoming, flying, armed_for, waiting = 0, 0, 0, deque[int]()
-        with _no_collection():
+        with no_collection():
             while upcoming < count or flying or waiting:
                 clock = time.monotonic_ns()
                 while upcoming < count and due[upcoming] <= clock:
@@ -139,7 +139,7 @@ class Generator:
         outcome = Outcome()
         ends = time.monotonic_ns() + int(seconds * 1e9)
         flying = 0
-        with _no_collection():
+        with no_collection():
             while True:
                 while flying < in_flight and (clock := time.monotonic_ns()) < ends:
                     outcome.scheduled.append(clock)

@@ -1,0 +1,1 @@
+"""What needs a GPU: raw graph replay beside the worker, a recommender through the gateway, memory, SM partitions."""
