@@ -4,14 +4,14 @@
 waits for the result. The worker calls them from two threads, so that a batch is gathered and copied while the one
 before it computes, and the answers of a batch are written while the next one computes.
 
-Copies of small tensors go to the stream that computes: an event between two streams costs as much as the copy. Large
-inputs are copied on a stream of their own, into the slot, while the batch before computes.
+A small batch is one launch: its graph copies, too. Large inputs are copied on a stream of their own, into the slot,
+while the batch before computes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,26 +19,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.errors import IsochroneError, ModelFailed
-from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
-from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.device_array import DeviceArray
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.backends.torch.gpu.capture_plan import Dims
-from isochrone.worker.backends.torch.gpu.graphs import Graphs
-from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, torch_dtype
+from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
+from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
-from isochrone.worker.backends.torch.results import Results
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
     from isochrone.worker.backends.interface import LoadContext
     from isochrone.worker.backends.torch.gpu.device import Device
+    from isochrone.worker.backends.torch.gpu.graphs import CapturedGraph, Graphs
+    from isochrone.worker.backends.torch.gpu.module_call import ModuleCall
     from isochrone.worker.backends.torch.gpu.settings import GpuSettings
 
 #: Filling, computing, draining.
 SLOTS = 3
-#: Copies of at least this size get a stream of their own.
-_LARGE_COPY_BYTES = 256 * 1024
+
+_Wanted = list[tuple[str, ...] | None]
 
 
 @dataclass(slots=True)
@@ -49,7 +47,7 @@ class Flight:
     #: Rows of each request.
     parts: list[int]
     #: The names of each request's outputs; None: all.
-    wanted: list[tuple[str, ...] | None]
+    wanted: _Wanted
     #: Name → array of the slot that holds it, once ``copied_out`` has happened.
     arrays: dict[str, Tensor]
 
@@ -66,8 +64,7 @@ class GpuExecutable(Executable):
         self,
         context: LoadContext,
         torch: Any,
-        module: Callable[..., Any],
-        arguments: tuple[list[str], list[str]],
+        call: ModuleCall,
         device: Device,
         settings: GpuSettings,
         mode: Callable[[], AbstractContextManager[Any]],
@@ -75,48 +72,33 @@ class GpuExecutable(Executable):
         self.overlaps = settings.overlap
         self._label = f"model '{context.model_name}' version {context.model_version}"
         self._torch = torch
-        self._module: Callable[..., Any] | None = module
-        self._positional, self._keywords = arguments
+        self._call: ModuleCall | None = call
         self._device = device
         self._settings = settings
         self._mode = mode
-        #: The type in which the model computes, if it is not that of its file.
-        self._own_type = getattr(torch, settings.dtype) if settings.dtype else None
         self._batched = context.config.max_batch_size > 0
-        self._outputs = [(name, NUMPY_BY_NAME[datatype]) for name, datatype in declared_outputs(context).items()]
-        self._results = Results(self._label, [name for name, _ in self._outputs])
-        self._input_types = {spec.name: NUMPY_BY_NAME[spec.datatype] for spec in context.signature.inputs}
-        self._stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
+        self._output_names = [name for name, _ in call.outputs]
+        self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
         #: Rows that were computed for nobody, because a graph is larger than its batch.
         self.padded_rows = 0
-        self._slots = [self._new_slot() for _ in range(SLOTS)]
+        self.slots = [self._new_slot(call) for _ in range(SLOTS)]
         self._ring = StagingRing(SLOTS)
         #: Guards the ring, and the order of launches.
         self._changed = threading.Condition()
         self.closed: Callable[[], None] = _nothing
 
-    def _new_slot(self) -> Slot:
+    def _new_slot(self, call: ModuleCall) -> Slot:
         settings = self._settings
         inputs = {
             name: Buffer(self._torch, self._device, dtype, pinned=settings.pinned_inputs)
-            for name, dtype in self._input_types.items()
+            for name, dtype in call.input_types.items()
         }
         outputs = {
             name: Buffer(self._torch, self._device, dtype, pinned=settings.pinned_outputs)
-            for name, dtype in self._outputs
+            for name, dtype in call.outputs
         }
         return Slot(self._device, inputs, outputs)
-
-    @property
-    def stream(self) -> Any:
-        """The stream that computes."""
-        return self._stream
-
-    @property
-    def slot_bytes(self) -> int:
-        """Memory of the device that the slots hold now."""
-        return sum(slot.device_bytes for slot in self._slots)
 
     # Called by the worker.
 
@@ -134,7 +116,7 @@ class GpuExecutable(Executable):
 
     def collect_batch(self, flight: Any) -> list[Tensors]:
         launched: Flight = flight
-        slot = self._slots[launched.slot]
+        slot = self.slots[launched.slot]
         failure: BaseException | None = None
         arrays: dict[str, Tensor] = {}
         try:
@@ -149,33 +131,29 @@ class GpuExecutable(Executable):
             self._changed.notify()
         if failure is not None:
             raise self._failed(failure) from failure
-        return self._split(arrays, launched)
+        return _split(arrays, launched)
 
     def close(self) -> None:
         graphs, self.graphs = self.graphs, None
         if graphs is not None:
             graphs.clear()
-        self._module = None
-        self._slots = []
-        for stream in (self._stream, self._copy_in, self._copy_out):
+        self._call = None
+        self.slots = []
+        for stream in (self.compute_stream, self._copy_in, self._copy_out):
             self._device.release_stream(stream)
         self._device.free_cached()
         self.closed()
 
     # The way of a batch.
 
-    def _launch(
-        self, parts: list[Tensors], rows_of: list[int], wanted: list[tuple[str, ...] | None], rows: int
-    ) -> Flight:
+    def _launch(self, parts: list[Tensors], rows_of: list[int], wanted: _Wanted, rows: int) -> Flight:
         with self._changed:
             number = self._ring.acquire()
             while number is None:
                 self._changed.wait()
                 number = self._ring.acquire()
-            slot = self._slots[number]
             try:
-                with self._mode():
-                    arrays = self._start(slot, parts, rows)
+                arrays = self._start(number, parts, rows)
             except BaseException as error:
                 self._settle()
                 self._ring.release(number)
@@ -186,157 +164,114 @@ class GpuExecutable(Executable):
             self._ring.launch(number)
             return Flight(number, rows_of, wanted, arrays)
 
-    def _start(self, slot: Slot, parts: list[Tensors], rows: int) -> dict[str, Tensor]:
+    def _start(self, number: int, parts: list[Tensors], rows: int) -> dict[str, Tensor]:
         """Starts copies and compute; returns the arrays of the slot that will hold the results."""
-        device, stream = self._device, self._stream
+        slot = self.slots[number]
         first = parts[0]
-        shapes = {name: tuple(first[name].shape[1:] if self._batched else first[name].shape) for name in first}
-        dims: Dims = tuple(sorted(shapes.items()))
-        graph = None if self.graphs is None else self.graphs.graph_for(rows, dims)
-        inputs: dict[str, Any] = {}
-        #: Inputs on the device's side of the slot, or with the caller, to be copied into those of the graph.
-        moved: list[tuple[str, Any]] = []
+        shapes = {name: array.shape[1:] if self._batched else array.shape for name, array in first.items()}
+        values: dict[str, list[Any]] = {name: [part[name] for part in parts] for name in shapes}
+        graph = None if self.graphs is None else self.graphs.graph_for(rows, tuple(sorted(shapes.items())))
+        if graph is not None:
+            self.padded_rows += max(0, graph.rows - rows)
+        on_host = not any(isinstance(array, DeviceArray) for arrays in values.values() for array in arrays)
+        if graph is not None and graph.by_slot and on_host:
+            return self._start_small(slot, graph, number, values, rows)
+        with self._mode():
+            sources = self._copied_in(slot, values, shapes, rows)
+            with self._device.on(self.compute_stream):
+                return self._start_large(slot, graph, sources, rows)
+
+    def _start_small(
+        self, slot: Slot, graph: CapturedGraph, number: int, values: dict[str, list[Any]], rows: int
+    ) -> dict[str, Tensor]:
+        """One launch: the graph copies from the slot and back to it."""
+        whole = graph.by_slot[number]
+        for name, arrays in values.items():
+            target = whole.inputs[name]
+            if graph.rows > rows:
+                target[rows:] = 0
+                target = target[:rows]
+            _gather(arrays, target)
+        with self._device.on(self.compute_stream):
+            whole.replay()
+        slot.copied_out.record(self.compute_stream)
+        if graph.rows > rows:
+            return {name: array[:rows] for name, array in whole.outputs.items()}
+        return whole.outputs
+
+    def _copied_in(self, slot: Slot, values: dict[str, list[Any]], shapes: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Each input as a tensor of the slot, or as the callers' tensors on the device."""
+        sources: dict[str, Any] = {}
         copied_apart = False
-        for name, shape in shapes.items():
-            values = [part[name] for part in parts]
-            if any(isinstance(value, DeviceArray) for value in values):
-                moved.append((name, values))
+        for name, arrays in values.items():
+            if any(isinstance(array, DeviceArray) for array in arrays):
+                sources[name] = arrays
                 continue
-            array, host, on_device = slot.inputs[name].views((rows, *shape) if self._batched else shape)
-            if len(values) == 1:
-                np.copyto(array, values[0])
-            else:
-                np.concatenate(values, out=array)
-            if array.nbytes >= _LARGE_COPY_BYTES:
-                with device.on(self._copy_in):
-                    on_device.copy_(host, non_blocking=True)
-                copied_apart = True
-                moved.append((name, on_device))
-            elif graph is not None:
-                moved.append((name, host))
-            else:
-                with device.on(stream):
-                    on_device.copy_(host, non_blocking=True)
-                moved.append((name, on_device))
+            array, host, on_device = slot.inputs[name].views((rows, *shapes[name]) if self._batched else shapes[name])
+            _gather(arrays, array)
+            apart = array.nbytes >= LARGE_COPY_BYTES
+            copied_apart = copied_apart or apart
+            with self._device.on(self._copy_in if apart else self.compute_stream):
+                on_device.copy_(host, non_blocking=True)
+            sources[name] = on_device
         if copied_apart:
             slot.copied_in.record(self._copy_in)
-            device.wait(stream, slot.copied_in)
-        with device.on(stream):
-            for name, source in moved:
-                target = None if graph is None else graph.inputs[name]
-                inputs[name] = self._fill(target, source, rows)
-            if graph is None:
-                results = self._call(inputs)
-            else:
-                if graph.rows > rows:
-                    self.padded_rows += graph.rows - rows
-                    for tensor in graph.inputs.values():
-                        tensor[rows:].zero_()
-                graph.replay()
-                results = graph.results
-            return self._copy_results(slot, results, rows)
+            self._device.wait(self.compute_stream, slot.copied_in)
+        return sources
 
-    def _fill(self, target: Any, source: Any, rows: int) -> Any:
-        """Brings one input to where the model reads it: the graph's own memory, or any."""
-        if isinstance(source, list):
-            tensors = [self._on_device(value) for value in source]
-            if target is None:
-                return self._converted(tensors[0] if len(tensors) == 1 else self._torch.cat(tensors))
-            if len(tensors) > 1 and tensors[0].dtype == target.dtype:
-                self._torch.cat(tensors, out=target[:rows])
-                return target
-            source = tensors[0] if len(tensors) == 1 else self._torch.cat(tensors)
-        elif target is None:
-            return self._converted(source)
-        (target[:rows] if self._batched else target).copy_(source, non_blocking=True)
-        return target
+    def _start_large(
+        self, slot: Slot, graph: CapturedGraph | None, sources: dict[str, Any], rows: int
+    ) -> dict[str, Tensor]:
+        """Computes on what ``_copied_in`` copied. On the stream that computes."""
+        inputs = {
+            name: self._joined(source) if isinstance(source, list) else source for name, source in sources.items()
+        }
+        if graph is None:
+            assert self._call is not None
+            return self._copy_results(slot, self._call.run(inputs), rows)
+        for name, tensor in graph.inputs.items():
+            if graph.rows > rows:
+                tensor[rows:].zero_()
+            (tensor[:rows] if self._batched else tensor).copy_(inputs[name], non_blocking=True)
+        graph.replay()
+        return self._copy_results(slot, graph.results, rows)
 
-    def _converted(self, tensor: Any) -> Any:
-        """An input in the type in which the model computes."""
-        if self._own_type is None or not tensor.is_floating_point():
-            return tensor
-        return tensor.to(self._own_type)
-
-    def _on_device(self, value: Any) -> Any:
-        if isinstance(value, DeviceArray):
-            return self._torch.as_tensor(value.foreign, device=self._device.name)
-        return self._torch.from_numpy(np.ascontiguousarray(value)).to(self._device.name)
-
-    def _call(self, inputs: Mapping[str, Any], module: Callable[..., Any] | None = None) -> list[Any]:
-        module = module or self._module
-        assert module is not None
-        positional = [inputs[name] for name in self._positional]
-        keywords = {name: inputs[name] for name in self._keywords}
-        matched = self._results.matched(module(*positional, **keywords))
-        return [matched[name] for name, _ in self._outputs]
-
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """One run, to be captured in a graph."""
-        with self._mode():
-            return self._call(inputs)
-
-    def compiled(self, mode: str) -> Callable[[Mapping[str, Any]], list[Any]]:
-        """``run`` of the module compiled for the shapes of its first call; one for each graph."""
-
-        def run(inputs: Mapping[str, Any]) -> list[Any]:
-            shapes = tuple(tuple(tensor.shape) for tensor in inputs.values())
-            call = by_shapes.get(shapes)
-            if call is None:
-                call = by_shapes[shapes] = self._torch.compile(self._module, mode=mode, dynamic=False)
-            with self._mode():
-                return self._call(inputs, call)
-
-        by_shapes: dict[Any, Any] = {}
-        return run
-
-    def new_input(self, name: str, shape: tuple[int, ...]) -> Any:
-        """An input of a graph: zeros, in the type in which the model reads it."""
-        dtype = torch_dtype(self._torch, self._input_types[name])
-        if self._own_type is not None and dtype.is_floating_point:
-            dtype = self._own_type
-        with self._mode():
-            return self._torch.zeros(shape, dtype=dtype, device=self._device.name)
+    def _joined(self, arrays: list[Any]) -> Any:
+        """The callers' tensors as one on the device."""
+        tensors = [
+            self._torch.as_tensor(array.foreign, device=self._device.name)
+            if isinstance(array, DeviceArray)
+            else self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device.name)
+            for array in arrays
+        ]
+        return tensors[0] if len(tensors) == 1 else self._torch.cat(tensors)
 
     def _copy_results(self, slot: Slot, results: list[Any], rows: int) -> dict[str, Tensor]:
         """Starts the copies to the host. On the stream that computes."""
-        device = self._device
         arrays: dict[str, Tensor] = {}
         apart: list[tuple[Any, Any]] = []
-        for (name, dtype), result in zip(self._outputs, results, strict=True):
-            self._results.check(name, dtype, result, converts=self._own_type is not None)
+        for name, result in zip(self._output_names, results, strict=True):
             value = result[:rows] if self._batched else result
             array, host, on_device = slot.outputs[name].views(tuple(value.shape))
             arrays[name] = array
             separate = self._settings.output_copy_stream
             if separate is None:
-                separate = array.nbytes >= _LARGE_COPY_BYTES
+                separate = array.nbytes >= LARGE_COPY_BYTES
             if separate:
                 on_device.copy_(value, non_blocking=True)
                 apart.append((host, on_device))
             else:
                 host.copy_(value, non_blocking=True)
         if not apart:
-            slot.copied_out.record(self._stream)
+            slot.copied_out.record(self.compute_stream)
             return arrays
-        slot.computed.record(self._stream)
-        device.wait(self._copy_out, slot.computed)
-        with device.on(self._copy_out):
+        slot.computed.record(self.compute_stream)
+        self._device.wait(self._copy_out, slot.computed)
+        with self._device.on(self._copy_out):
             for host, on_device in apart:
                 host.copy_(on_device, non_blocking=True)
         slot.copied_out.record(self._copy_out)
         return arrays
-
-    def _split(self, arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
-        if len(flight.parts) == 1:
-            return [_named(arrays, flight.wanted[0])]
-        results: list[Tensors] = []
-        start = 0
-        for rows, wanted in zip(flight.parts, flight.wanted, strict=True):
-            stop = start + rows
-            own = _named(arrays, wanted)
-            results.append({name: array[start:stop] for name, array in own.items()})
-            start = stop
-        return results
 
     def _settle(self) -> None:
         """Waits until nothing of a batch that failed is on its way: its slot is used again."""
@@ -350,6 +285,25 @@ class GpuExecutable(Executable):
             return error
         said = str(error).strip().partition("\n")[0]
         return ModelFailed(f"{self._label}: torch: {said[:2000]}")
+
+
+def _gather(arrays: list[Any], target: Tensor) -> None:
+    if len(arrays) == 1:
+        np.copyto(target, arrays[0])
+    else:
+        np.concatenate(arrays, out=target)
+
+
+def _split(arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
+    if len(flight.parts) == 1:
+        return [_named(arrays, flight.wanted[0])]
+    results: list[Tensors] = []
+    start = 0
+    for rows, wanted in zip(flight.parts, flight.wanted, strict=True):
+        stop = start + rows
+        results.append({name: array[start:stop] for name, array in _named(arrays, wanted).items()})
+        start = stop
+    return results
 
 
 def _named(arrays: dict[str, Tensor], wanted: tuple[str, ...] | None) -> dict[str, Tensor]:

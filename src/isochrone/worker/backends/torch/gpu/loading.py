@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ from isochrone.worker.backends import parameters
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
-from isochrone.worker.backends.torch.gpu.graphs import capture, is_out_of_memory
+from isochrone.worker.backends.torch.gpu.graphs import GraphCapture, is_out_of_memory
+from isochrone.worker.backends.torch.gpu.module_call import ModuleCall
 from isochrone.worker.backends.torch.gpu.settings import GpuSettings, gpu_settings
 from isochrone.worker.backends.torch.gpu.slots import slot_bytes
 from isochrone.worker.backends.torch.modes import run_mode
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Executable, LoadContext
     from isochrone.worker.backends.torch.files import LoadedFile
     from isochrone.worker.backends.torch.gpu.device import Device
+    from isochrone.worker.backends.torch.gpu.graphs import Graphs
 
 
 def gpu_of(context: LoadContext, torch: Any) -> int | None:
@@ -80,6 +83,7 @@ def load_on_device(
     ledger.reserve(account, needs, free, total, settings.spare_bytes)
     executable: GpuExecutable | None = None
     module: Any = None
+    call: Any = None
     try:
         if file.to_device is None:
             ledger.record(account, Holding.WEIGHTS, file_bytes)
@@ -88,14 +92,16 @@ def load_on_device(
             module = file.to_device(device.name)
             if settings.dtype:
                 module = module.to(getattr(torch, settings.dtype))
-        executable = GpuExecutable(context, torch, module, arguments, device, settings, run_mode(context, torch))
+        mode = run_mode(context, torch)
+        call = ModuleCall(context, torch, module, arguments, settings.dtype, mode)
+        executable = GpuExecutable(context, torch, call, device, settings, mode)
         executable.closed = lambda: ledger.release(account)
-        _capture(executable, context, settings, device)
+        executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
             ledger.record(account, Holding.GRAPHS, executable.graphs.size)
         return executable
     except BaseException as error:
-        module = None
+        module = call = None
         if executable is not None:
             executable.close()
         ledger.release(account)
@@ -108,7 +114,14 @@ def load_on_device(
         raise Unavailable(f"{account} does not fit on {device.name}: {str(error).partition('. ')[0]}") from None
 
 
-def _capture(executable: GpuExecutable, context: LoadContext, settings: GpuSettings, device: Device) -> None:
+def _captured(
+    executable: GpuExecutable,
+    call: ModuleCall,
+    context: LoadContext,
+    settings: GpuSettings,
+    device: Device,
+    mode: Callable[[], Any],
+) -> Graphs | None:
     if not len(settings.plan):
         if settings.graphs:
             raise ConfigError(
@@ -117,14 +130,19 @@ def _capture(executable: GpuExecutable, context: LoadContext, settings: GpuSetti
                 "false, or input dims without -1, or a graph_spec that fixes them",
                 "true",
             )
-        return
-    executable.graphs = capture(
-        device,
+        return None
+
+    def run(inputs: Mapping[str, Any]) -> list[Any]:
+        return call.run_compiled(inputs, settings.compile_mode) if settings.compile_mode else call.run(inputs)
+
+    def make_input(name: str, shape: tuple[int, ...]) -> Any:
+        return call.new_input(name, shape, device.name)
+
+    names = [name for name, _ in call.outputs]
+    capture = GraphCapture(device, run, make_input, names, executable.slots, executable.compute_stream, mode)
+    return capture.capture(
         settings.plan,
-        executable.compiled(settings.compile_mode) if settings.compile_mode else executable.run,
-        executable.new_input,
-        executable.stream,
-        label=f"{context.model_name} version {context.model_version}",
+        label=f"model '{context.model_name}' version {context.model_version}",
         where=parameters.where(context),
         required=bool(settings.graphs),
         budget=settings.graph_bytes,

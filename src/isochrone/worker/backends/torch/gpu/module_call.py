@@ -1,0 +1,74 @@
+"""The call of a module with inputs by name: which are positional, in which type it computes, what its results are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
+from isochrone.worker.backends.declared import declared_outputs
+from isochrone.worker.backends.torch.gpu.slots import torch_dtype
+from isochrone.worker.backends.torch.results import Results
+
+if TYPE_CHECKING:
+    from isochrone.worker.backends.interface import LoadContext
+
+
+class ModuleCall:
+    """A module on a device. Results are in the order of the declared outputs."""
+
+    def __init__(
+        self,
+        context: LoadContext,
+        torch: Any,
+        module: Callable[..., Any],
+        arguments: tuple[list[str], list[str]],
+        dtype: str,
+        mode: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._torch = torch
+        self._module = module
+        self._positional, self._keywords = arguments
+        self._mode = mode
+        #: The type in which the model computes, if it is not that of its file.
+        self._own_type = getattr(torch, dtype) if dtype else None
+        self.input_types = {spec.name: NUMPY_BY_NAME[spec.datatype] for spec in context.signature.inputs}
+        self.outputs = [(name, NUMPY_BY_NAME[datatype]) for name, datatype in declared_outputs(context).items()]
+        label = f"model '{context.model_name}' version {context.model_version}"
+        self._results = Results(label, [name for name, _ in self.outputs])
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        with self._mode():
+            return self._call(self._module, {name: self._converted(tensor) for name, tensor in inputs.items()})
+
+    def run_compiled(self, inputs: Mapping[str, Any], mode: str) -> list[Any]:
+        """``run`` with the module compiled for exactly these shapes."""
+        shapes = tuple(tuple(tensor.shape) for tensor in inputs.values())
+        call = self._compiled.get(shapes)
+        if call is None:
+            call = self._compiled[shapes] = self._torch.compile(self._module, mode=mode, dynamic=False)
+        with self._mode():
+            return self._call(call, inputs)
+
+    def _call(self, module: Callable[..., Any], inputs: Mapping[str, Any]) -> list[Any]:
+        positional = [inputs[name] for name in self._positional]
+        keywords = {name: inputs[name] for name in self._keywords}
+        matched = self._results.matched(module(*positional, **keywords))
+        for name, dtype in self.outputs:
+            self._results.check(name, dtype, matched[name], converts=self._own_type is not None)
+        return [matched[name] for name, _ in self.outputs]
+
+    def new_input(self, name: str, shape: tuple[int, ...], device: str) -> Any:
+        """Zeros, in the type in which the model reads an input."""
+        dtype = torch_dtype(self._torch, self.input_types[name])
+        if self._own_type is not None and dtype.is_floating_point:
+            dtype = self._own_type
+        with self._mode():
+            return self._torch.zeros(shape, dtype=dtype, device=device)
+
+    def _converted(self, tensor: Any) -> Any:
+        if self._own_type is None or not tensor.is_floating_point():
+            return tensor
+        return tensor.to(self._own_type)
