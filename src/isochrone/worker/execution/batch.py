@@ -7,13 +7,14 @@ loop's thread is not repeated: it would hang again.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import structlog
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import Internal, IsochroneError, ModelFailed
+from isochrone.errors import Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import NO_PARAMETERS
 from isochrone.protocol.response_outputs import parameters_of
 from isochrone.worker.execution.watchdog import InlineHang
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Answer, Executable, TakeAnswers
 
 log = structlog.get_logger(__name__)
+
+# Longest pause of an isolated model's process that the other requests of a failed batch wait for.
+_LONGEST_PAUSE_SECONDS = 0.2
 
 
 class BatchBuffers:
@@ -196,7 +200,7 @@ class Batch:
         self.retried = error
         for index, request in enumerate(requests):
             try:
-                outputs = executable.execute(request.inputs, request.plan.outputs)
+                outputs = _run_alone(executable, request)
                 _check_rows(outputs, request.plan.batch_size)
                 self.results.append(outputs)
             except BaseException as own:
@@ -208,6 +212,21 @@ class Batch:
                         self.errors[left] = self.errors[index]
                         self.results.append(None)
                     return
+
+
+def _run_alone(executable: Executable, request: InferRequest) -> Tensors:
+    """Runs one request of a batch that failed.
+
+    A process that died in the batch and then in the request that caused it is not started again at once. The requests
+    behind that one are not to blame: they wait for the pause, if it is short.
+    """
+    try:
+        return executable.execute(request.inputs, request.plan.outputs)
+    except Unavailable as error:
+        if not 0 < error.retry_after <= _LONGEST_PAUSE_SECONDS:
+            raise
+        time.sleep(error.retry_after)
+        return executable.execute(request.inputs, request.plan.outputs)
 
 
 def _check_rows(outputs: Tensors, rows: int) -> None:
