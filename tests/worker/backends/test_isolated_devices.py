@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from isochrone.errors import ModelFailed, Unavailable
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
 
+MakeExecutable = Callable[..., IsolatedExecutable]
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
 FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32") + parameter("isolation", "process")
@@ -24,7 +26,7 @@ LOST = "model 'm' version 1: infer: its process lost its device and was ended: C
 
 
 @pytest.fixture
-def make_executable(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> MakeContext:
+def make_executable(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> MakeExecutable:
     """The child imports ``lost_device_loader`` beside this file."""
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
 
@@ -32,7 +34,7 @@ def make_executable(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) 
         context = dataclasses.replace(make_context(config), gpu=gpu)
         return IsolatedExecutable(context, "lost_device_loader", sent_context(context))
 
-    return make  # type: ignore[return-value]
+    return make
 
 
 def ask(executable: IsolatedExecutable, number: int) -> float:
@@ -42,8 +44,8 @@ def ask(executable: IsolatedExecutable, number: int) -> float:
 @pytest.mark.parametrize(
     ("order", "reason"), [(1, "an illegal memory access was encountered"), (2, "device-side assert triggered")]
 )
-def test_a_lost_gpu_ends_the_process(make_executable: MakeContext, order: int, reason: str) -> None:
-    executable: IsolatedExecutable = make_executable(FLOATS)  # type: ignore[assignment]
+def test_a_lost_gpu_ends_the_process(make_executable: MakeExecutable, order: int, reason: str) -> None:
+    executable = make_executable(FLOATS)
     first = executable.pid
     assert first is not None
     with capture_logs() as lines, pytest.raises(ModelFailed) as failed:
@@ -56,8 +58,8 @@ def test_a_lost_gpu_ends_the_process(make_executable: MakeContext, order: int, r
     executable.close()
 
 
-def test_a_gpu_that_is_lost_again_and_again_makes_callers_wait(make_executable: MakeContext) -> None:
-    executable: IsolatedExecutable = make_executable(FLOATS)  # type: ignore[assignment]
+def test_a_gpu_that_is_lost_again_and_again_makes_callers_wait(make_executable: MakeExecutable) -> None:
+    executable = make_executable(FLOATS)
     for _ in range(2):
         with pytest.raises(ModelFailed):
             ask(executable, 1)
@@ -68,8 +70,8 @@ def test_a_gpu_that_is_lost_again_and_again_makes_callers_wait(make_executable: 
     executable.close()
 
 
-def test_out_of_memory_costs_no_process(make_executable: MakeContext) -> None:
-    executable: IsolatedExecutable = make_executable(FLOATS)  # type: ignore[assignment]
+def test_out_of_memory_costs_no_process(make_executable: MakeExecutable) -> None:
+    executable = make_executable(FLOATS)
     first = executable.pid
     with pytest.raises(ModelFailed, match=r"answering raised MemoryError: CUDA out of memory\. Tried") as failed:
         ask(executable, 3)
@@ -79,7 +81,7 @@ def test_out_of_memory_costs_no_process(make_executable: MakeContext) -> None:
     executable.close()
 
 
-def test_a_load_that_raises_anything_says_it(make_executable: MakeContext) -> None:
+def test_a_load_that_raises_anything_says_it(make_executable: MakeExecutable) -> None:
     with pytest.raises(ModelFailed, match="model 'm' version 1: load raised ZeroDivisionError: on GPU 3"):
         make_executable(FLOATS + parameter("fails", "yes"))
     with pytest.raises(ModelFailed, match="load raised ZeroDivisionError: on GPU None"):

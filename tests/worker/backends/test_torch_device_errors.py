@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from isochrone.errors import ModelFailed
 from isochrone.worker.backends.torch.device_errors import confirmed_device_error, device_error
@@ -70,17 +69,19 @@ def test_the_gpu_is_not_lost_by_what_is_said(message: str) -> None:
     assert device_error(RuntimeError(message)) is None
 
 
-def accelerator_error(message: str, code: int) -> Exception:
-    error: Exception = torch.AcceleratorError(message)
-    error.error_code = code  # type: ignore[attr-defined]
-    return error
+class AcceleratorError(RuntimeError):
+    """As torch raises it since 2.8."""
+
+    def __init__(self, message: str, error_code: int) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 def test_the_number_of_an_error_decides_if_it_has_one() -> None:
-    assert device_error(accelerator_error("CUDA error: words of 2031\nmore", 721)) == "CUDA error: words of 2031"
-    assert device_error(accelerator_error("CUDA error: out of memory", 2)) is None
+    assert device_error(AcceleratorError("CUDA error: words of 2031\nmore", 721)) == "CUDA error: words of 2031"
+    assert device_error(AcceleratorError("CUDA error: out of memory", 2)) is None
     # Other accelerators have numbers of their own.
-    assert device_error(accelerator_error("MPS: invalid buffer", 700)) is None
+    assert device_error(AcceleratorError("MPS: invalid buffer", 700)) is None
 
 
 def test_causes_are_looked_at() -> None:
