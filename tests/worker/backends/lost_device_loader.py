@@ -1,7 +1,7 @@
 """A loader for the process of an isolated model: its executable raises what torch raises on a GPU.
 
-The first number of the input decides: 1 an illegal access, 2 an error of cuDNN after one, 3 out of memory. Other
-numbers are doubled. The parameter "fails" makes the load fail.
+The first number of the input decides: 1 an illegal access, 2 an error of cuDNN after one, 3 out of memory, 4 an
+invalid input. Other numbers are doubled. The parameter "fails" makes the load fail.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.interface import Executable
 from isochrone.worker.backends.isolation.sent_context import received_context
 from isochrone.worker.backends.torch.isolated import GuardedExecutable
@@ -48,6 +49,8 @@ class OnGpu(Executable):
             raise RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")
         if order == 3:
             raise MemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        if order == 4:
+            raise InvalidArgument("an index beyond the table")
         return {"y": inputs["x"] * 2}
 
     def close(self) -> None:

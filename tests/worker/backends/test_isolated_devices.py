@@ -14,7 +14,7 @@ from config_text import parameter, tensors
 from structlog.testing import capture_logs
 
 from conftest import MakeContext
-from isochrone.errors import ModelFailed, Unavailable
+from isochrone.errors import InvalidArgument, ModelFailed, Unavailable
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
 
@@ -51,6 +51,7 @@ def test_a_lost_gpu_ends_the_process(make_executable: MakeExecutable, order: int
     with capture_logs() as lines, pytest.raises(ModelFailed) as failed:
         ask(executable, order)
     assert str(failed.value) == LOST + reason
+    assert "in execute" in failed.value.__notes__[0]
     assert not psutil.pid_exists(first)
     assert [line["event"] for line in lines] == ["the process of a model was lost"]
     assert ask(executable, 10) == 20
@@ -78,6 +79,14 @@ def test_out_of_memory_costs_no_process(make_executable: MakeExecutable) -> None
     assert "in execute" in failed.value.__notes__[0]
     assert ask(executable, 10) == 20
     assert executable.pid == first
+    executable.close()
+
+
+def test_an_error_of_the_caller_stays_one(make_executable: MakeExecutable) -> None:
+    executable = make_executable(FLOATS)
+    with pytest.raises(InvalidArgument) as refused:
+        ask(executable, 4)
+    assert str(refused.value) == "an index beyond the table"
     executable.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from queued_requests import RecordedRequest, plan_of, rows_of
 
 from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed, Unavailable
-from isochrone.worker.backends.interface import Executable
+from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.execution.batch import Batch, BatchBuffers, as_model_error
 from isochrone.worker.execution.watchdog import InlineHang
 
@@ -275,3 +275,12 @@ def test_a_long_pause_is_not_waited_for() -> None:
     batch = run(Dying(pause=5.0), asking(2), asking(1), asking(3))
     assert [type(batch.errors[index]) for index in sorted(batch.errors)] == [ModelFailed, Unavailable]
     assert [result is not None for result in batch.results] == [False, False, True]
+
+
+def test_a_batch_that_lost_the_device_of_this_process_is_not_repeated() -> None:
+    lost = DeviceLost("model 'm' version 1", "CUDA error: misaligned address")
+    executable = Scripted(refusing(2, lost))
+    batch = run(executable, asking(1), asking(2), asking(3))
+    assert executable.runs == [3]
+    assert batch.error is lost
+    assert str(lost) == "model 'm' version 1: CUDA error: misaligned address"

@@ -2,7 +2,7 @@
 
 Runs on an instance's thread, or inline on the loop's; it touches no state but its own. One caller's bad input never
 fails the other requests of its batch: a batch that raises is run again request by request. A run that hung on the
-loop's thread is not repeated: it would hang again.
+loop's thread is not repeated: it would hang again. Nor is one that lost the device of this process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import NO_PARAMETERS
 from isochrone.protocol.response_outputs import parameters_of
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.execution.watchdog import InlineHang
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Batch:
         self.results.clear()
         requests = self.requests
         self.hung = isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang)
-        if len(requests) == 1 or self.hung:
+        if len(requests) == 1 or self.hung or isinstance(error, DeviceLost):
             self.error = as_model_error(error, requests[0])
             return
         self.retried = error

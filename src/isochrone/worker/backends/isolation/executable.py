@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unsupported
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unavailable, Unsupported
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import Executable
 from isochrone.worker.backends.isolation.child import Child, ChildGone, ChildTimedOut
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 # small answer must not occupy a large block.
 _BLOCKS_LENT = 3
 _COPIED_BYTES = 64 * 1024
+
+#: The errors of a model that keep their kind, by code.
+_KINDS = {kind.code: kind for kind in (InvalidArgument, Unsupported, Unavailable)}
 
 
 class IsolatedExecutable(Executable):
@@ -133,7 +136,7 @@ class IsolatedExecutable(Executable):
             raise self._lost(f"load: {gone}") from None
         if isinstance(answer, Failed):
             self._lost("load failed")
-            raise _load_error(answer)
+            raise _error_of(answer)
         return self._child.pid
 
     def _ask(self, question: Question) -> Answer:
@@ -148,13 +151,11 @@ class IsolatedExecutable(Executable):
                 f"infer took longer than execution_timeout_ms = {self._timeout_ms}, its process was killed"
             ) from None
         if isinstance(answer, Failed) and answer.lost:
-            raise self._lost(f"infer: its process lost its device and was ended: {answer.lost}")
+            lost = self._lost(f"infer: its process lost its device and was ended: {answer.lost}")
+            raise _noted(lost, answer)
         self._restarts.answered()
         if isinstance(answer, Failed):
-            failure = ModelFailed(answer.message)
-            if answer.traceback:
-                failure.add_note(answer.traceback)
-            raise failure
+            raise _noted(_error_of(answer), answer)
         return answer
 
     def _lost(self, how: str) -> ModelFailed:
@@ -180,7 +181,14 @@ class IsolatedExecutable(Executable):
             raise self._lost(f"infer: its process sent an invalid answer and was killed: {error}") from None
 
 
-def _load_error(answer: Failed) -> IsochroneError:
+def _error_of(answer: Failed) -> IsochroneError:
+    """The error that the child raised; ``ModelFailed`` for a kind of which the server cannot make one."""
     if len(answer.config) == 4:
         return ConfigError(*answer.config)
-    return InvalidArgument(answer.message) if answer.code == InvalidArgument.code else ModelFailed(answer.message)
+    return _KINDS.get(answer.code, ModelFailed)(answer.message)
+
+
+def _noted(error: IsochroneError, answer: Failed) -> IsochroneError:
+    if answer.traceback:
+        error.add_note(answer.traceback)
+    return error
