@@ -32,6 +32,7 @@ _WITHOUT_EXTRAS = tuple(
     for test in (
         "worker/backends/test_torch.py",
         "worker/backends/test_torch_compiled.py",
+        "worker/backends/test_torch_isolated.py",
         "worker/backends/test_openvino.py",
         "worker/backends/test_trees.py",
         "worker/backends/test_tree_graphs.py",

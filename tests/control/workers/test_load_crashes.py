@@ -29,8 +29,8 @@ def test_one_death_makes_a_suspect_and_the_second_alone_condemns() -> None:
     crashes.died(BAD, "cpu-1", True, 2)
     crashes.end_retry(BAD)
     assert crashes.rejection(BAD, 3) == (
-        "version 2 of 'bad' ended the process of worker cpu-1 twice; to keep a crash of a Python model out of the "
-        'worker, set parameters { key: "isolation" value: { string_value: "process" } } in its config.pbtxt'
+        "version 2 of 'bad' ended the process of worker cpu-1 twice; to keep a crash of a Python or PyTorch model out "
+        'of the worker, set parameters { key: "isolation" value: { string_value: "process" } } in its config.pbtxt'
     )
     assert crashes.rejection(Effect("bad", frozenset("3")), 3) == ""
     assert crashes.rejection(BAD, 601 * SECOND) == ""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from isochrone.worker.backends.python.isolation import messages
-from isochrone.worker.backends.python.isolation.messages import Disconnected, Failed, Infer, Open, Result
-from isochrone.worker.backends.python.processes.places import Place
+from isochrone.worker.backends.isolation import messages
+from isochrone.worker.backends.isolation.messages import Disconnected, Failed, Infer, Open, Result
+from isochrone.worker.backends.processes.places import Place
 
 Pair = tuple[socket.socket, socket.socket]
 PLACES = [Place("x", "FP32", (1, 2), 64, 8)]

@@ -23,8 +23,8 @@ from conftest import MakeContext
 from isochrone.clock import SECOND
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.python.backend import load
-from isochrone.worker.backends.python.isolation.executable import IsolatedExecutable
 
 ISOLATED = parameter("isolation", "process")
 FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32") + ISOLATED
@@ -206,7 +206,7 @@ class StoppedClock:
 def test_deaths_in_a_row_make_callers_wait(
     tmp_path: Path, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isochrone.worker.backends.python.processes.restarts.clock", StoppedClock())
+    monkeypatch.setattr("isochrone.worker.backends.processes.restarts.clock", StoppedClock())
     write(tmp_path, OBEDIENT)
     executable = start(make_context(FLOATS))
     for _ in range(2):

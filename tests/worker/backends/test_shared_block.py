@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, bytes_tensor
-from isochrone.worker.backends.python.processes.places import BadPlace, Place
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.processes.places import BadPlace, Place
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)

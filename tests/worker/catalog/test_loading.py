@@ -138,6 +138,13 @@ def test_the_execution_timeout_is_the_runners_only_where_the_backend_has_none(tm
     isolated = prepared(tmp_path / "b", parameter("execution_timeout_ms", "250") + parameter("isolation", "process"))
     assert isolated.execution_timeout_ns == 0
     isolated.discard()
+    # A backend that does not isolate has no process to kill.
+    settings = parameter("execution_timeout_ms", "250") + parameter("isolation", "process")
+    write_config(tmp_path / "c" / "m", BASIC.replace('"python"', '"identity"') + settings)
+    (tmp_path / "c" / "m" / "1").mkdir()
+    plain = prepare(Repository([tmp_path / "c"]).read("m"), 1)
+    assert plain.execution_timeout_ns == 250 * MILLISECOND
+    plain.discard()
 
 
 def test_a_model_without_dynamic_batching_runs_one_request_at_a_time() -> None:

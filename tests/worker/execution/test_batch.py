@@ -10,7 +10,7 @@ import pytest
 from queued_requests import RecordedRequest, plan_of, rows_of
 
 from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed, Unavailable
-from isochrone.worker.backends.interface import Executable
+from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.execution.batch import Batch, BatchBuffers, as_model_error
 from isochrone.worker.execution.watchdog import InlineHang
 
@@ -237,3 +237,50 @@ def test_a_batch_remembers_that_it_was_run_one_by_one() -> None:
 def test_the_error_a_caller_is_told_keeps_its_cause_for_the_log() -> None:
     cause = ValueError("bad row")
     assert as_model_error(cause, asking(1)).__cause__ is cause
+
+
+class Dying(Scripted):
+    """The process of an isolated model: the value 2 kills it, and after two deaths in a row it pauses."""
+
+    def __init__(self, pause: float) -> None:
+        super().__init__(doubled)
+        self.pause = pause
+        self.deaths = 0
+        self.paused = False
+
+    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+        if self.paused:
+            self.paused = False
+            error = Unavailable("it is started again")
+            error.retry_after = self.pause
+            raise error
+        if 2 in inputs["x"]:
+            self.deaths += 1
+            self.paused = self.deaths > 1
+            raise ModelFailed("its process was killed")
+        self.deaths = 0
+        return super().execute(inputs, outputs)
+
+
+@pytest.mark.parametrize("order", [(2, 1, 3), (1, 2, 3), (1, 3, 2)])
+def test_the_mates_of_a_request_that_kills_the_process_are_served(order: tuple[int, ...]) -> None:
+    batch = run(Dying(pause=0.001), *(asking(value) for value in order))
+    culprit = order.index(2)
+    assert list(batch.errors) == [culprit]
+    assert isinstance(batch.errors[culprit], ModelFailed)
+    assert [values(result) for result in batch.results if result is not None] == [[2.0 * v] for v in order if v != 2]
+
+
+def test_a_long_pause_is_not_waited_for() -> None:
+    batch = run(Dying(pause=5.0), asking(2), asking(1), asking(3))
+    assert [type(batch.errors[index]) for index in sorted(batch.errors)] == [ModelFailed, Unavailable]
+    assert [result is not None for result in batch.results] == [False, False, True]
+
+
+def test_a_batch_that_lost_the_device_of_this_process_is_not_repeated() -> None:
+    lost = DeviceLost("model 'm' version 1", "CUDA error: misaligned address")
+    executable = Scripted(refusing(2, lost))
+    batch = run(executable, asking(1), asking(2), asking(3))
+    assert executable.runs == [3]
+    assert batch.error is lost
+    assert str(lost) == "model 'm' version 1: CUDA error: misaligned address"

@@ -27,7 +27,7 @@ _MOST_TAILS = 4096
 
 #: How to contain requests that end processes; part of every message about one.
 ADVICE = (
-    "to keep a crash of a Python model out of the worker, set "
+    "to keep a crash of a Python or PyTorch model out of the worker, set "
     'parameters { key: "isolation" value: { string_value: "process" } } in its config.pbtxt'
 )
 

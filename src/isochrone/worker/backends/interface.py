@@ -27,6 +27,15 @@ class WrongOutputs(ModelFailed):
     """A model ran, and its outputs are not those that are declared."""
 
 
+class DeviceLost(ModelFailed):
+    """A device, such as a GPU, has failed in such a way that this process cannot use it any more; another one can."""
+
+    def __init__(self, label: str, reason: str) -> None:
+        """``label``: the model; ``reason``: the error of the device."""
+        super().__init__(f"{label}: {reason}")
+        self.reason = reason
+
+
 class Outlet(Protocol):
     """Where an executable sends the answer to one request, or several; from any thread."""
 

@@ -49,6 +49,8 @@ log = structlog.get_logger(__name__)
 
 _DEFAULT_AGEING_MS = 1000
 _DEFAULT_SETTINGS = LoadSettings()
+#: Those that run a model in a process of its own if its configuration asks for that.
+_ISOLATING_BACKENDS = frozenset(("python", "torch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def prepare(
             description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
         )
     timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.config_source)
-    if plain_parameters(config).get("isolation") == "process":
+    if backend in _ISOLATING_BACKENDS and plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; the thread need not be abandoned as well.
         timeout_ms = 0
     check_group_settings(description, settings)

@@ -2,20 +2,22 @@
 
 Runs on an instance's thread, or inline on the loop's; it touches no state but its own. One caller's bad input never
 fails the other requests of its batch: a batch that raises is run again request by request. A run that hung on the
-loop's thread is not repeated: it would hang again.
+loop's thread is not repeated: it would hang again. Nor is one that lost the device of this process.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import structlog
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import Internal, IsochroneError, ModelFailed
+from isochrone.errors import Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import NO_PARAMETERS
 from isochrone.protocol.response_outputs import parameters_of
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.execution.watchdog import InlineHang
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Answer, Executable, TakeAnswers
 
 log = structlog.get_logger(__name__)
+
+# Longest pause of an isolated model's process that the other requests of a failed batch wait for.
+_LONGEST_PAUSE_SECONDS = 0.2
 
 
 class BatchBuffers:
@@ -216,13 +221,13 @@ class Batch:
         self.results.clear()
         requests = self.requests
         self.hung = isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang)
-        if len(requests) == 1 or self.hung:
+        if len(requests) == 1 or self.hung or isinstance(error, DeviceLost):
             self.error = as_model_error(error, requests[0])
             return
         self.retried = error
         for index, request in enumerate(requests):
             try:
-                outputs = executable.execute(request.inputs, request.plan.outputs)
+                outputs = _run_alone(executable, request)
                 _check_rows(outputs, request.plan.batch_size)
                 self.results.append(outputs)
             except BaseException as own:
@@ -234,6 +239,21 @@ class Batch:
                         self.errors[left] = self.errors[index]
                         self.results.append(None)
                     return
+
+
+def _run_alone(executable: Executable, request: InferRequest) -> Tensors:
+    """Runs one request of a batch that failed.
+
+    A process that died in the batch and then in the request that caused it is not started again at once. The requests
+    behind that one are not to blame: they wait for the pause, if it is short.
+    """
+    try:
+        return executable.execute(request.inputs, request.plan.outputs)
+    except Unavailable as error:
+        if not 0 < error.retry_after <= _LONGEST_PAUSE_SECONDS:
+            raise
+        time.sleep(error.retry_after)
+        return executable.execute(request.inputs, request.plan.outputs)
 
 
 def _check_rows(outputs: Tensors, rows: int) -> None:

@@ -16,7 +16,7 @@ from isochrone.errors import IsochroneError, Unavailable
 from isochrone.observe.model_metrics import ModelMetrics, Series
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.worker.backends.python import forks
+from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
 from isochrone.worker.backends.python.triton.outputs import sendable
 from isochrone.worker.backends.python.triton.requests import SEQUENCE_END, SEQUENCE_START

@@ -20,72 +20,24 @@ A call that exceeds ``execution_timeout_ms`` is ended by killing the process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from isochrone.errors import Unsupported
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
-from isochrone.worker.backends.python import forks
+from isochrone.worker.backends.isolation.executable import IsolatedExecutable
+from isochrone.worker.backends.python.executable import executable_of
 from isochrone.worker.backends.python.given import GivenModel
-from isochrone.worker.backends.python.isolation.executable import IsolatedExecutable
+from isochrone.worker.backends.python.isolated import sent_model
 from isochrone.worker.backends.python.model import ModelContext, UserModel
-from isochrone.worker.backends.python.results import WrongResult
 from isochrone.worker.backends.python.triton.arguments import is_triton_model
 from isochrone.worker.backends.python.triton.arguments import model_context as triton_context
 from isochrone.worker.backends.python.triton.executable import load as load_triton
 from isochrone.worker.backends.python.triton.isolation.executable import load as load_isolated_triton
 
-if TYPE_CHECKING:
-    from isochrone.protocol.messages import Parameters, Tensors
-
-
-class PythonExecutable(Executable):
-    """A model inside the server's process."""
-
-    def __init__(self, model: UserModel) -> None:
-        self._model = model
-        self._infer = model.infer
-        self._check = model.check
-        self._generation = model.generation
-
-    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
-        try:
-            results = self._infer(inputs)
-        except BaseException as error:
-            raise self._model.failure("infer", error) from error
-        if forks.generation != self._generation:
-            forks.end_copy()
-        try:
-            return self._check(results, outputs)
-        except WrongResult as wrong:
-            raise self._model.wrong(wrong) from None
-
-    def close(self) -> None:
-        del self._infer
-        self._model.close()
-
-
-class DecoupledExecutable(Executable):
-    """A decoupled model inside the server's process."""
-
-    decoupled = True
-
-    def __init__(self, model: UserModel) -> None:
-        self._model = model
-        self.is_async = model.is_async
-
-    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
-        raise Unsupported("a decoupled model answers through a stream of responses")
-
-    def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
-        return self._model.stream(inputs, parameters)
-
-    def close(self) -> None:
-        self._model.close()
+_LOADER = "isochrone.worker.backends.python.isolated"
 
 
 def load(context: LoadContext) -> Executable:
@@ -101,14 +53,11 @@ def load(context: LoadContext) -> Executable:
         if isolation == "process":
             parameters.reject(context, "isolation", "thread, since the model is an object of this process", isolation)
         given = GivenModel(model_context, context.make_model, declared_outputs(context))
-        return DecoupledExecutable(given) if decoupled else PythonExecutable(given)
+        return executable_of(given, decoupled)
     if isolation == "process":
-        timeout_ms = parameters.integer(context, "execution_timeout_ms", 0)
-        return IsolatedExecutable(
-            model_context, filename, declared_outputs(context), decoupled, context.cpus, timeout_ms
-        )
-    model = UserModel(model_context, filename, declared_outputs(context), decoupled)
-    return DecoupledExecutable(model) if decoupled else PythonExecutable(model)
+        sent = sent_model(model_context, filename, declared_outputs(context), decoupled)
+        return IsolatedExecutable(context, _LOADER, sent, decoupled)
+    return executable_of(UserModel(model_context, filename, declared_outputs(context), decoupled), decoupled)
 
 
 def _model_context(context: LoadContext) -> ModelContext:

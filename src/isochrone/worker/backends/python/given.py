@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from isochrone.worker.backends.python import forks
+from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.python.model import ModelContext, UserModel
 from isochrone.worker.backends.python.results import ResultCheck
 

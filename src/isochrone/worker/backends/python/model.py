@@ -1,6 +1,6 @@
 """The user's ``Model`` class: import, construct, call and close it; every exception becomes a ``ModelFailed``.
 
-``backend`` uses it inside the server, ``isolation.child_main`` inside a child process; nothing else calls user code. It
+``executable`` uses it, inside the server or inside a child process (``isolated``); nothing else calls user code. It
 must stay light to import, since every child process imports it.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.worker.backends.interface import WrongOutputs
-from isochrone.worker.backends.python import forks
+from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.results import ResultCheck, WrongResult
 

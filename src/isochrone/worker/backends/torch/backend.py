@@ -6,7 +6,9 @@ Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions;
 ``forward`` are those arguments; other names follow the configuration's order. Outputs are matched in the
 configuration's order, or by key if the model returns a dict.
 
-Instances of ``KIND_GPU`` run on a GPU (``gpu``), others on the CPU, here.
+Instances of ``KIND_GPU`` run on a GPU (``gpu``), others on the CPU, here. With the parameter ``isolation: "process"``,
+every instance has a process of its own, which calls ``load`` again (``isolated``); this process then never imports
+torch for it.
 
 torch is an extra and takes a second to import, so ``load`` imports it. Its thread settings apply to the whole process:
 ``intra_op_thread_count`` of the model loaded last applies to every torch model.
@@ -28,6 +30,8 @@ from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.isolation.executable import IsolatedExecutable
+from isochrone.worker.backends.isolation.sent_context import sent_context
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu
 from isochrone.worker.backends.torch.modes import run_mode
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 
 # gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
+
+_LOADER = "isochrone.worker.backends.torch.isolated"
 
 _POSITION = re.compile(r"__(\d+)$")
 
@@ -115,6 +121,8 @@ class _WritableView:
 
 
 def load(context: LoadContext) -> Executable:
+    if parameters.choice(context, "isolation", "thread", ("thread", "process")) == "process":
+        return IsolatedExecutable(context, _LOADER, sent_context(context))
     torch = optional_runtime("torch", "torch", parameters.where(context))
     path = _model_file(context)
     _check_datatypes(context)

@@ -169,7 +169,7 @@ class StoppedClock:
 
 
 def test_deaths_in_a_row_make_callers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isochrone.worker.backends.python.processes.restarts.clock", StoppedClock())
+    monkeypatch.setattr("isochrone.worker.backends.processes.restarts.clock", StoppedClock())
     executable = start(tmp_path, OBEDIENT)
     for _ in range(2):
         assert isinstance(failure(executable, request(1)), ModelFailed)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from isochrone.worker.backends.python import forks
+from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from isochrone.clock import now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
 from isochrone.observe.failure_kinds import FailureKinds
-from isochrone.worker.backends.python import forks
+from isochrone.worker.backends.processes import forks
+from isochrone.worker.backends.processes.child_side import traceback_of
 from isochrone.worker.backends.python.modules import VersionModules
-from isochrone.worker.backends.python.processes.child_side import traceback_of
 from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.failures import TritonModelException, described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of

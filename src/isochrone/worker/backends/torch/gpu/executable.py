@@ -20,7 +20,8 @@ import numpy as np
 
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.device_array import DeviceArray
-from isochrone.worker.backends.interface import Executable
+from isochrone.worker.backends.interface import DeviceLost, Executable
+from isochrone.worker.backends.torch.device_errors import device_error
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
@@ -283,6 +284,8 @@ class GpuExecutable(Executable):
     def _failed(self, error: BaseException) -> IsochroneError:
         if isinstance(error, IsochroneError):
             return error
+        if (lost := device_error(error)) is not None:
+            return DeviceLost(self._label, lost)
         said = str(error).strip().partition("\n")[0]
         return ModelFailed(f"{self._label}: torch: {said[:2000]}")
 

@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from isochrone.worker.backends.python.processes.frames import Frame, LinkBroken
-from isochrone.worker.backends.python.processes.places import BadPlace, Packing, read_places
+from isochrone.worker.backends.processes.frames import Frame, LinkBroken
+from isochrone.worker.backends.processes.places import BadPlace, Packing, read_places
 from isochrone.worker.backends.python.triton.isolation.messages import Ask, Call, CallResponse, Error, Reply, encoded
 from isochrone.worker.backends.python.triton.outputs import sendable
 from isochrone.worker.backends.python.triton.server import Errand, ModelCall
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
     from isochrone.worker.backends.python.triton.responses import InferenceResponse
     from isochrone.worker.backends.python.triton.server import Cancel, Server
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConfigError, IsochroneError
-from isochrone.worker.backends.python import forks
-from isochrone.worker.backends.python.processes.child_side import begin, settle_in
-from isochrone.worker.backends.python.processes.frames import Frame, FrameReader, LinkBroken, Outbox
-from isochrone.worker.backends.python.processes.places import Packing
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.processes import forks
+from isochrone.worker.backends.processes.child_side import begin, import_from, pin
+from isochrone.worker.backends.processes.frames import Frame, FrameReader, LinkBroken, Outbox
+from isochrone.worker.backends.processes.places import Packing
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation import messages
 from isochrone.worker.backends.python.triton.isolation.child_requests import ChildRequests, outcomes_of, unsendable
 from isochrone.worker.backends.python.triton.isolation.child_server import ServerOverLink
@@ -45,7 +45,7 @@ from isochrone.worker.backends.python.triton.model import TritonModel, TritonMod
 from isochrone.worker.backends.python.triton.samples import no_outlet
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
 
 
 class Executor:
@@ -99,7 +99,8 @@ class Executor:
 
 
 def _load(start: Start, server: ServerOverLink) -> TritonModel:
-    settle_in(start.cpus, start.directory)
+    pin(start.cpus)
+    import_from(start.directory)
     context = TritonModelContext(
         model_name=start.model_name,
         model_version=start.model_version,

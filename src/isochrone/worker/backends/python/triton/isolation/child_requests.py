@@ -10,9 +10,9 @@ from weakref import ref
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.protocol.response_outputs import parameters_of
-from isochrone.worker.backends.python.processes.child_side import traceback_of
-from isochrone.worker.backends.python.processes.frames import Outbox
-from isochrone.worker.backends.python.processes.places import Packing
+from isochrone.worker.backends.processes.child_side import traceback_of
+from isochrone.worker.backends.processes.frames import Outbox
+from isochrone.worker.backends.processes.places import Packing
 from isochrone.worker.backends.python.triton.isolation.messages import (
     RESPONSES_AHEAD,
     Answered,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from isochrone.worker.backends.python import forks
-from isochrone.worker.backends.python.processes.frames import Outbox
-from isochrone.worker.backends.python.processes.places import Packing, read_places
+from isochrone.worker.backends.processes import forks
+from isochrone.worker.backends.processes.frames import Outbox
+from isochrone.worker.backends.processes.places import Packing, read_places
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException
 from isochrone.worker.backends.python.triton.isolation.messages import (
     TAKEN_AT_ONCE,
@@ -27,7 +27,7 @@ from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.backends.python.triton.tensors import Tensor
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
     from isochrone.worker.backends.python.triton.server import Cancel, Deliver, ModelCall
 
 

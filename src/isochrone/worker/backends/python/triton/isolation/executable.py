@@ -14,11 +14,11 @@ from isochrone.clock import now_ns
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import Executable, LoadContext
-from isochrone.worker.backends.python.processes.child import Spawner
-from isochrone.worker.backends.python.processes.frames import LinkBroken
-from isochrone.worker.backends.python.processes.places import BadPlace, Packing
-from isochrone.worker.backends.python.processes.restarts import Restarts
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.processes.child import Spawner
+from isochrone.worker.backends.processes.frames import LinkBroken
+from isochrone.worker.backends.processes.places import BadPlace, Packing
+from isochrone.worker.backends.processes.restarts import Restarts
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation.messages import (
     BLOCKS_LENT,
     INLINE_BYTES,
@@ -34,8 +34,8 @@ from isochrone.worker.backends.python.triton.samples import no_outlet, sample_ou
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.interface import Answer, PostingOutletOf, TakeAnswers
-    from isochrone.worker.backends.python.processes.frames import Frame
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.frames import Frame
+    from isochrone.worker.backends.processes.places import Bytes
     from isochrone.worker.backends.python.triton.isolation.flights import Flight
     from isochrone.worker.backends.python.triton.isolation.forms import SentForms
     from isochrone.worker.backends.python.triton.model import TritonModelContext

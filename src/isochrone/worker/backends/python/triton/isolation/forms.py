@@ -12,12 +12,12 @@ import numpy as np
 
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
-from isochrone.worker.backends.python.processes.places import Packing, Place, read_places
+from isochrone.worker.backends.processes.places import Packing, Place, read_places
 from isochrone.worker.backends.python.triton.isolation.messages import Form, RequestHead
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
 
 #: Forms that a process keeps.
 _MOST_FORMS = 64

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from isochrone.worker.backends.python.processes.frames import Frame, FrameReader, LinkBroken
+from isochrone.worker.backends.processes.frames import Frame, FrameReader, LinkBroken
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
 
 
 class Asker(Protocol):

@@ -14,12 +14,12 @@ import msgspec
 
 from isochrone.errors import IsochroneError
 from isochrone.protocol.messages import Parameter
-from isochrone.worker.backends.python.processes.frames import Frame, LinkBroken, frame
-from isochrone.worker.backends.python.processes.places import Packing, Place
+from isochrone.worker.backends.processes.frames import Frame, LinkBroken, frame
+from isochrone.worker.backends.processes.places import Packing, Place
 from isochrone.worker.backends.python.triton.failures import TritonError, server_error, triton_error
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
 
 Parameters = Mapping[str, Parameter]
 Chain = tuple[tuple[str, str], ...]

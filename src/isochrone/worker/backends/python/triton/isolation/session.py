@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import ModelFailed
 from isochrone.protocol.response_outputs import ResponseOutputs
-from isochrone.worker.backends.python.processes.child import ChildProcess, Spawner
-from isochrone.worker.backends.python.processes.frames import Frame, FrameReader, LinkBroken, Outbox
-from isochrone.worker.backends.python.processes.places import BadPlace, read_places
+from isochrone.worker.backends.processes.child import ChildProcess, Spawner
+from isochrone.worker.backends.processes.frames import Frame, FrameReader, LinkBroken, Outbox
+from isochrone.worker.backends.processes.places import BadPlace, read_places
 from isochrone.worker.backends.python.triton.isolation import messages
 from isochrone.worker.backends.python.triton.isolation.calls import CallsOfChild
 from isochrone.worker.backends.python.triton.isolation.flights import Flight, Flights
@@ -48,8 +48,8 @@ from isochrone.worker.backends.python.triton.isolation.messages import (
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Answer
-    from isochrone.worker.backends.python.processes.places import Bytes
-    from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+    from isochrone.worker.backends.processes.places import Bytes
+    from isochrone.worker.backends.processes.shared_block import SharedBlock
     from isochrone.worker.backends.python.triton.server import Server
 
 # Time for a model's finalize(); a process that takes longer is killed.

@@ -1,50 +1,46 @@
-"""The process of an isolated Python model: ``python -m isochrone.worker.backends.python.isolation.child_main``.
+"""The process of an isolated model: ``python -m isochrone.worker.backends.isolation.child_main``.
 
-``child`` starts it. It loads one model, answers one question at a time over its socket, and reads and writes tensors in
-shared blocks. An exit, a crash or a hang must affect this process alone, and it must never outlive the server.
+``child`` starts it. It loads one model by the function that the first message names, answers one question at a time
+over its socket, and reads and writes tensors in shared blocks. An exit, a crash or a hang must affect this process
+alone, and it must never outlive the server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
-from isochrone.worker.backends.python import forks
-from isochrone.worker.backends.python.isolation import messages
-from isochrone.worker.backends.python.isolation.messages import (
-    Answer,
-    Close,
-    Done,
-    Failed,
-    Infer,
-    Next,
-    Open,
-    Result,
-    Start,
-)
-from isochrone.worker.backends.python.model import ModelContext, UserModel
-from isochrone.worker.backends.python.processes.child_side import begin, settle_in, traceback_of
-from isochrone.worker.backends.python.processes.places import Place
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.interface import DeviceLost, Executable
+from isochrone.worker.backends.isolation import messages
+from isochrone.worker.backends.isolation.messages import Answer, Close, Done, Failed, Infer, Next, Open, Result, Start
+from isochrone.worker.backends.processes import forks
+from isochrone.worker.backends.processes.child_side import begin, pin, traceback_of
+from isochrone.worker.backends.processes.places import Place
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
+
+# Of an exception that is not the model's: gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
+_LONGEST_MESSAGE = 2000
 
 
 class Session:
     """One loaded model and the request it may be streaming."""
 
-    def __init__(self, model: UserModel, request: SharedBlock, responses: list[SharedBlock]) -> None:
-        self._model = model
+    def __init__(self, label: str, executable: Executable, request: SharedBlock, responses: list[SharedBlock]) -> None:
+        self._label = label
+        self._executable = executable
         self._request = request
         self._responses = responses
         self._stream: Iterator[Tensors] | None = None
+        self._generation = forks.generation
 
     def answer(self, question: messages.Question) -> Answer:
         try:
@@ -59,18 +55,17 @@ class Session:
             self._stop()
             return Done()
         except IsochroneError as error:
-            return Failed(str(error), traceback=traceback_of(error))
-        except BaseException as error:  # outside user code, for example a shared block that cannot grow
-            return Failed(str(self._model.failure("answering", error)))
+            return failed(error)
+        except BaseException as error:  # outside of the model, for example a shared block that cannot grow
+            forks.end_if_copy(self._generation, error)
+            failure = ModelFailed(f"{self._label}: answering raised {_described(error)}")
+            failure.__cause__ = error
+            return failed(failure)
 
     def _infer(self, question: Infer) -> Answer:
         inputs = self._inputs(question.tensors, question.size)
-        try:
-            results = self._model.infer(inputs)
-        except BaseException as error:
-            raise self._model.failure("infer", error) from error
-        wanted = None if question.outputs is None else tuple(question.outputs)
-        return Result(*self._responses[question.response].write(self._model.results(results, wanted)))
+        requested = None if question.outputs is None else tuple(question.outputs)
+        return Result(*self._responses[question.response].write(self._executable.execute(inputs, requested)))
 
     def _inputs(self, places: list[Place], size: int) -> Tensors:
         inputs = self._request.read(places, size, copy=False)
@@ -79,7 +74,7 @@ class Session:
         return inputs
 
     def _opened(self, question: Open) -> Iterator[Tensors]:
-        responses = self._model.stream(self._inputs(question.tensors, question.size), question.parameters)
+        responses = self._executable.stream(self._inputs(question.tensors, question.size), question.parameters)
         return _driven(responses) if isinstance(responses, AsyncIterator) else responses
 
     def _next(self, response: int) -> Answer:
@@ -102,7 +97,7 @@ class Session:
 
     def close(self) -> None:
         self._stop()
-        self._model.close()
+        self._executable.close()
 
 
 def _driven(responses: AsyncIterator[Tensors]) -> Iterator[Tensors]:
@@ -122,17 +117,27 @@ async def _following(responses: AsyncIterator[Tensors]) -> Tensors:
     return await anext(responses)
 
 
-def _load(start: Start) -> UserModel:
-    settle_in(start.cpus, start.directory)
-    context = ModelContext(
-        model_name=start.model_name,
-        model_version=start.model_version,
-        directory=Path(start.directory),
-        config=start.config,
-        parameters=start.parameters,
-        instance=start.instance,
-    )
-    return UserModel(context, start.filename, start.outputs, start.decoupled)
+def failed(error: IsochroneError) -> Failed:
+    parts = [error.where, error.key, error.expected, error.given] if isinstance(error, ConfigError) else []
+    lost = error.reason if isinstance(error, DeviceLost) else ""
+    return Failed(str(error), parts, traceback_of(error), error.code, lost)
+
+
+def _described(error: BaseException) -> str:
+    said = str(error)[:_LONGEST_MESSAGE]
+    return type(error).__name__ + (f": {said}" if said else "")
+
+
+def _load(start: Start) -> Executable:
+    generation = forks.generation
+    try:
+        pin(start.cpus)
+        return cast(Executable, importlib.import_module(start.loader).load_in_child(start.model))
+    except IsochroneError:
+        raise
+    except Exception as error:
+        forks.end_if_copy(generation, error)
+        raise ModelFailed(f"{start.label}: load raised {_described(error)}") from error
 
 
 def main(arguments: list[str]) -> int:
@@ -146,15 +151,18 @@ def main(arguments: list[str]) -> int:
         if not isinstance(start, Start):
             return 1
         try:
-            session = Session(_load(start), SharedBlock(request), [SharedBlock(fd) for fd in responses])
+            blocks = [SharedBlock(descriptor) for descriptor in responses]
+            session = Session(start.label, _load(start), SharedBlock(request), blocks)
         except IsochroneError as error:
-            parts = [error.where, error.key, error.expected, error.given] if isinstance(error, ConfigError) else []
-            messages.send(link, Failed(str(error), parts))
+            messages.send(link, failed(error))
             return 1
         answer: Answer = Done()
         while True:
             try:
                 messages.send(link, answer)
+                if isinstance(answer, Failed) and answer.lost:
+                    # Nothing is freed: calls of a lost device fail, or wait for ever.
+                    os._exit(1)
                 question = messages.receive_question(link)
             except messages.Disconnected:
                 return 1

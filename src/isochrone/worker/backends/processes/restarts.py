@@ -35,10 +35,12 @@ class Restarts:
         """Raises if it is too early for another process."""
         wait = self._not_before - clock.now_ns()
         if wait > 0:
-            raise Unavailable(
+            error = Unavailable(
                 f"{self.label}: {self.last_loss}, {self._deaths} times in a row;"
                 f" it is started again in {wait / clock.SECOND:.1f} s"
             )
+            error.retry_after = wait / clock.SECOND
+            raise error
 
     def lost(self, how: str) -> ModelFailed:
         """Records the loss of a process and when the next may start; returns the error of its callers."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from isochrone.worker.backends.python.isolation import messages
-from isochrone.worker.backends.python.isolation.messages import Answer, Question
-from isochrone.worker.backends.python.processes.child import ChildProcess, Spawner, polled
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.isolation import messages
+from isochrone.worker.backends.isolation.messages import Answer, Question
+from isochrone.worker.backends.processes.child import ChildProcess, Spawner, polled
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 # Time for a model's close(); a child that takes longer is killed.
 _CLOSE_MILLISECONDS = 5000
-_MODULE = "isochrone.worker.backends.python.isolation.child_main"
+_MODULE = "isochrone.worker.backends.isolation.child_main"
 
 
 class ChildGone(Exception):

@@ -24,10 +24,13 @@ def begin(parent: int) -> None:
     faulthandler.enable()
 
 
-def settle_in(cpus: Sequence[int], directory: str) -> None:
-    """Before the model is loaded."""
+def pin(cpus: Sequence[int]) -> None:
+    """Before threads are started, and before libraries count the CPUs."""
     if cpus:
         os.sched_setaffinity(0, cpus)
+
+
+def import_from(directory: str) -> None:
     # In a process of its own this is safe, and pickled objects can name modules beside model.py.
     sys.path.insert(0, directory)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from isochrone.worker.backends.python.processes.places import Place
+from isochrone.worker.backends.processes.places import Place
 
 # The largest message holds a configuration; a greater length is invalid.
 _LONGEST_FRAME = 64 * 1024 * 1024
@@ -20,15 +20,12 @@ _LONGEST_FRAME = 64 * 1024 * 1024
 class Start(msgspec.Struct, tag=True):
     """First message of the server: load this model."""
 
-    model_name: str
-    model_version: str
-    directory: str
-    config: dict[str, Any]
-    parameters: dict[str, str]
-    instance: int
-    filename: str
-    outputs: dict[str, str]
-    decoupled: bool
+    #: A module with ``load_in_child(model: msgspec.Raw) -> Executable``.
+    loader: str
+    #: What that function reads, in a form of its own.
+    model: msgspec.Raw
+    #: The model and its version, for errors.
+    label: str
     cpus: list[int]
 
 
@@ -81,6 +78,10 @@ class Failed(msgspec.Struct, tag=True):
     config: list[str] = []
     #: Where it was raised, for the server's log.
     traceback: str = ""
+    #: The ``code`` of the error.
+    code: str = ""
+    #: Why the process ends now: it has lost its device. "": it goes on.
+    lost: str = ""
 
 
 Question = Start | Infer | Open | Next | Stop | Close

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isochrone.worker.backends.python.processes.places import Packing
+from isochrone.worker.backends.processes.places import Packing
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
 
 _HEAD = struct.Struct("<IQ")
 _ALIGNMENT = 64

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 # Limit of the time for a message that the child does not read, or does not finish.
 _MESSAGE_SECONDS = 5

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.worker.backends.python.processes.frames import FrameReader, LinkBroken, Outbox, frame
-from isochrone.worker.backends.python.processes.places import BadPlace, Packing, Place, read_places
+from isochrone.worker.backends.processes.frames import FrameReader, LinkBroken, Outbox, frame
+from isochrone.worker.backends.processes.places import BadPlace, Packing, Place, read_places
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isochrone.worker.backends.python.processes.places import BadPlace, Packing, Place, read_places
+from isochrone.worker.backends.processes.places import BadPlace, Packing, Place, read_places
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.worker.backends.python.processes.places import Bytes
+    from isochrone.worker.backends.processes.places import Bytes
 
 _SMALLEST = 64 * 1024
 

@@ -1,6 +1,6 @@
-"""The executable of a Python model in a process of its own.
+"""The executable of a model in a process of its own.
 
-``backend.load`` makes it if the configuration has ``isolation: "process"``. Tensors are exchanged in shared memory,
+``load`` of a backend makes it if the configuration has ``isolation: "process"``. Tensors pass through shared memory,
 with one copy each way: the server copies inputs into a block that the child reads in place, and the child copies
 outputs into one of a few blocks that the server sends from in place. A child that dies or is killed fails only its own
 call: the next call starts a new one, immediately after the first death, then after a growing pause.
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from isochrone.errors import ConfigError, ModelFailed, Unsupported
+import msgspec
+
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unavailable, Unsupported
+from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.backends.python.isolation.child import Child, ChildGone, ChildTimedOut
-from isochrone.worker.backends.python.isolation.messages import (
+from isochrone.worker.backends.isolation.child import Child, ChildGone, ChildTimedOut
+from isochrone.worker.backends.isolation.messages import (
     Answer,
     Done,
     Failed,
@@ -26,19 +29,22 @@ from isochrone.worker.backends.python.isolation.messages import (
     Start,
     Stop,
 )
-from isochrone.worker.backends.python.processes.child import Spawner
-from isochrone.worker.backends.python.processes.places import BadPlace
-from isochrone.worker.backends.python.processes.restarts import Restarts
-from isochrone.worker.backends.python.processes.shared_block import SharedBlock
+from isochrone.worker.backends.processes.child import Spawner
+from isochrone.worker.backends.processes.places import BadPlace
+from isochrone.worker.backends.processes.restarts import Restarts
+from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
-    from isochrone.worker.backends.python.model import ModelContext
+    from isochrone.worker.backends.interface import LoadContext
 
 # Responses that may still be sent when the next call begins. Beyond, and below _COPIED_BYTES, the server copies: a
 # small answer must not occupy a large block.
 _BLOCKS_LENT = 3
 _COPIED_BYTES = 64 * 1024
+
+#: The errors of a model that keep their kind, by code.
+_KINDS = {kind.code: kind for kind in (InvalidArgument, Unsupported, Unavailable)}
 
 
 class IsolatedExecutable(Executable):
@@ -47,30 +53,13 @@ class IsolatedExecutable(Executable):
     inline_allowed = False
     fresh_outputs = True
 
-    def __init__(
-        self,
-        context: ModelContext,
-        filename: str,
-        outputs: dict[str, str],
-        decoupled: bool,
-        cpus: tuple[int, ...],
-        timeout_ms: int,
-    ) -> None:
+    def __init__(self, context: LoadContext, loader: str, model: msgspec.Struct, decoupled: bool = False) -> None:
+        """``loader`` and ``model``: the module that loads the model in the child, and what that reads (``Start``)."""
         self.decoupled = decoupled
         self._restarts = Restarts(context.model_name, context.model_version)
-        self._start_message = Start(
-            model_name=context.model_name,
-            model_version=context.model_version,
-            directory=str(context.directory),
-            config=dict(context.config),
-            parameters=dict(context.parameters),
-            instance=context.instance,
-            filename=filename,
-            outputs=outputs,
-            decoupled=decoupled,
-            cpus=list(cpus),
-        )
-        self._timeout_ms = timeout_ms or None
+        described = msgspec.Raw(msgspec.msgpack.encode(model))
+        self._start_message = Start(loader, described, self._restarts.label, list(context.cpus))
+        self._timeout_ms = parameters.integer(context, "execution_timeout_ms", 0) or None
         self._child: Child | None = None
         #: Number of the open stream; an older generator must not request its responses.
         self._stream_number = 0
@@ -147,7 +136,7 @@ class IsolatedExecutable(Executable):
             raise self._lost(f"load: {gone}") from None
         if isinstance(answer, Failed):
             self._lost("load failed")
-            raise ConfigError(*answer.config) if len(answer.config) == 4 else ModelFailed(answer.message)
+            raise _error_of(answer)
         return self._child.pid
 
     def _ask(self, question: Question) -> Answer:
@@ -161,12 +150,12 @@ class IsolatedExecutable(Executable):
             raise self._lost(
                 f"infer took longer than execution_timeout_ms = {self._timeout_ms}, its process was killed"
             ) from None
+        if isinstance(answer, Failed) and answer.lost:
+            lost = self._lost(f"infer: its process lost its device and was ended: {answer.lost}")
+            raise _noted(lost, answer)
         self._restarts.answered()
         if isinstance(answer, Failed):
-            failure = ModelFailed(answer.message)
-            if answer.traceback:
-                failure.add_note(answer.traceback)
-            raise failure
+            raise _noted(_error_of(answer), answer)
         return answer
 
     def _lost(self, how: str) -> ModelFailed:
@@ -190,3 +179,16 @@ class IsolatedExecutable(Executable):
             return self._responses[response].read(answer.tensors, answer.size, copy=copy)
         except BadPlace as error:
             raise self._lost(f"infer: its process sent an invalid answer and was killed: {error}") from None
+
+
+def _error_of(answer: Failed) -> IsochroneError:
+    """The error that the child raised; ``ModelFailed`` for a kind of which the server cannot make one."""
+    if len(answer.config) == 4:
+        return ConfigError(*answer.config)
+    return _KINDS.get(answer.code, ModelFailed)(answer.message)
+
+
+def _noted(error: IsochroneError, answer: Failed) -> IsochroneError:
+    if answer.traceback:
+        error.add_note(answer.traceback)
+    return error
