@@ -79,9 +79,9 @@ class RawModel:
         if spec.name == ENCODER_AOTI:
             import torch._inductor as inductor
 
-            self._module: Any = inductor.aoti_load_package(str(file))
+            self.module: Any = inductor.aoti_load_package(str(file))
         else:
-            self._module = torch.export.load(str(file)).module()
+            self.module = torch.export.load(str(file)).module()
         if device != "cpu":
             self._in, self._compute, self._out = (torch.cuda.Stream() for _ in range(3))
         self._slots: tuple[int, list[Slot]] = (0, [])
@@ -90,7 +90,7 @@ class RawModel:
         """The answers to the samples."""
         arguments = [self._torch.from_numpy(rows).to(self._device) for rows in self.spec.samples(count).values()]
         step = self.spec.sizes.max_batch
-        pieces = [self._module(*(each[at : at + step] for each in arguments)) for at in range(0, count, step)]
+        pieces = [self.module(*(each[at : at + step] for each in arguments)) for at in range(0, count, step)]
         found: np.ndarray = self._torch.cat(pieces).float().cpu().numpy()
         return found
 
@@ -113,7 +113,7 @@ class RawModel:
             pool = stream = None
             if self._device != "cpu":
                 pool, stream = self._torch.cuda.graph_pool_handle(), self._compute
-            made = [Slot(self._torch, self._device, self._module, rows, pool, stream) for _ in range(SLOTS)]
+            made = [Slot(self._torch, self._device, self.module, rows, pool, stream) for _ in range(SLOTS)]
             self._slots = (batch, made)
         return self._slots[1]
 
