@@ -45,9 +45,10 @@ _TINY = {
 }
 
 
-def command(program: Program, given: argparse.Namespace, repository: Path) -> list[str]:
-    """The words of one program."""
+def command(program: Program, given: argparse.Namespace, repository: Path, seconds: float) -> list[str]:
+    """The words of one program. It ends by itself and reports; what it has begun may take some seconds more."""
     words = [sys.executable, "-m", f"bench.gpu.{program.name}", "--device", given.device]
+    words += ["--limit", f"{max(5.0, seconds - 20):.0f}"]
     words += program.quick if given.quick else program.options
     if given.tiny:
         words += ["--tiny", *_TINY.get(program.name, ())]
@@ -97,7 +98,7 @@ def main() -> int:
                 continue
             print(f"\n## {program.name}\n", flush=True)
             began = time.monotonic()
-            status = run(command(program, given, given.repository or directory), left)
+            status = run(command(program, given, given.repository or directory, left), left)
             outcomes[program.name] = f"exit status {status} after {time.monotonic() - began:.0f} s"
     print("\n" + "\n".join(f"{name}: {outcome}" for name, outcome in outcomes.items()))
     return 0 if all(outcome.startswith("exit status 0") for outcome in outcomes.values()) else 1

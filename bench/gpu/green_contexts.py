@@ -158,11 +158,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
     compute_alike(given.device)
+    ends = time.monotonic() + given.limit
     import torch
 
     sizes = TINY if given.tiny else FULL
     results = ResultsFile("gpu-green-contexts", given.results, device=given.device, torch=torch.__version__)
-    ends = time.monotonic() + given.limit
     with scratch("gpu-green") as directory:
         repository = write_repository(given.repository or directory, given.device, sizes, [ENCODER, RESNET], [OVERLAP])
         small, batch = (

@@ -30,7 +30,7 @@ from bench.gpu.memory_models import ABORTING, FAULTY, HEAVY, write_aborting, wri
 from bench.gpu.models import compute_alike, write_repository
 from bench.gpu.raw_process import RawProcess
 from bench.gpu.specs import ENCODER, FULL, OVERLAP, TINY
-from bench.realistic.servers import serve
+from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
 
@@ -189,7 +189,9 @@ def main() -> int:
     parser.add_argument("--leave-gib", type=float, default=1.0, help="of free memory while it is loaded")
     parser.add_argument("--seconds", type=float, default=8.0, help="of load beside the fault")
     parser.add_argument("--faults", type=int, default=3, help="requests with an illegal access")
-    parser.add_argument("--limit", type=float, default=420.0, help="seconds after which no further cycle is begun")
+    parser.add_argument(
+        "--limit", type=float, default=420.0, help="seconds from the start after which no further cycle is begun"
+    )
     parser.add_argument("--load-timeout", type=float, default=120.0)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
@@ -197,6 +199,7 @@ def main() -> int:
     given.sizes = TINY if given.tiny else FULL
     compute_alike(given.device)
     parts = given.cells.split(",")
+    ends = time.monotonic() + given.limit
     _, of_generators = split_cores(sorted(os.sched_getaffinity(0)), 6)
     results = ResultsFile("gpu-memory", given.results, device=given.device, sizes=given.sizes.name)
     with scratch("gpu-memory") as directory:
@@ -212,7 +215,7 @@ def main() -> int:
         with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
             api = Api(str(peer.http_url), given.load_timeout)
             if CYCLES in parts:
-                cycles(api, used_memory(given.device, peer), given, results, time.monotonic() + given.limit)
+                cycles(api, used_memory(given.device, peer), given, results, ends)
             if (REFUSAL in parts or FAULT in parts) and (error := api.load(ENCODER)):
                 results.add(part=FAULT, problem=f"cannot load {ENCODER}: {error}")
                 parts = []

@@ -36,7 +36,9 @@ def write_heavy(repository: Path, device: str, weight_bytes: int) -> None:
         def forward(self, ids: Tensor) -> Tensor:
             return ids.float() + self.weight[0].float()
 
-    _export(Heavy(), repository / HEAVY / "1" / FILE, "cpu")
+    _export(Heavy(), repository / HEAVY / "1" / FILE, device)
+    if device != "cpu":
+        torch.cuda.empty_cache()
     _configure(repository, HEAVY, "pytorch", _group(device))
 
 

@@ -54,7 +54,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=3, help="of each generator, over the gateways in turn")
     parser.add_argument("--server-cores", type=int, default=8, help="of worker, gateways and controller together")
     parser.add_argument("--load-timeout", type=float, default=180.0)
-    parser.add_argument("--limit", type=float, default=540.0, help="seconds after which nothing further is begun")
+    parser.add_argument(
+        "--limit", type=float, default=540.0, help="seconds from the start after which nothing further is begun"
+    )
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
@@ -144,9 +146,8 @@ class Bench:
         return {**figure, "rollout": rollout, **requests.switch(begun[1], 1, 2)}
 
 
-def measure(given: argparse.Namespace, bench: Bench, api: ControlApi, results: ResultsFile) -> bool:
+def measure(given: argparse.Namespace, bench: Bench, api: ControlApi, results: ResultsFile, ends: float) -> bool:
     """Whether everything kept its promise."""
-    ends = time.monotonic() + given.limit
     good = True
     for number in range(given.rounds):
         if STEADY in given.parts and time.monotonic() + given.seconds < ends:
@@ -192,6 +193,7 @@ _SWITCH = (
 
 def main() -> int:
     given = arguments()
+    ends = time.monotonic() + given.limit
     compute_alike(given.device)
     cores = sorted(os.sched_getaffinity(0))
     of_servers, of_generators = split_cores(cores, given.server_cores)
@@ -211,7 +213,7 @@ def main() -> int:
                 bench = Bench(given, addresses, generators, job)
                 try:
                     bench.run(min(given.rate, 500.0), 1.0)  # connections, routes and graphs are warm after it
-                    good = measure(given, bench, api, results)
+                    good = measure(given, bench, api, results, ends)
                 except (GeneratorFailed, Unreachable, TimeoutError) as error:
                     say(f"{error}\n{(directory / 'up.log').read_text(errors='replace')[-2000:]}")
                     good = False
