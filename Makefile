@@ -9,7 +9,7 @@ export ISOCHRONE_COMPILE ?= 0
 
 .PHONY: help setup demo demo-policies test test-compiled test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
-	bench-ray bench-ray-serve \
+	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-green-contexts \
 	soak peers models clean
 
 help:
@@ -25,8 +25,9 @@ help:
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
 	@echo "                  bench-connections, bench-memory, bench-trees, bench-images, bench-python-models; of the gateway"
 	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
-	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve:"
-	@echo "                  bench/README.md says what each shows"
+	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve;"
+	@echo "                  on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower, bench-gpu-memory,"
+	@echo "                  bench-gpu-green-contexts: bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
@@ -164,6 +165,25 @@ bench-ray: $(VENV)/.dev $(PEERS)/.ready
 
 bench-ray-serve: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.engines.ray_serve $(ARGS)
+
+# The interpreter that has torch with CUDA: not that of the development environment, which has torch for CPUs.
+GPU_PYTHON ?= $(PYTHON)
+GPU_BENCH = PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m bench.gpu
+
+bench-gpu:
+	$(GPU_BENCH) $(ARGS)
+
+bench-gpu-serve:
+	$(GPU_BENCH).serve $(ARGS)
+
+bench-gpu-two-tower:
+	$(GPU_BENCH).two_tower $(ARGS)
+
+bench-gpu-memory:
+	$(GPU_BENCH).memory $(ARGS)
+
+bench-gpu-green-contexts:
+	$(GPU_BENCH).green_contexts $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .venv-lowest build dist bench/results examples/models

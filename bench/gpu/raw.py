@@ -79,9 +79,9 @@ class RawModel:
         if spec.name == ENCODER_AOTI:
             import torch._inductor as inductor
 
-            self._module: Any = inductor.aoti_load_package(str(file))
+            self.module: Any = inductor.aoti_load_package(str(file))
         else:
-            self._module = torch.export.load(str(file)).module()
+            self.module = torch.export.load(str(file)).module()
         if device != "cpu":
             self._in, self._compute, self._out = (torch.cuda.Stream() for _ in range(3))
         self._slots: tuple[int, list[Slot]] = (0, [])
@@ -90,7 +90,7 @@ class RawModel:
         """The answers to the samples."""
         arguments = [self._torch.from_numpy(rows).to(self._device) for rows in self.spec.samples(count).values()]
         step = self.spec.sizes.max_batch
-        pieces = [self._module(*(each[at : at + step] for each in arguments)) for at in range(0, count, step)]
+        pieces = [self.module(*(each[at : at + step] for each in arguments)) for at in range(0, count, step)]
         found: np.ndarray = self._torch.cat(pieces).float().cpu().numpy()
         return found
 
@@ -113,7 +113,7 @@ class RawModel:
             pool = stream = None
             if self._device != "cpu":
                 pool, stream = self._torch.cuda.graph_pool_handle(), self._compute
-            made = [Slot(self._torch, self._device, self._module, rows, pool, stream) for _ in range(SLOTS)]
+            made = [Slot(self._torch, self._device, self.module, rows, pool, stream) for _ in range(SLOTS)]
             self._slots = (batch, made)
         return self._slots[1]
 
@@ -188,27 +188,31 @@ def table(figures: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.raw", description=__doc__)
-    parser.add_argument("--repository", type=Path, help="of bench.gpu.models; made in a temporary folder if left out")
+    parser.add_argument("--repository", type=Path, help="of bench.gpu.models; what is missing in it is made")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--cells", default=",".join(MODELS[:3]), help="models")
     parser.add_argument("--batches", default="", help="such as 1,16,64; all graph sizes if left out")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seconds", type=float, default=0.5, help="per figure")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds from the start: no further batch size")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
+    ends = time.monotonic() + given.limit
     compute_alike(given.device)
     sizes = TINY if given.tiny else FULL
     models = given.cells.split(",")
     batches = [int(each) for each in given.batches.split(",") if each] or list(sizes.graph_batch_sizes)
     results = ResultsFile("gpu-raw", given.results, device=given.device, sizes=sizes.name)
     with scratch("gpu-raw") as directory:
-        repository = given.repository or write_repository(directory, given.device, sizes, models, [OVERLAP])
+        repository = write_repository(given.repository or directory, given.device, sizes, models, [OVERLAP])
         for model in models:
             raw = RawModel(spec_of(model, sizes), repository / model / "1" / FILE, given.device)
             # Largest first: the pool of the smaller graphs then fits into what is reserved.
             for batch in sorted(batches, reverse=True):
+                if time.monotonic() > ends:
+                    break
                 for _ in range(given.rounds):
                     for mode in given.modes.split(","):
                         results.add(model=model, **raw.measure(mode, batch, given.seconds))

@@ -29,7 +29,7 @@ from bench.gpu.raw_process import RawProcess
 from bench.gpu.regions import CUDA, TRANSPORTS
 from bench.gpu.serve_report import report
 from bench.gpu.specs import ENCODER, FULL, RESNET, RESNET_UINT8, TINY, TWO_TOWER, Sizes
-from bench.realistic.servers import serve
+from bench.gpu.worker import SERVE, serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
 
@@ -52,7 +52,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="per figure, after --warm")
     parser.add_argument("--warm", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=540.0, help="seconds after which no further figure is begun")
+    parser.add_argument(
+        "--limit", type=float, default=540.0, help="seconds from the start after which no further figure is begun"
+    )
     parser.add_argument("--load-timeout", type=float, default=240.0, help="seconds until the worker must be ready")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
@@ -78,8 +80,7 @@ def serve_options(cells: Sequence[Cell], processes: int) -> list[str]:
 
 def cuda_options() -> list[str]:
     """The option that allows CUDA regions, if the worker has one apart from that of system regions."""
-    command = [Path(sys.executable).parent / "isochrone", "serve", "--help"]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    text = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
     return ["--allow-cuda-shared-memory"] if "--allow-cuda-shared-memory" in text else []
 
 
@@ -123,8 +124,7 @@ class Bench:
         return found
 
 
-def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile) -> None:
-    ends = time.monotonic() + given.limit
+def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
     measured: set[tuple[int, str]] = set()
     for number, cell in in_turn(given.plan, given.rounds):
         if time.monotonic() + given.seconds + given.warm > ends:
@@ -147,6 +147,7 @@ def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile) -
 
 def main() -> int:
     given = arguments()
+    ends = time.monotonic() + given.limit
     compute_alike(given.device)
     cores = sorted(os.sched_getaffinity(0))
     of_server, of_generators = split_cores(cores, given.server_cores)
@@ -166,7 +167,7 @@ def main() -> int:
                 RawProcess(repository, given.sizes, given.device, of_server) as raw,
                 Generators(min(given.generators, len(of_generators)), of_generators) as generators,
             ):
-                measure_all(Bench(given, peer, generators, raw), given, results)
+                measure_all(Bench(given, peer, generators, raw), given, results, ends)
             results.note(worker_log=peer.last_lines(20))
     text, failed = report(results.figures, given.sizes.max_batch, given.device)
     print(text)

@@ -51,9 +51,7 @@ def worker(files: dict[str, Path], options: Sequence[str] = ()) -> Iterator[Peer
 
 
 @contextmanager
-def serve(
-    repository: Path, directory: Path, options: Sequence[str] = (), timeout_seconds: float = 60.0
-) -> Iterator[Peer]:
+def serve(repository: Path, directory: Path, options: Sequence[str] = ()) -> Iterator[Peer]:
     """`isochrone serve` over a repository; `directory` takes its log."""
     python = Path(sys.executable)
     http_port, grpc_port = free_ports(2)
@@ -63,8 +61,7 @@ def serve(
         *("--http-port", str(http_port), "--grpc-port", str(grpc_port), *options),
     ]
     log = directory / "worker.log"
-    ready = f"{url}/v2/health/ready"
-    with running("isochrone", command, lambda: answers(ready), log=log, timeout_seconds=timeout_seconds) as pid:
+    with running("isochrone", command, lambda: answers(f"{url}/v2/health/ready"), log=log) as pid:
         version = installed_version(python, "isochrone")
         address = f"{HOST}:{grpc_port}"
         yield Peer(WORKER, version, pid, log, tuple(COSTS), http_url=url, grpc_address=address)

@@ -4,15 +4,19 @@ Our worker and, through Triton's python backend, Triton serve the same onnx file
 package.
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    import onnx
 
 INPUT = "INPUT0"
 OUTPUT = "OUTPUT0"
@@ -43,6 +47,10 @@ PERCEPTRONS = (MLP_SMALL, MLP_LARGE)
 
 def build(perceptron: Perceptron) -> onnx.ModelProto:
     """The model as an onnx message; the same bytes for the same seed."""
+    # Here, since load generators import this module for its names, on machines without onnx.
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
     generator = np.random.default_rng(perceptron.seed)
     sizes = (perceptron.width, *perceptron.hidden, perceptron.width)
     nodes, weights = [], []

@@ -1,0 +1,108 @@
+"""``python -m bench.gpu``: a chosen part of the GPU benches within a time limit, one after the other.
+
+Each program runs in a process of its own and writes its results as it goes: one that is ended by the limit leaves what
+it has measured. ``--quick`` is a check that everything works, in about four minutes on one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.worker.peers.process import REPOSITORY_ROOT, scratch
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module of this folder with its options; ``shares_models``: it takes a repository that the others use too."""
+
+    name: str
+    options: tuple[str, ...]
+    quick: tuple[str, ...]
+    shares_models: bool = True
+
+
+PROGRAMS = (
+    Program("raw", (), ("--seconds", "0.2", "--rounds", "1", "--batches", "1,16,64")),
+    Program("serve", (), ("--seconds", "0.5", "--warm", "0.3", "--rounds", "1", "--cells", "*/overlap/*")),
+    Program("two_tower", (), ("--seconds", "10", "--step-seconds", "3", "--steps", "3")),
+    Program("memory", (), ("--cycles", "10", "--seconds", "3"), shares_models=False),
+    Program("green_contexts", (), ("--seconds", "0.5", "--rounds", "1", "--shares", "16")),
+)
+#: Of --device cpu --tiny, on two cores.
+_TINY = {
+    "raw": ("--batches", "1,8"),
+    "serve": ("--in-flight", "16", "--generators", "2"),
+    "two_tower": ("--rate", "50", "--gateways", "1", "--generators", "2", "--limit-ms", "200"),
+    "memory": ("--weight-gib", "0.01"),
+}
+
+
+def command(program: Program, given: argparse.Namespace, repository: Path, seconds: float) -> list[str]:
+    """The words of one program. It ends by itself and reports; what it has begun may take some seconds more."""
+    words = [sys.executable, "-m", f"bench.gpu.{program.name}", "--device", given.device]
+    words += ["--limit", f"{max(5.0, seconds - 20):.0f}"]
+    words += program.quick if given.quick else program.options
+    if given.tiny:
+        words += ["--tiny", *_TINY.get(program.name, ())]
+    if program.shares_models:
+        words += ["--repository", str(repository)]
+    return words + (["--results", str(given.results)] if given.results else [])
+
+
+def run(words: Sequence[str], seconds: float) -> int:
+    """Its exit status; 124 if the time was over. It gets time to stop what it has started."""
+    process = subprocess.Popen(words, cwd=REPOSITORY_ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        # As Ctrl-C: context managers end servers and generators by their pids.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return 124
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
+    names = [program.name for program in PROGRAMS]
+    parser.add_argument("--only", default=",".join(names), help="programs, in this order")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--limit", type=float, default=560.0, help="seconds for all of them")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--tiny", action="store_true", help="small networks")
+    parser.add_argument("--repository", type=Path, help="kept between runs; a temporary one if left out")
+    parser.add_argument("--results", type=Path)
+    given = parser.parse_args()
+    chosen = given.only.split(",")
+    if unknown := set(chosen) - set(names):
+        parser.error(f"--only: expected some of {', '.join(names)}, given {', '.join(sorted(unknown))}")
+    os.environ.setdefault("PYTHONPATH", f"{REPOSITORY_ROOT / 'src'}:{REPOSITORY_ROOT}")
+    ends = time.monotonic() + given.limit
+    outcomes = {}
+    with scratch("gpu-models") as directory:
+        for program in (each for each in PROGRAMS if each.name in chosen):
+            left = ends - time.monotonic() - 45
+            if left < 10:
+                outcomes[program.name] = "not begun: --limit"
+                continue
+            print(f"\n## {program.name}\n", flush=True)
+            began = time.monotonic()
+            status = run(command(program, given, given.repository or directory, left), left)
+            outcomes[program.name] = f"exit status {status} after {time.monotonic() - began:.0f} s"
+    print("\n" + "\n".join(f"{name}: {outcome}" for name, outcome in outcomes.items()))
+    return 0 if all(outcome.startswith("exit status 0") for outcome in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
