@@ -72,6 +72,8 @@ def work(job: Job, link: Connection) -> Outcome:
         if not link.poll(_READY_SECONDS):
             raise GeneratorFailed("nobody gave the start")
         start_ns = link.recv()
+        if start_ns is None:
+            raise GeneratorFailed("another generator could not begin")
         if job.rate:
             found = open_loop(links, len(messages), due, start_ns, keep=job.verify, first_kind=job.number)
         else:
@@ -154,12 +156,30 @@ class Generators:
             part = replace(job, number=number, in_flight=share, rate=job.rate / count)
             link.send(part)
             parts.append(link)
-        for link in parts:
-            self._expect(link, _READY_SECONDS, "ready")
+        self._await_readiness(parts)
         start_ns = time.monotonic_ns() + int(lead_seconds * 1e9)
         for link in parts:
             link.send(start_ns)
         return Running(parts, job.seconds + job.warm_seconds + _READY_SECONDS), start_ns
+
+    def _await_readiness(self, links: list[Connection]) -> None:
+        """Returns when all are ready. If one is not, the others are called off: they wait for the start."""
+        ready, problems = [], []
+        for link in links:
+            try:
+                self._expect(link, _READY_SECONDS, "ready")
+                ready.append(link)
+            except GeneratorFailed as problem:
+                problems.append(str(problem))
+        if not problems:
+            return
+        for link in ready:
+            link.send(None)
+            try:
+                self._expect(link, _READY_SECONDS)
+            except GeneratorFailed:  # it says that it was called off
+                pass
+        raise GeneratorFailed("; ".join(dict.fromkeys(problems)))
 
     def finish(self, begun: tuple[Running, int]) -> list[Outcome]:
         running, _ = begun

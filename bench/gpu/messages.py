@@ -14,16 +14,18 @@ from bench.realistic.messages import ID_DIGITS, Message
 
 @dataclass(frozen=True)
 class RegionPair:
-    """The names of a slot's registered regions: all inputs one after the other, and the output."""
+    """A slot's places in registered regions: all inputs one after the other, and the output."""
 
     inputs: str
     output: str
+    inputs_offset: int = 0
+    output_offset: int = 0
 
 
 def infer_message(spec: ModelSpec, row: Mapping[str, np.ndarray], regions: RegionPair | None = None) -> Message:
     """A request of one row in its gRPC frame, with a place for an id."""
     request = service_pb2.ModelInferRequest(model_name=spec.name, id="0" * ID_DIGITS)
-    offset = 0
+    offset = 0 if regions is None else regions.inputs_offset
     for tensor in spec.inputs:
         given = request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(1, *tensor.dims))
         if regions is None:
@@ -33,7 +35,7 @@ def infer_message(spec: ModelSpec, row: Mapping[str, np.ndarray], regions: Regio
             offset += tensor.row_bytes
     wanted = request.outputs.add(name=spec.output.name)
     if regions is not None:
-        _refer(wanted.parameters, regions.output, spec.output.row_bytes, 0)
+        _refer(wanted.parameters, regions.output, spec.output.row_bytes, regions.output_offset)
     payload = request.SerializeToString()
     return Message.of(b"\0" + len(payload).to_bytes(4, "big") + payload)
 

@@ -1,7 +1,7 @@
 """Shared-memory regions of a generator's slots, made and registered with the stock tritonclient.
 
-Each slot has a region for its inputs, written once, and one for its output. A slot sends the same content again and
-again; other slots send others.
+A generator has one region for the inputs of its slots, written once, and one for their outputs; a slot has its place in
+both. A slot sends the same content again and again; other slots send others.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ class SlotRegions:
         samples = self._spec.samples()
         count = len(next(iter(samples.values())))
         output = self._spec.output
-        for slot in range(self._slots):
-            row = [np.ascontiguousarray(rows[slot % count]) for rows in samples.values()]
-            pair = self.pair(slot)
-            self._create(pair.inputs, row)
-            self._create(pair.output, [np.full(output.dims, _UNWRITTEN, output.dtype)])
+        rows = [
+            np.ascontiguousarray(values[slot % count]) for slot in range(self._slots) for values in samples.values()
+        ]
+        pair = self.pair(0)
+        self._create(pair.inputs, rows)
+        self._create(pair.output, [np.full((self._slots, *output.dims), _UNWRITTEN, output.dtype)])
 
     def _create(self, name: str, arrays: list[np.ndarray]) -> None:
         size = sum(array.nbytes for array in arrays)
@@ -93,7 +94,9 @@ class SlotRegions:
         self._registered.append(name)
 
     def pair(self, slot: int) -> RegionPair:
-        return RegionPair(f"{self._prefix}-in-{slot}", f"{self._prefix}-out-{slot}")
+        given = sum(tensor.row_bytes for tensor in self._spec.inputs)
+        taken = self._spec.output.row_bytes
+        return RegionPair(f"{self._prefix}-in", f"{self._prefix}-out", slot * given, slot * taken)
 
     def messages(self) -> list[Message]:
         """One per slot."""
@@ -102,5 +105,6 @@ class SlotRegions:
     def output(self, slot: int) -> np.ndarray:
         """What the server has written last."""
         spec = self._spec.output
-        found = self._module.get_contents_as_numpy(self._handles[self.pair(slot).output], spec.dtype, list(spec.dims))
-        return np.array(found)
+        region = self._handles[self.pair(slot).output]
+        found = self._module.get_contents_as_numpy(region, spec.dtype, [self._slots, *spec.dims])
+        return np.array(found[slot])
