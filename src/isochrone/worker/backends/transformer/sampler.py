@@ -64,7 +64,8 @@ def _sampled(logits: Any, sampling: SamplingTensors, kind: str) -> Any:
     total = cumulated[:, -1:]
     # Below the total, whatever is rounded: a token is found, and one with a probability above 0.
     target = torch.minimum(sampling.uniform.double().unsqueeze(-1) * total, torch.nextafter(total, total - 1))
-    return torch.searchsorted(cumulated, target, right=True).squeeze(-1)
+    # Logits that are not numbers have no place; an index outside of them would end the process on a GPU.
+    return torch.searchsorted(cumulated, target, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
 
 
 def _kept(scaled: Any, sampling: SamplingTensors) -> Any:

@@ -27,6 +27,9 @@ from isochrone.worker.backends.transformer.graphs import DecodeGraphs
 from isochrone.worker.backends.transformer.sampler import KINDS, SamplingTensors, choose, kind_of
 from isochrone.worker.backends.transformer.staging import StagedInput, StagedResults
 
+# gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
+_LONGEST_MESSAGE = 2000
+
 
 class Steps:
     """Runs the steps of one loaded decoder."""
@@ -91,11 +94,11 @@ class Steps:
             failure, self._failure = self._failure, None
             if isinstance(failure, IsochroneError):
                 raise failure
-            raise ModelFailed(f"torch: {failure}") from failure
+            raise ModelFailed(f"torch: {str(failure)[:_LONGEST_MESSAGE]}") from failure
         try:
             tokens, log_probabilities = self._results.wait().tolist()
         except Exception as error:
-            raise ModelFailed(f"torch: {error}") from error
+            raise ModelFailed(f"torch: {str(error)[:_LONGEST_MESSAGE]}") from error
         chosen: list[Chosen | None] = []
         for place in self._places:
             if place is None:
