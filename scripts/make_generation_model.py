@@ -1,7 +1,7 @@
 """Make a small model that generates text, without a download: a tokenizer and a Llama-style decoder, trained on this
 repository's documentation, in Hugging Face's layout and with a config.pbtxt.
 
-    python scripts/make_generation_model.py models                        a minute of training; it almost says something
+    python scripts/make_generation_model.py models                        a minute or two of training; it says something like English
     python scripts/make_generation_model.py models --steps 100            some seconds
     python scripts/make_generation_model.py models --name bench --random-weights \\
         --layers 12 --width 768 --heads 12 --kv-heads 12 --vocabulary 32000 --context 2048
@@ -30,6 +30,7 @@ try:
 except ImportError as missing:
     sys.exit(f"make_generation_model: {missing.name} is missing; install it with: pip install 'isochrone[generation]'")
 
+from isochrone.errors import IsochroneError
 from isochrone.worker.backends.transformer.architecture import build_decoder, hidden_states, logits_of
 from isochrone.worker.backends.transformer.fields import Fields
 from isochrone.worker.backends.transformer.shape import DecoderShape, expected_tensors, parameter_count, shape_of
@@ -232,7 +233,7 @@ def main() -> None:
         directory = make(options)
     except OSError as error:
         sys.exit(f"make_generation_model: cannot write {error.filename}: {error.strerror}")
-    except ValueError as error:
+    except IsochroneError as error:
         sys.exit(f"make_generation_model: {error}")
     print(f"{directory}: written")
 
