@@ -1,7 +1,7 @@
 """Make a small model that generates text, without a download: a tokenizer and a Llama-style decoder, trained on this
 repository's documentation, in Hugging Face's layout and with a config.pbtxt.
 
-    python scripts/make_generation_model.py models                        a minute or two of training; it says something like English
+    python scripts/make_generation_model.py models                        a minute or two of training
     python scripts/make_generation_model.py models --steps 100            some seconds
     python scripts/make_generation_model.py models --name bench --random-weights \\
         --layers 12 --width 768 --heads 12 --kv-heads 12 --vocabulary 32000 --context 2048

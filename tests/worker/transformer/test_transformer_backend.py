@@ -21,6 +21,7 @@ from isochrone.worker.backends.transformer.backend import load
 from isochrone.worker.backends.transformer.fields import read_fields
 from isochrone.worker.backends.transformer.settings import Settings, device_of, settings_of
 from isochrone.worker.backends.transformer.shape import shape_of
+from isochrone.worker.backends.transformer.streams import StreamShelf
 
 CPU = "instance_group { kind: KIND_CPU }"
 
@@ -142,9 +143,21 @@ def test_close_frees_weights_and_cache(sample_model: SampleModel) -> None:
     steps = executable._steps
     held = [weakref.ref(each) for each in (steps, steps._cache, steps._decoder.embedding, steps._logits)]
     del steps
-    executable.close()
-    gc.collect()
-    assert [each() for each in held] == [None] * 4
+    gc.disable()  # nothing may wait for a collection
+    try:
+        executable.close()
+        assert [each() for each in held] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def test_a_closed_instance_hands_its_stream_on() -> None:
+    shelf, made = StreamShelf(), iter(range(10))
+    first, second = (shelf.take("cuda:0", lambda: next(made)) for _ in range(2))
+    shelf.give("cuda:0", first)
+    assert shelf.take("cuda:1", lambda: next(made)) == 2
+    assert shelf.take("cuda:0", lambda: next(made)) == first
+    assert (first, second) == (0, 1)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.0), Sampling(1.0, 5, 0.5, 0.9)])

@@ -55,10 +55,14 @@ class TransformerExecutable(GenerativeExecutable):
         return self._steps.collect()
 
     def close(self) -> None:
-        self._steps = None
-        if self._device != "cpu":
-            self._torch.cuda.synchronize(self._device)
-            self._torch.cuda.empty_cache()
+        steps, self._steps = self._steps, None
+        try:
+            if steps is not None:
+                steps.close()
+        finally:
+            del steps
+            if self._device != "cpu":
+                self._torch.cuda.empty_cache()
 
 
 def load(context: LoadContext) -> GenerativeExecutable:
@@ -113,7 +117,7 @@ def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Setti
         cache = new_cache(
             shape.layers, limits.blocks, limits.block_tokens, shape.kv_heads, shape.head_dim, decoder.embedding
         )
-        return Steps(
+        steps = Steps(
             decoder,
             cache,
             limits,
@@ -121,3 +125,7 @@ def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Setti
             fixed_width=settings.attention == PAGED,
             graphs=settings.cuda_graphs,
         )
+    if settings.device != "cpu":
+        # The steps run on a stream of their own, which does not wait for this one.
+        torch.cuda.synchronize(settings.device)
+    return steps

@@ -26,6 +26,7 @@ from isochrone.worker.backends.transformer.attention import (
 from isochrone.worker.backends.transformer.graphs import DecodeGraphs
 from isochrone.worker.backends.transformer.sampler import KINDS, SamplingTensors, choose, kind_of
 from isochrone.worker.backends.transformer.staging import StagedInput, StagedResults
+from isochrone.worker.backends.transformer.streams import SHELF
 
 # gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
@@ -57,7 +58,8 @@ class Steps:
         # Fixed, since graphs write to them.
         self._logits = torch.zeros((limits.rows, decoder.shape.vocabulary), dtype=torch.float32, device=device)
         self._chosen = torch.zeros((2, limits.rows), dtype=torch.float64, device=device)
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        is_cuda = device.type == "cuda"
+        self._stream = SHELF.take(str(device), lambda: torch.cuda.Stream(device)) if is_cuda else None
         self._graphs = DecodeGraphs(self._stream, self._compute_fixed, self._sample) if graphs else None
         #: Of the launched step: for each row its place in the results, or None.
         self._places: list[int | None] = []
@@ -108,6 +110,14 @@ class Steps:
                 raise ModelFailed("the model computed logits that are not numbers: its weights or its type are wrong")
             chosen.append(Chosen(int(tokens[place]), log_probabilities[place]))
         return chosen
+
+    def close(self) -> None:
+        """Waits for the device and lets go of what would keep this object alive: memory is free without a collection
+        of garbage."""
+        if self._stream is not None:
+            self._stream.synchronize()
+            SHELF.give(str(self._cache.device), self._stream)
+        self._stream = self._graphs = self._failure = None
 
     def _settle(self) -> None:
         """Waits for what a failed step had started: the next one writes to the same memory."""
