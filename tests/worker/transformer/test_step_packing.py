@@ -49,7 +49,7 @@ def test_a_batch_is_filled_up_with_rows_of_the_scratch_block() -> None:
         Row([6], 0, [1], None),
         Row([7], 11, [8, 2, 4, 30], Sampling(0.0, 3, 0.5, 0.5)),
     ]
-    assert packed.pack(rows, 4) == (4, 3)
+    assert packed.pack(rows) == (4, 3)
     assert records[:4, packing.TOKEN].tolist() == [5, 6, 7, 0]
     assert records[:4, packing.POSITION].tolist() == [6, 0, 11, 0]
     assert records[:4, packing.SLOT].tolist() == [9 * 4 + 2, 4, 4 * 4 + 3, SCRATCH * 4]
@@ -78,9 +78,9 @@ def test_a_reused_batch_says_what_a_new_one_says(seed: int) -> None:
             start = chance.randrange(LIMITS.context_tokens)
             blocks = [chance.randrange(LIMITS.blocks) for _ in range(start // 4 + 1 + chance.randint(0, 2))]
             rows.append(Row([chance.randrange(1000)], start, blocks, Sampling(chance.random(), 3, 0.5, 0.5)))
-        size, width = reused.pack(rows, 4)
+        size, width = reused.pack(rows)
         fresh, expected = batch()
-        assert fresh.pack(rows, 4) == (size, width)
+        assert fresh.pack(rows) == (size, width)
         np.testing.assert_array_equal(records[:size, : packing.TABLE], expected[:size, : packing.TABLE])
         assert ((records[:, packing.TABLE :] >= 0) & (records[:, packing.TABLE :] <= SCRATCH)).all()
         for number, length in enumerate(records[:size, packing.LENGTH]):
@@ -96,7 +96,7 @@ def test_prompts_are_one_flat_list() -> None:
         Row([10, 11, 12], 3, [5, 6], None),
         Row([20, 21], 0, [9], Sampling(0.5, 2, 0.25, 0.75)),
     ]
-    packed = packing.pack_prompts(rows, 4, data)
+    packed = packing.pack_prompts(PACKER, rows, data)
     assert (packed.tokens, packed.sampled) == (5, 1)
     tokens, positions, slots = data[:15].reshape(3, 5).tolist()
     assert tokens == [10, 11, 12, 20, 21]
@@ -115,11 +115,11 @@ def test_the_largest_step_fits() -> None:
     blocks = list(range(13))
     rows = [Row([1] * 7, 43, blocks, Sampling())] * 9
     PACKER.check(rows)
-    assert packing.pack_prompts(rows, 4, data).size <= len(data)
+    assert packing.pack_prompts(PACKER, rows, data).size <= len(data)
 
 
 @pytest.mark.parametrize("uniform", [0.99999999999, 1 - 2**-53])
 def test_a_uniform_stays_below_one(uniform: float) -> None:
     packed, records = batch()
-    packed.pack([Row([1], 0, [1], Sampling(1.0, 0, 1.0, uniform))], 4)
+    packed.pack([Row([1], 0, [1], Sampling(1.0, 0, 1.0, uniform))])
     assert records.view(np.float32)[0, packing.UNIFORM] < 1

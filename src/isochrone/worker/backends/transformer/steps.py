@@ -74,7 +74,7 @@ class Steps:
             self._run([Row([0] * count, 0, [scratch] * -(-count // block_tokens), greedy)])
         if self._graphs is not None:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
-                self._batch.pack([Row([0], 0, [scratch], greedy)] * self._limits.rows, block_tokens)
+                self._batch.pack([Row([0], 0, [scratch], greedy)] * self._limits.rows)
                 self._records.upload(self._limits.rows * self._packer.record)
                 self._graphs.capture(self._packer.row_buckets, KINDS)
         for size in reversed(self._packer.row_buckets):
@@ -152,7 +152,7 @@ class Steps:
     def _compute_decoding(self, rows: list[Row]) -> None:
         """Leaves the results in ``_chosen``."""
         kind = kind_of([row.sampling for row in rows])
-        size, width = self._batch.pack(rows, self._limits.block_tokens)
+        size, width = self._batch.pack(rows)
         self._records.upload(size * self._packer.record)
         if self._graphs is not None:
             self._graphs.replay(size, kind)
@@ -180,7 +180,7 @@ class Steps:
 
     def _compute_prompts(self, rows: list[Row]) -> Any:
         """What is chosen for the rows with a sampling; None if there are none."""
-        packed = packing.pack_prompts(rows, self._limits.block_tokens, self._prompts.array)
+        packed = packing.pack_prompts(self._packer, rows, self._prompts.array)
         self._prompts.upload(packed.size)
         data = self._prompts.tensor
         tokens, positions, slots = data[: 3 * packed.tokens].view(3, packed.tokens)
