@@ -131,7 +131,8 @@ class DecodeBatch:
             if tables[number] != table:
                 self._put_table(number, table)
             start, sampling = row.start, row.sampling or _GREEDY
-            # One call for all columns: assigning columns to numpy takes three times as long.
+            # Against one assignment per column of numpy, packing takes 3.5 instead of 19 µs for 1 row and 18 instead of
+            # 29 for 8, the same (70) for 32, and 139 instead of 130 for 64.
             _HEAD.pack_into(
                 self._bytes,
                 number * stride,
