@@ -34,6 +34,7 @@ _WITHOUT_EXTRAS = tuple(
         "worker/backends/test_torch_compiled.py",
         "worker/backends/test_torch_isolated.py",
         "worker/backends/test_openvino.py",
+        "worker/transformer",
         "worker/backends/test_trees.py",
         "worker/backends/test_tree_graphs.py",
         "models/test_openvino_file.py",

@@ -43,7 +43,13 @@ def test_the_table_has_every_backend_with_its_files() -> None:
 
 @pytest.mark.parametrize(
     ("title", "package"),
-    [("pytorch", "torch"), ("openvino", "openvino"), ("fil: decision trees", "fil"), ("identity", "identity.py")],
+    [
+        ("pytorch", "torch"),
+        ("openvino", "openvino"),
+        ("fil: decision trees", "fil"),
+        ("generation", "transformer"),
+        ("identity", "identity.py"),
+    ],
 )
 def test_the_parameters_exist(title: str, package: str) -> None:
     place = ROOT / "src" / "isochrone" / "worker" / "backends" / package

@@ -22,7 +22,8 @@ def test_names_give_their_loaders() -> None:
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     message = (
-        r"m/config\.pbtxt: backend: expected one of onnx, python, torch, openvino, fil, identity, given 'tensorflow'"
+        r"m/config\.pbtxt: backend: expected one of onnx, python, torch, openvino, fil, identity, generation,"
+        r" given 'tensorflow'"
     )
     with pytest.raises(ConfigError, match=message):
         loader("tensorflow", "m/config.pbtxt")
@@ -44,6 +45,10 @@ def test_no_runtime_is_imported_before_it_is_needed() -> None:
         ("openvino", "openvino", "openvino"),
         ("fil", "treelite", "trees"),
         ("fil", "onnx", "trees"),
+        ("generation", "torch", "generation"),
+        ("generation", "safetensors", "generation"),
+        ("generation", "tokenizers", "generation"),
+        ("generation", "jinja2", "generation"),
     ],
 )
 def test_a_backend_without_its_runtime_names_the_extra(backend: str, package: str, extra: str) -> None:

@@ -1,0 +1,109 @@
+"""Attention over a paged cache: a step's keys and values are written to their slots, then each query reads the blocks
+of its sequence.
+
+The cache is one tensor [layers, 2, blocks, block_tokens, kv_heads, head_dim]; a slot is a place for one token, numbered
+over all blocks. The last block is scratch: rows that only fill up a batch write there. ``gathered_decode`` and
+``decode_attention`` of ``paged_kernel`` have one signature; the first copies the rows' blocks together and runs
+anywhere.
+
+Heads of queries that share a head of keys count as queries of one sequence: so keys and values are never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+#: (queries [rows, heads, head_dim], keys [blocks, block_tokens, kv_heads, head_dim], values, tables [rows, width],
+#: lengths [rows]) → [rows, heads, head_dim]. ``lengths`` count the token that is computed.
+DecodeAttention = Callable[[Any, Any, Any, Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """Where the tokens of one chunk are in a flat list, and what they can see."""
+
+    #: The chunk is ``tokens[begin:end]``.
+    begin: int
+    end: int
+    #: The position of its first token.
+    start: int
+    #: The sequence's blocks [blocks], as far as the chunk's last token.
+    table: Any
+
+
+def new_cache(layers: int, blocks: int, block_tokens: int, kv_heads: int, head_dim: int, like: Any) -> Any:
+    """An empty cache of ``blocks`` and the scratch block. Zeros: what is masked must still be numbers."""
+    sizes = (layers, 2, blocks + 1, block_tokens, kv_heads, head_dim)
+    return torch.zeros(sizes, dtype=like.dtype, device=like.device)
+
+
+def write(cache: Any, layer: int, slots: Any, keys: Any, values: Any) -> None:
+    held = cache[layer].flatten(1, 2)
+    if cache.dtype == torch.float16:
+        # An overflow must stay with its sequence: later ones read the rest of a reused block, masked, and 0 x inf is
+        # not 0. The other types do not overflow.
+        keys, values = torch.nan_to_num(keys), torch.nan_to_num(values)
+    held[0].index_copy_(0, slots, keys)
+    held[1].index_copy_(0, slots, values)
+
+
+def decode_attend(cache: Any, slots: Any, tables: Any, lengths: Any, decode: DecodeAttention) -> Callable[..., Any]:
+    """The attention of a batch of rows with one token each."""
+
+    def attend(layer: int, queries: Any, keys: Any, values: Any) -> Any:
+        write(cache, layer, slots, keys, values)
+        return decode(queries, cache[layer, 0], cache[layer, 1], tables, lengths)
+
+    return attend
+
+
+def gathered_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any) -> Any:
+    rows, heads, head_dim = queries.shape
+    kv_heads = keys.shape[2]
+    # [rows, kv_heads, context, head_dim]
+    keys = keys[tables].flatten(1, 2).transpose(1, 2)
+    values = values[tables].flatten(1, 2).transpose(1, 2)
+    grouped = queries.view(rows, kv_heads, heads // kv_heads, head_dim)
+    visible = torch.arange(keys.shape[2], device=queries.device) < lengths.unsqueeze(1)
+    attended = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=visible[:, None, None, :])
+    return attended.reshape(rows, heads, head_dim)
+
+
+def prompt_attend(cache: Any, slots: Any, chunks: list[PromptChunk]) -> Callable[..., Any]:
+    """The attention of chunks of prompts, each by itself: a chunk's result does not depend on the others."""
+    masks: dict[int, Any] = {}
+
+    def attend(layer: int, queries: Any, keys: Any, values: Any) -> Any:
+        write(cache, layer, slots, keys, values)
+        groups = queries.shape[1] // keys.shape[1]
+        attended = []
+        for number, chunk in enumerate(chunks):
+            if number not in masks:
+                masks[number] = _causal_mask(chunk, groups, cache.shape[3], queries.device)
+            attended.append(_chunk(queries[chunk.begin : chunk.end], cache[layer], chunk.table, masks[number]))
+        return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+    return attend
+
+
+def _chunk(queries: Any, held: Any, table: Any, mask: Any) -> Any:
+    tokens, heads, head_dim = queries.shape
+    kv_heads = held.shape[3]
+    # [1, kv_heads, context, head_dim]
+    keys, values = (held[index][table].flatten(0, 1).transpose(0, 1).unsqueeze(0) for index in (0, 1))
+    # [1, kv_heads, tokens x group, head_dim]
+    grouped = queries.view(tokens, kv_heads, heads // kv_heads, head_dim).transpose(0, 1).flatten(1, 2).unsqueeze(0)
+    attended = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+    return attended.view(kv_heads, tokens, heads // kv_heads, head_dim).transpose(0, 1).reshape(tokens, heads, head_dim)
+
+
+def _causal_mask(chunk: PromptChunk, groups: int, block_tokens: int, device: Any) -> Any:
+    """Which places of the table a query sees: [tokens x group, context]."""
+    places = torch.arange(chunk.table.shape[0] * block_tokens, device=device)
+    positions = torch.arange(chunk.start, chunk.start + chunk.end - chunk.begin, device=device)
+    return places <= positions.repeat_interleave(groups).unsqueeze(1)

@@ -1,0 +1,131 @@
+"""Models that generate tokens: decoder-only transformers, from a folder in Hugging Face's layout.
+
+``load`` checks the files, the device and the memory before it reads a weight. The worker then decides steps
+(``worker.generation``), and ``TransformerExecutable`` computes them.
+
+torch and the other packages are extras and take a while to import, so ``load`` imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isochrone.errors import ConfigError, IsochroneError
+from isochrone.models.runtimes import optional_runtime
+from isochrone.worker.backends import parameters
+from isochrone.worker.backends.generative import (
+    Chosen,
+    GenerationLimits,
+    GenerativeExecutable,
+    Row,
+    Tokenizer,
+)
+from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.transformer.checkpoint import Checkpoint, open_checkpoint
+from isochrone.worker.backends.transformer.memory import MemoryPlan, free_memory, plan_memory
+from isochrone.worker.backends.transformer.settings import PAGED, Settings, settings_of, torch_dtype
+
+if TYPE_CHECKING:
+    from isochrone.worker.backends.transformer.steps import Steps
+
+_EXTRA = "generation"
+
+
+class TransformerExecutable(GenerativeExecutable):
+    """One loaded decoder with its cache."""
+
+    def __init__(self, torch: Any, steps: Steps, limits: GenerationLimits, tokenizer: Tokenizer, device: str) -> None:
+        self._torch = torch
+        self._steps: Steps | None = steps
+        self._device = device
+        self.limits = limits
+        self.tokenizer = tokenizer
+
+    def warm_steps(self) -> None:
+        assert self._steps is not None
+        self._steps.warm()
+
+    def launch(self, rows: Sequence[Row]) -> None:
+        assert self._steps is not None
+        self._steps.launch(rows)
+
+    def collect(self) -> list[Chosen | None]:
+        assert self._steps is not None
+        return self._steps.collect()
+
+    def close(self) -> None:
+        steps, self._steps = self._steps, None
+        try:
+            if steps is not None:
+                steps.close()
+        finally:
+            del steps
+            if self._device != "cpu":
+                self._torch.cuda.empty_cache()
+
+
+def load(context: LoadContext) -> GenerativeExecutable:
+    where = parameters.where(context)
+    torch = optional_runtime("torch", _EXTRA, where)
+    safetensors = optional_runtime("safetensors", _EXTRA, where)
+    tokenizers = optional_runtime("tokenizers", _EXTRA, where)
+    optional_runtime("jinja2", _EXTRA, where)
+    from isochrone.worker.backends.transformer.tokenizer import FileTokenizer
+
+    checkpoint = open_checkpoint(safetensors, context.directory)
+    settings = settings_of(context, checkpoint.shape, torch.cuda.device_count())
+    tokenizer = FileTokenizer(tokenizers, context.directory, checkpoint.config, checkpoint.shape.vocabulary)
+    plan = _plan(torch, checkpoint, settings)
+    limits = GenerationLimits(
+        context_tokens=settings.request.context_tokens,
+        block_tokens=settings.request.block_tokens,
+        blocks=plan.blocks,
+        rows=settings.request.rows,
+        prefill_tokens=settings.request.prefill_tokens,
+    )
+    try:
+        steps = _steps(torch, safetensors, checkpoint, settings, limits)
+    except IsochroneError:
+        raise
+    except Exception as error:
+        raise ConfigError(str(context.directory), "weights", "a checkpoint that torch can load", str(error)) from error
+    return TransformerExecutable(torch, steps, limits, tokenizer, settings.device)
+
+
+def _plan(torch: Any, checkpoint: Checkpoint, settings: Settings) -> MemoryPlan:
+    is_cuda = settings.device != "cpu"
+    free = torch.cuda.mem_get_info(settings.device)[0] if is_cuda else free_memory()
+    return plan_memory(checkpoint.shape, torch_dtype(torch, settings).itemsize, free, is_cuda, settings.request)
+
+
+def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Settings, limits: GenerationLimits) -> Steps:
+    from isochrone.worker.backends.transformer.architecture import build_decoder
+    from isochrone.worker.backends.transformer.attention import gathered_decode, new_cache
+    from isochrone.worker.backends.transformer.steps import Steps
+
+    decode_attention = gathered_decode
+    if settings.attention == PAGED:
+        from isochrone.worker.backends.transformer.paged_kernel import paged_decode
+
+        decode_attention = paged_decode
+    shape, dtype = checkpoint.shape, torch_dtype(torch, settings)
+    with torch.inference_mode():
+        with checkpoint.tensors(safetensors, settings.device) as get:
+            # A copy: the tensors that safetensors gives are the mapped file, which may change.
+            decoder = build_decoder(shape, lambda name: get(name).to(dtype, copy=True), checkpoint.prefix)
+        cache = new_cache(
+            shape.layers, limits.blocks, limits.block_tokens, shape.kv_heads, shape.head_dim, decoder.embedding
+        )
+        steps = Steps(
+            decoder,
+            cache,
+            limits,
+            decode_attention,
+            fixed_width=settings.attention == PAGED,
+            graphs=settings.cuda_graphs,
+        )
+    if settings.device != "cpu":
+        # The steps run on a stream of their own, which does not wait for this one.
+        torch.cuda.synchronize(settings.device)
+    return steps

@@ -1,0 +1,207 @@
+"""Rows of a step as arrays of 32-bit integers, ready for one copy to the device. Nothing here knows torch.
+
+Rows of one token are a batch of fixed size, padded up to a bucket; longer rows are one flat list of tokens. Rows that
+only fill up read and write the scratch block.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from isochrone.errors import InvalidArgument
+from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
+
+Integers = npt.NDArray[np.int32]
+
+# Columns of a row's record in front of its table of blocks.
+TOKEN, POSITION, SLOT, LENGTH, TEMPERATURE, TOP_K, TOP_P, UNIFORM = range(8)
+TABLE = 8
+#: The columns in front of the table.
+_HEAD = Struct("=4ififf")
+_GREEDY = Sampling(temperature=0.0)
+#: The largest below 1: rounding must not leave [0, 1).
+_LARGEST_UNIFORM = float(np.nextafter(np.float32(1), np.float32(0)))
+_MOST_TOP_K = 2**31 - 1
+
+
+def row_buckets(most: int) -> tuple[int, ...]:
+    """The sizes of batches: 1, 2, 4, 8, 16, 24, … and ``most``."""
+    sizes = {size for size in (1, 2, 4, 8) if size < most} | set(range(16, most, 8)) | {most}
+    return tuple(sorted(sizes))
+
+
+def width_buckets(most: int) -> tuple[int, ...]:
+    """The widths of tables of blocks: four per doubling, and ``most``."""
+    widths, width = [], 1
+    while width < most:
+        widths.append(width)
+        width += max(1, 2 ** (width.bit_length() - 3)) if width >= 4 else 1
+    return (*widths, most)
+
+
+def bucket(count: int, buckets: Sequence[int]) -> int:
+    """The smallest bucket that holds ``count``, which is at most the largest."""
+    return buckets[bisect_left(buckets, count)]
+
+
+class Packer:
+    """Checks and packs the rows of steps of one model."""
+
+    def __init__(self, limits: GenerationLimits, vocabulary: int) -> None:
+        self._limits = limits
+        self._vocabulary = vocabulary
+        self.block_tokens = limits.block_tokens
+        self.scratch_block = limits.blocks
+        #: Of the longest sequence.
+        self.table_width = -(-limits.context_tokens // limits.block_tokens)
+        self.row_buckets = row_buckets(limits.rows)
+        self.width_buckets = width_buckets(self.table_width)
+        #: Integers of a row of one token.
+        self.record = TABLE + self.table_width
+
+    @property
+    def prompt_capacity(self) -> int:
+        """Most integers of the prompts of a step."""
+        return 3 * self._limits.prefill_tokens + self._limits.rows * (5 + self.table_width)
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Rejects rows that would read or write memory that is not theirs, or none."""
+        limits = self._limits
+        if not 0 < len(rows) <= limits.rows:
+            raise InvalidArgument(f"rows of a step: expected 1 to {limits.rows}, given {len(rows)}")
+        prompt = 0
+        for row in rows:
+            tokens, count = row.tokens, len(row.tokens)
+            end = row.start + count
+            if count == 1:
+                low = high = tokens[0]
+            elif count < 1:
+                raise InvalidArgument("row of a step: expected tokens, given none")
+            else:
+                low, high = min(tokens), max(tokens)
+                prompt += count
+            if low < 0 or high >= self._vocabulary:
+                raise InvalidArgument(f"token: expected 0 to {self._vocabulary - 1}, given {low if low < 0 else high}")
+            if row.start < 0 or end > limits.context_tokens:
+                expected = f"expected positions from 0 to {limits.context_tokens - 1}"
+                raise InvalidArgument(f"tokens of a sequence: {expected}, given {row.start} to {end - 1}")
+            if len(row.blocks) * limits.block_tokens < end:
+                needed = -(-end // limits.block_tokens)
+                raise InvalidArgument(f"blocks of a sequence: expected at least {needed}, given {len(row.blocks)}")
+        if prompt > limits.prefill_tokens:
+            raise InvalidArgument(f"tokens of prompts: expected at most {limits.prefill_tokens}, given {prompt}")
+
+    def table(self, row: Row) -> tuple[int, ...]:
+        """The blocks that a row's tokens see."""
+        used = (row.start + len(row.tokens) - 1) // self._limits.block_tokens + 1
+        return tuple(row.blocks) if len(row.blocks) == used else tuple(row.blocks[:used])
+
+    def check_table(self, table: tuple[int, ...]) -> None:
+        if min(table) < 0 or max(table) > self.scratch_block:
+            raise InvalidArgument(f"block: expected 0 to {self.scratch_block - 1}, given {list(table)}")
+
+
+class DecodeBatch:
+    """The records of rows with one token each, in an array [rows, record] that every step reuses.
+
+    Tables of blocks rarely change from step to step: those that did not are not written again.
+    """
+
+    def __init__(self, packer: Packer, records: Integers) -> None:
+        self._packer = packer
+        self._records = records
+        self._bytes = records.reshape(-1).data.cast("B")
+        self._tables: list[tuple[int, ...]] = [()] * len(records)
+        records[:] = 0
+        # Also the unused ends of tables must name blocks.
+        records[:, TABLE:] = packer.scratch_block
+
+    def pack(self, rows: Sequence[Row]) -> tuple[int, int]:
+        """Writes the records, filled up to a bucket; returns their number and the width of their tables."""
+        packer, tables = self._packer, self._tables
+        block_tokens, stride, widest = packer.block_tokens, packer.record * 4, 1
+        for number, row in enumerate(rows):
+            table = packer.table(row)
+            if tables[number] != table:
+                self._put_table(number, table)
+            start, sampling = row.start, row.sampling or _GREEDY
+            # Against one assignment per column of numpy, packing takes 3.5 instead of 19 µs for 1 row and 18 instead of
+            # 29 for 8, the same (70) for 32, and 139 instead of 130 for 64.
+            _HEAD.pack_into(
+                self._bytes,
+                number * stride,
+                row.tokens[0],
+                start,
+                table[-1] * block_tokens + start % block_tokens,
+                start + 1,
+                *_values(sampling),
+            )
+            widest = max(widest, len(table))
+        size = bucket(len(rows), packer.row_buckets)
+        for number in range(len(rows), size):
+            self._put_table(number, (packer.scratch_block,))
+            slot = packer.scratch_block * block_tokens
+            _HEAD.pack_into(self._bytes, number * stride, 0, 0, slot, 1, *_values(_GREEDY))
+        return size, bucket(widest, packer.width_buckets)
+
+    def _put_table(self, number: int, table: tuple[int, ...]) -> None:
+        self._packer.check_table(table)
+        self._tables[number] = table
+        self._records[number, TABLE : TABLE + len(table)] = table
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPrompts:
+    """Where the parts of packed prompts are: tokens, positions and slots [tokens]; then for each row with a sampling
+    the index of its last token, temperature, top-k, top-p and uniform; then the tables."""
+
+    tokens: int
+    sampled: int
+    #: (begin, end, start, offset of the table, its width) of each row.
+    chunks: list[tuple[int, int, int, int, int]]
+    size: int
+
+
+def pack_prompts(packer: Packer, rows: Sequence[Row], data: Integers) -> PackedPrompts:
+    """Packs rows of several tokens into ``data``."""
+    block_tokens = packer.block_tokens
+    total = sum(len(row.tokens) for row in rows)
+    sampled = [row.sampling for row in rows if row.sampling is not None]
+    heads = data[: 3 * total].reshape(3, total)
+    begin, offset, chunks, lasts = 0, 3 * total + 5 * len(sampled), [], []
+    for row in rows:
+        held = packer.table(row)
+        packer.check_table(held)
+        table = np.asarray(held, np.int32)
+        end = begin + len(row.tokens)
+        positions = np.arange(row.start, row.start + len(row.tokens), dtype=np.int32)
+        heads[0, begin:end] = row.tokens
+        heads[1, begin:end] = positions
+        heads[2, begin:end] = table[positions // block_tokens] * block_tokens + positions % block_tokens
+        data[offset : offset + len(table)] = table
+        chunks.append((begin, end, row.start, offset, len(table)))
+        if row.sampling is not None:
+            lasts.append(end - 1)
+        begin, offset = end, offset + len(table)
+    values = data[3 * total : 3 * total + 5 * len(sampled)].reshape(5, len(sampled))
+    floats = values.view(np.float32)
+    values[0] = lasts
+    for number, sampling in enumerate(sampled):
+        floats[1, number], values[2, number], floats[3, number], floats[4, number] = _values(sampling)
+    return PackedPrompts(total, len(sampled), chunks, offset)
+
+
+def _values(sampling: Sampling) -> tuple[float, int, float, float]:
+    """Temperature, top-k, top-p and uniform, within the range of 32 bits."""
+    return (
+        sampling.temperature,
+        min(sampling.top_k, _MOST_TOP_K),
+        sampling.top_p,
+        min(sampling.uniform, _LARGEST_UNIFORM),
+    )

@@ -1,0 +1,206 @@
+"""Steps: rows in, a token for each out.
+
+Rows of one token are one batch, rows of several tokens another: two passes through the decoder. On a GPU a step is only
+started by ``launch``; the GPU works while the worker does other things, and ``collect`` waits. All calls come from one
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.transformer import packing
+from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of
+from isochrone.worker.backends.transformer.attention import (
+    DecodeAttention,
+    PromptChunk,
+    decode_attend,
+    prompt_attend,
+)
+from isochrone.worker.backends.transformer.graphs import DecodeGraphs
+from isochrone.worker.backends.transformer.sampler import KINDS, SamplingTensors, choose, kind_of
+from isochrone.worker.backends.transformer.staging import StagedInput, StagedResults
+from isochrone.worker.backends.transformer.streams import SHELF
+
+# gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
+_LONGEST_MESSAGE = 2000
+
+
+class Steps:
+    """Runs the steps of one loaded decoder."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: Any,
+        limits: GenerationLimits,
+        decode_attention: DecodeAttention,
+        *,
+        fixed_width: bool,
+        graphs: bool,
+    ) -> None:
+        """``fixed_width``: the decode attention reads what it needs of tables of any width."""
+        self._decoder, self._cache, self._limits = decoder, cache, limits
+        self._decode_attention = decode_attention
+        self._fixed_width = fixed_width
+        device = cache.device
+        self._packer = packing.Packer(limits, decoder.shape.vocabulary)
+        self._records = StagedInput(limits.rows * self._packer.record, device)
+        self._batch = packing.DecodeBatch(self._packer, self._records.array.reshape(limits.rows, -1))
+        self._prompts = StagedInput(self._packer.prompt_capacity, device)
+        self._results = StagedResults(limits.rows, device)
+        # Fixed, since graphs write to them.
+        self._logits = torch.zeros((limits.rows, decoder.shape.vocabulary), dtype=torch.float32, device=device)
+        self._chosen = torch.zeros((2, limits.rows), dtype=torch.float64, device=device)
+        is_cuda = device.type == "cuda"
+        self._stream = SHELF.take(str(device), lambda: torch.cuda.Stream(device)) if is_cuda else None
+        self._graphs = DecodeGraphs(self._stream, self._compute_fixed, self._sample) if graphs else None
+        #: Of the launched step: for each row its place in the results, or None.
+        self._places: list[int | None] = []
+        self._failure: Exception | None = None
+
+    def warm(self) -> None:
+        """Runs every size of batch and a chunk of a prompt in the scratch block; with graphs, captures the sizes."""
+        scratch, block_tokens = self._packer.scratch_block, self._limits.block_tokens
+        greedy = Sampling(temperature=0.0)
+        tokens = min(self._limits.prefill_tokens, self._limits.context_tokens)
+        for count in sorted({min(2, tokens), tokens}):
+            self._run([Row([0] * count, 0, [scratch] * -(-count // block_tokens), greedy)])
+        if self._graphs is not None:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                self._batch.pack([Row([0], 0, [scratch], greedy)] * self._limits.rows)
+                self._records.upload(self._limits.rows * self._packer.record)
+                self._graphs.capture(self._packer.row_buckets, KINDS)
+        for size in reversed(self._packer.row_buckets):
+            self._run([Row([0], 0, [scratch], greedy)] * size)
+
+    def launch(self, rows: Sequence[Row]) -> None:
+        self._failure, self._places = None, []
+        try:
+            self._packer.check(rows)
+            stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+            with torch.inference_mode(), stream:
+                self._launch(rows)
+        except Exception as error:
+            self._failure = error  # ``collect`` raises it: a step fails in one place, on every device
+            self._settle()
+
+    def collect(self) -> list[Chosen | None]:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            if isinstance(failure, IsochroneError):
+                raise failure
+            raise ModelFailed(f"torch: {str(failure)[:_LONGEST_MESSAGE]}") from failure
+        try:
+            tokens, log_probabilities = self._results.wait().tolist()
+        except Exception as error:
+            raise ModelFailed(f"torch: {str(error)[:_LONGEST_MESSAGE]}") from error
+        chosen: list[Chosen | None] = []
+        for place in self._places:
+            if place is None:
+                chosen.append(None)
+                continue
+            if log_probabilities[place] != log_probabilities[place]:
+                raise ModelFailed("the model computed logits that are not numbers: its weights or its type are wrong")
+            chosen.append(Chosen(int(tokens[place]), log_probabilities[place]))
+        return chosen
+
+    def close(self) -> None:
+        """Waits for the device and lets go of what would keep this object alive: memory is free without a collection
+        of garbage."""
+        if self._stream is not None:
+            self._stream.synchronize()
+            SHELF.give(str(self._cache.device), self._stream)
+        self._stream = self._graphs = self._failure = None
+
+    def _settle(self) -> None:
+        """Waits for what a failed step had started: the next one writes to the same memory."""
+        if self._stream is not None:
+            try:
+                self._stream.synchronize()
+            except Exception as error:
+                self._failure = error
+
+    def _run(self, rows: Sequence[Row]) -> None:
+        self.launch(rows)
+        self.collect()
+
+    def _launch(self, rows: Sequence[Row]) -> None:
+        decoding = [number for number, row in enumerate(rows) if len(row.tokens) == 1]
+        prompts = [number for number, row in enumerate(rows) if len(row.tokens) > 1]
+        self._places = [None] * len(rows)
+        if prompts:
+            chosen = self._compute_prompts([rows[number] for number in prompts])
+            sampled = [number for number in prompts if rows[number].sampling is not None]
+            if chosen is not None:
+                self._results.put(len(decoding), chosen)
+            for place, number in enumerate(sampled, len(decoding)):
+                self._places[number] = place
+        if decoding:
+            self._compute_decoding([rows[number] for number in decoding])
+            self._results.put(0, self._chosen[:, : len(decoding)])
+            for place, number in enumerate(decoding):
+                self._places[number] = None if rows[number].sampling is None else place
+        self._results.launched()
+
+    def _compute_decoding(self, rows: list[Row]) -> None:
+        """Leaves the results in ``_chosen``."""
+        kind = kind_of([row.sampling for row in rows])
+        size, width = self._batch.pack(rows)
+        self._records.upload(size * self._packer.record)
+        if self._graphs is not None:
+            self._graphs.replay(size, kind)
+        else:
+            self._compute(size, self._packer.table_width if self._fixed_width else width)
+            self._sample(size, kind)
+
+    def _compute_fixed(self, size: int) -> None:
+        self._compute(size, self._packer.table_width)
+
+    def _compute(self, size: int, width: int) -> None:
+        """The logits of the first ``size`` records."""
+        records = self._records.tensor.view(self._limits.rows, -1)[:size]
+        slots = records[:, packing.SLOT].long()
+        lengths = records[:, packing.LENGTH]
+        tables = records[:, packing.TABLE : packing.TABLE + width]
+        attend = decode_attend(self._cache, slots, tables, lengths, self._decode_attention)
+        states = hidden_states(self._decoder, records[:, packing.TOKEN], records[:, packing.POSITION], attend)
+        self._logits[:size].copy_(logits_of(self._decoder, states))
+
+    def _sample(self, size: int, kind: str) -> None:
+        records = self._records.tensor.view(self._limits.rows, -1)[:size]
+        sampling = _sampling_tensors(records.t(), packing.TEMPERATURE)
+        self._chosen[:, :size].copy_(choose(self._logits[:size], sampling, kind))
+
+    def _compute_prompts(self, rows: list[Row]) -> Any:
+        """What is chosen for the rows with a sampling; None if there are none."""
+        packed = packing.pack_prompts(self._packer, rows, self._prompts.array)
+        self._prompts.upload(packed.size)
+        data = self._prompts.tensor
+        tokens, positions, slots = data[: 3 * packed.tokens].view(3, packed.tokens)
+        chunks = [
+            PromptChunk(begin, end, start, data[offset : offset + width])
+            for begin, end, start, offset, width in packed.chunks
+        ]
+        attend = prompt_attend(self._cache, slots.long(), chunks)
+        states = hidden_states(self._decoder, tokens, positions, attend)
+        if not packed.sampled:
+            return None
+        values = data[3 * packed.tokens : 3 * packed.tokens + 5 * packed.sampled].view(5, packed.sampled)
+        kind = kind_of([row.sampling for row in rows])
+        logits = logits_of(self._decoder, states[values[0].long()])
+        return choose(logits.float(), _sampling_tensors(values, 1), kind)
+
+
+def _sampling_tensors(values: Any, first: int) -> SamplingTensors:
+    """The values in the rows from ``first`` on of [values, rows], as ``packing`` writes them."""
+    temperature, top_k, top_p, uniform = values[first : first + 4]
+    return SamplingTensors(
+        temperature.view(torch.float32), top_k, top_p.view(torch.float32), uniform.view(torch.float32)
+    )

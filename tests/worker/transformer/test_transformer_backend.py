@@ -1,0 +1,189 @@
+"""Loading by config.pbtxt: parameters, devices, what is refused, and memory that is freed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from generation_models import SampleModel, context_for
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError, ModelFailed, Unsupported
+from isochrone.models.configuration.validation import _validate_gpu
+from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
+from isochrone.worker.backends.registry import loader
+from isochrone.worker.backends.transformer.backend import load
+from isochrone.worker.backends.transformer.fields import read_fields
+from isochrone.worker.backends.transformer.settings import Settings, device_of, settings_of
+from isochrone.worker.backends.transformer.shape import shape_of
+from isochrone.worker.backends.transformer.streams import StreamShelf
+
+CPU = "instance_group { kind: KIND_CPU }"
+
+
+def settings_for(directory: Path, gpus: int, config: str = "", **parameters: str) -> Settings:
+    shape = shape_of(read_fields(directory / "config.json", required=True))
+    return settings_of(context_for(directory, config, **parameters), shape, gpus)
+
+
+def test_limits_follow_the_parameters(sample_model: SampleModel) -> None:
+    executable = loader("generation")(
+        context_for(
+            sample_model("llama"),
+            CPU,
+            max_context="80",
+            block_tokens="8",
+            kv_cache_tokens="165",
+            max_rows="3",
+            prefill_tokens="32",
+        )
+    )
+    assert executable.limits == GenerationLimits(80, 8, 20, 3, 32)  # type: ignore[attr-defined]
+    assert (executable.decoupled, executable.inline_allowed, executable.warms_up) == (True, False, False)
+    with pytest.raises(Unsupported):
+        executable.execute({}, None)
+    executable.close()
+
+
+def test_defaults(sample_model: SampleModel) -> None:
+    executable = load(context_for(sample_model("llama"), CPU))
+    assert executable.limits == GenerationLimits(96, 16, 96, 64, 512)
+    assert executable.tokenizer.end_tokens == {1}
+    executable.close()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # torch's word on CPUs without instructions for bfloat16
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_types(sample_model: SampleModel, dtype: str) -> None:
+    rows = [Row(list(range(40, 60)), 0, [4, 9], Sampling(temperature=0.0))]
+    answers = []
+    for each in ("float32", dtype):
+        executable = load(context_for(sample_model("qwen2"), CPU, dtype=each))
+        executable.launch(rows)
+        answers.append(executable.collect()[0])
+        executable.close()
+    exact, rough = answers
+    assert exact is not None
+    assert rough is not None
+    assert rough.log_probability == pytest.approx(exact.log_probability, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"max_context": "97"}, r'parameters\["max_context"\]: expected at most 96'),
+        ({"max_context": "1"}, "an integer >= 2"),
+        ({"block_tokens": "12"}, "a power of two up to 256, given '12'"),
+        ({"dtype": "int8"}, "one of auto, float32, bfloat16, float16"),
+        ({"attention": "paged"}, "'gather', or a GPU and bfloat16 or float16, given 'paged' on cpu in float32"),
+        ({"kv_cache_fraction": "2"}, "a number above 0 and at most 1"),
+        ({"kv_cache_fraction": "much"}, "a number above 0 and at most 1"),
+        ({"max_rows": "0"}, "an integer >= 1"),
+        ({"prefill_tokens": "1"}, "an integer >= 2"),
+        ({"kv_cache_tokens": "1000000000000"}, "memory: expected a model that fits.*cache .* GiB.*free"),
+    ],
+)
+def test_refused_parameters(sample_model: SampleModel, parameters: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(context_for(sample_model("llama"), CPU, **parameters))
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "device"),
+    [
+        ("", 0, "cpu"),
+        ("", 2, "cuda:0"),
+        (CPU, 2, "cpu"),
+        ("instance_group { kind: KIND_AUTO }", 0, "cpu"),
+        ("instance_group { kind: KIND_AUTO }", 1, "cuda:0"),
+        ("instance_group { kind: KIND_GPU }", 1, "cuda:0"),
+        ("instance_group { kind: KIND_GPU gpus: [ 1 ] }", 2, "cuda:1"),
+    ],
+)
+def test_devices(tmp_path: Path, config: str, gpus: int, device: str) -> None:
+    assert device_of(context_for(tmp_path, config), gpus) == device
+
+
+def test_instances_of_one_group_on_two_gpus(tmp_path: Path) -> None:
+    context = context_for(tmp_path, "instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }")
+    assert [device_of(replace(context, instance=number), 2) for number in (0, 1)] == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize(("gpus", "given"), [(0, "none that torch sees"), (1, "1 that torch sees")])
+def test_a_gpu_that_is_not_there(tmp_path: Path, gpus: int, given: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        device_of(context_for(tmp_path, "instance_group { kind: KIND_GPU gpus: [ 1 ] }"), gpus)
+    assert caught.value.given == given
+
+
+def test_what_a_gpu_runs_by_default(sample_model: SampleModel) -> None:
+    directory = sample_model("llama")
+    half = settings_for(directory, 1, dtype="bfloat16")
+    assert (half.device, half.attention, half.cuda_graphs) == ("cuda:0", "paged", True)
+    exact = settings_for(directory, 1)
+    assert (exact.dtype, exact.attention, exact.cuda_graphs) == ("float32", "gather", False)
+    eager = settings_for(directory, 1, dtype="float16", cuda_graphs="false")
+    assert (eager.attention, eager.cuda_graphs) == ("paged", False)
+
+
+def test_a_configuration_may_ask_for_gpus() -> None:
+    config = model_config_pb2.ModelConfig()
+    group = config.instance_group.add(kind=model_config_pb2.ModelInstanceGroup.KIND_GPU, gpus=[1])
+    _validate_gpu(config, "generation", group, "instance_group[0]", "m/config.pbtxt")
+
+
+def test_close_frees_weights_and_cache(sample_model: SampleModel) -> None:
+    executable: Any = load(context_for(sample_model("llama"), CPU))
+    executable.warm_steps()
+    steps = executable._steps
+    held = [weakref.ref(each) for each in (steps, steps._cache, steps._decoder.embedding, steps._logits)]
+    del steps
+    gc.disable()  # nothing may wait for a collection
+    try:
+        executable.close()
+        assert [each() for each in held] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def test_a_closed_instance_hands_its_stream_on() -> None:
+    shelf, made = StreamShelf(), iter(range(10))
+    first, second = (shelf.take("cuda:0", lambda: next(made)) for _ in range(2))
+    shelf.give("cuda:0", first)
+    assert shelf.take("cuda:1", lambda: next(made)) == 2
+    assert shelf.take("cuda:0", lambda: next(made)) == first
+    assert (first, second) == (0, 1)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.0), Sampling(1.0, 5, 0.5, 0.9)])
+def test_weights_that_are_not_numbers_fail_the_step(sample_model: SampleModel, sampling: Sampling) -> None:
+    executable: Any = load(context_for(sample_model("llama"), CPU))
+    with torch.inference_mode():
+        executable._steps._decoder.embedding.fill_(float("nan"))
+    executable.launch([Row([1], 0, [0], sampling)])
+    with pytest.raises(ModelFailed, match="logits that are not numbers"):
+        executable.collect()
+    executable.close()
+
+
+def test_an_overflow_stays_with_its_sequence(sample_model: SampleModel) -> None:
+    executable: Any = load(context_for(sample_model("llama"), CPU, dtype="float16"))
+    greedy, rows = Sampling(temperature=0.0), list(range(40, 45))
+    executable.launch([Row(rows, 0, [3], greedy)])
+    (before,) = executable.collect()
+    with torch.inference_mode():
+        kept = executable._steps._decoder.embedding[7].clone()
+        executable._steps._decoder.embedding[7] = float("inf")
+    executable.launch([Row([7] * 16, 0, [3], None)])
+    assert executable.collect() == [None]
+    assert torch.isfinite(executable._steps._cache).all()
+    with torch.inference_mode():
+        executable._steps._decoder.embedding[7] = kept
+    executable.launch([Row(rows, 0, [3], greedy)])
+    assert executable.collect() == [before]
+    executable.close()
