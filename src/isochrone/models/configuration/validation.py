@@ -119,7 +119,7 @@ def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, wher
 
 def _validate_gpu(config: model_config_pb2.ModelConfig, backend: str, group: Any, key: str, where: str) -> None:
     """A group on a GPU needs an execution provider of onnxruntime that runs the model there; code chooses itself."""
-    if backend == "python":
+    if backend in ("python", "generation"):
         return
     named = config.parameters["providers"].string_value if "providers" in config.parameters else ""
     providers = [name for name in named.replace(" ", "").split(",") if name not in ("", _CPU_PROVIDER)]

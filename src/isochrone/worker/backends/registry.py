@@ -23,6 +23,7 @@ MODULE_BY_BACKEND = {
     "openvino": "isochrone.worker.backends.openvino.backend",
     "fil": "isochrone.worker.backends.fil.backend",
     "identity": "isochrone.worker.backends.identity",
+    "generation": "isochrone.worker.backends.transformer.backend",
 }
 
 
