@@ -23,6 +23,7 @@ _COUNTERS: Final[tuple[tuple[str, str, _Value], ...]] = (
         "Tokens whose keys and values were found in the cache",
         lambda each: each.reused_tokens,
     ),
+    ("isochrone_generation_late_tokens", "Tokens that came after their deadline", lambda each: each.late_tokens),
     ("isochrone_generation_steps", "Steps of the model", lambda each: each.steps),
     (
         "isochrone_generation_preemptions",

@@ -113,6 +113,8 @@ class GenerationSnapshot:
     generated_tokens: int
     prompt_tokens: int
     reused_tokens: int
+    #: Tokens of answers that came after their deadline.
+    late_tokens: int
     steps: int
     preemptions: int
     #: Error code → requests refused for their deadline or the queue's bound.

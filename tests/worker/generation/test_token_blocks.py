@@ -37,7 +37,7 @@ def test_content_stays_until_the_block_is_needed_and_ends_go_first() -> None:
     table.release()
     taker = BlockTable(pool)
     assert taker.reserve(2)  # one was empty; the other was that of the 9
-    assert len(pool.find_prefix([7, 8, 9, 0])[0]) == 2
+    assert len(BlockTable(pool).find_prefix([7, 8, 9, 0])) == 2
     assert not BlockTable(pool).reserve(3)
     assert pool.free == 2
 
@@ -47,7 +47,7 @@ def test_without_reuse_nothing_is_found() -> None:
     table = BlockTable(pool)
     assert table.reserve(2)
     table.note_computed([7, 8], 2)
-    assert pool.find_prefix([7, 8, 9]) == ([], [])
+    assert BlockTable(pool).find_prefix([7, 8, 9]) == []
     table.release()
     assert pool.free == 4
 

@@ -37,7 +37,7 @@ from isochrone.worker.execution.stream_runner import StreamRunner
 from isochrone.worker.execution.watchdog import InlineWatchdog
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import GenerationRunner
-from isochrone.worker.generation.settings import read_settings
+from isochrone.worker.generation.settings import GenerationSettings, read_settings
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.sequences.batcher import SequenceBatcher
@@ -131,6 +131,7 @@ def prepare(
     if plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; the thread need not be abandoned as well.
         timeout_ms = 0
+    generation = _generation_settings(description) if backend == "generation" else None
     check_group_settings(description, settings)
     server = None if calls is None else calls.of(description.name, str(version))
     contexts = tuple(load_contexts(description, version, directory, backend, settings, server))
@@ -145,8 +146,9 @@ def prepare(
             executable = reshaped(load(context), description.signature)
             executables.append(executable)
             loaded = now_ns()
-            if isinstance(executable, GenerativeExecutable):
-                engines.append(_engine(executable, description, version, context))
+            if generation is not None and isinstance(executable, GenerativeExecutable):
+                name = f"{description.name}-{version}-{context.instance}"
+                engines.append(GenerationEngine(executable, name, generation.rules, context.cpus))
                 engines[-1].warm()
             warm_up(executable, description, curve)
             log.debug(
@@ -182,12 +184,8 @@ def prepare(
     )
 
 
-def _engine(
-    executable: GenerativeExecutable, description: ModelDescription, version: int, context: LoadContext
-) -> GenerationEngine:
-    name = f"{description.name}-{version}-{context.instance}"
-    settings = read_settings(plain_parameters(description.config), description.config_source)
-    return GenerationEngine(executable, name, settings.rules, context.cpus)
+def _generation_settings(description: ModelDescription) -> GenerationSettings:
+    return read_settings(plain_parameters(description.config), description.config_source)
 
 
 def _close_all(executables: Iterable[Executable], model: str) -> None:
@@ -216,7 +214,7 @@ def serve(
         return served
     name, curve, ended = description.name, prepared.curve, served.request_ended
     if prepared.engines:
-        settings = read_settings(plain_parameters(config), description.config_source)
+        settings = _generation_settings(description)
         served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended)
         return served
     runner: BatchRunner | StreamRunner | SequenceRunner

@@ -44,24 +44,15 @@ class BlockPool:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def find_prefix(self, tokens: Sequence[int]) -> tuple[list[int], list[bytes]]:
-        """The blocks that hold the longest known beginning of ``tokens``, and their digests.
-
-        Never all of them: the token that follows is computed from the last one. Nothing is taken yet.
-        """
+    def find_prefix(self, digests: Sequence[bytes]) -> list[int]:
+        """The blocks of the longest known beginning of a sequence. Nothing is taken yet."""
         blocks: list[int] = []
-        digests: list[bytes] = []
-        if not self._reuses:
-            return blocks, digests
-        size, digest = self.block_tokens, _START
-        for start in range(0, (len(tokens) - 1) // size * size, size):
-            digest = _digest(digest, tokens[start : start + size])
+        for digest in digests if self._reuses else ():
             block = self._block_by_digest.get(digest)
             if block is None:
                 break
             blocks.append(block)
-            digests.append(digest)
-        return blocks, digests
+        return blocks
 
     def held_of(self, blocks: Sequence[int]) -> int:
         """How many of some blocks sequences hold: taking the others makes free blocks fewer."""
@@ -90,14 +81,12 @@ class BlockPool:
         self._holders[block] = 1
         return block
 
-    def seal(self, block: int, parent: bytes, tokens: Sequence[int]) -> bytes:
-        """A block is full and computed: others can find it from now on. Returns its digest."""
-        digest = _digest(parent, tokens)
+    def seal(self, block: int, digest: bytes) -> None:
+        """A block is full and computed: others can find it from now on."""
         # Of two sequences that computed the same tokens at the same time, the first one's block stays known.
         if self._reuses and digest not in self._block_by_digest:
             self._block_by_digest[digest] = block
             self._digest_of[block] = digest
-        return digest
 
     def release(self, blocks: Sequence[int]) -> None:
         """One sequence less holds blocks, given in their order in the sequence."""
@@ -121,28 +110,36 @@ class BlockPool:
 class BlockTable:
     """The blocks of one sequence, in order."""
 
-    __slots__ = ("_digests", "_pool", "blocks")
+    __slots__ = ("_digests", "_pool", "_sealed", "blocks")
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self.blocks: list[int] = []
-        #: Of the blocks that are full and computed.
+        #: Names of the contents of the sequence's first blocks, as far as somebody asked for them.
         self._digests: list[bytes] = []
+        #: How many of the blocks are full and computed.
+        self._sealed = 0
+
+    def find_prefix(self, tokens: Sequence[int]) -> list[int]:
+        """The blocks that hold the longest known beginning of the sequence's tokens.
+
+        Never all of the tokens: the one that follows is computed from the last one.
+        """
+        most = (len(tokens) - 1) // self._pool.block_tokens
+        return self._pool.find_prefix(self._digests_of(tokens, most)[:most])
 
     def take_prefix(self, tokens: Sequence[int]) -> int:
         """Takes the blocks of the longest known beginning; returns its tokens. Only for an empty table."""
-        blocks, digests = self._pool.find_prefix(tokens)
-        self._pool.hold(blocks)
-        self.blocks, self._digests = blocks, digests
-        return len(blocks) * self._pool.block_tokens
-
-    def missing(self, tokens: int) -> int:
-        """Blocks that are missing for so many tokens."""
-        return max(0, self._pool.blocks_for(tokens) - len(self.blocks))
+        self.blocks = self.find_prefix(tokens)
+        self._pool.hold(self.blocks)
+        self._sealed = len(self.blocks)
+        return self._sealed * self._pool.block_tokens
 
     def reserve(self, tokens: int) -> bool:
         """Makes room for so many tokens, or changes nothing and returns False."""
-        missing = self.missing(tokens)
+        if len(self.blocks) * self._pool.block_tokens >= tokens:
+            return True
+        missing = self._pool.blocks_for(tokens) - len(self.blocks)
         if missing > self._pool.free:
             return False
         for _ in range(missing):
@@ -153,16 +150,25 @@ class BlockTable:
 
     def note_computed(self, tokens: Sequence[int], computed: int) -> None:
         """The first ``computed`` of the sequence's tokens are in the blocks: full ones are sealed."""
-        size = self._pool.block_tokens
-        while (len(self._digests) + 1) * size <= computed:
-            number = len(self._digests)
-            parent = self._digests[-1] if self._digests else _START
-            own = tokens[number * size : (number + 1) * size]
-            self._digests.append(self._pool.seal(self.blocks[number], parent, own))
+        full = computed // self._pool.block_tokens
+        if full > self._sealed:
+            digests = self._digests_of(tokens, full)
+            for number in range(self._sealed, full):
+                self._pool.seal(self.blocks[number], digests[number])
+            self._sealed = full
 
     def release(self) -> None:
         self._pool.release(self.blocks)
-        self.blocks, self._digests = [], []
+        self.blocks = []
+        self._sealed = 0
+
+    def _digests_of(self, tokens: Sequence[int], blocks: int) -> list[bytes]:
+        """Those of the first blocks, at least so many. They are kept: a sequence that waits asks at every step."""
+        size, digests = self._pool.block_tokens, self._digests
+        for number in range(len(digests), blocks):
+            parent = digests[-1] if digests else _START
+            digests.append(_digest(parent, tokens[number * size : (number + 1) * size]))
+        return digests
 
 
 def _digest(parent: bytes, tokens: Sequence[int]) -> bytes:

@@ -196,12 +196,7 @@ class GenerationEngine:
         # Of a sequence whose text has ended, one more token was computed in vain.
         outputs = [output for output in outputs if not _job(output.sequence).is_ended]
         for output in outputs:
-            last = before[output.sequence]
-            counts.generated_tokens += 1
-            if last:
-                counts.between_tokens.add(now - last)
-            else:
-                counts.first_token.add(now - output.sequence.arrived)
+            counts.note_token(output.sequence, before[output.sequence], now)
         return outputs
 
     def _process(self, outputs: Sequence[Output]) -> None:
@@ -316,10 +311,12 @@ def _nothing() -> None:
 
 def _model_error(name: str, what: str, error: BaseException) -> IsochroneError:
     """An error that keeps the traceback as text: its frames would hold the tensors of the step."""
+    text = "".join(traceback.format_exception(error))
+    traceback.clear_frames(error.__traceback__)
     if isinstance(error, IsochroneError):
         failed: IsochroneError = error.with_traceback(None)
+        failed.__cause__ = failed.__context__ = None
     else:
         failed = ModelFailed(f"model instance '{name}': {what}: {type(error).__name__}: {error}")
-        failed.add_note("".join(traceback.format_exception(error)))
-        traceback.clear_frames(error.__traceback__)
+    failed.add_note(text)
     return failed

@@ -172,6 +172,7 @@ class GenerationRunner:
             generated_tokens=sum(each.generated_tokens for each in counts),
             prompt_tokens=sum(each.prompt_tokens for each in counts),
             reused_tokens=sum(engine.scheduler.reused_tokens for engine in engines),
+            late_tokens=sum(each.late_tokens for each in counts),
             steps=sum(each.steps for each in counts),
             preemptions=sum(engine.scheduler.preemptions for engine in engines),
             refusals=dict(self._refusals),

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from isochrone.clock import MILLISECOND
@@ -19,6 +20,7 @@ from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import Sampling
 
 _MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 _MAX_STOPS = 16
 _MAX_STOP_CHARACTERS = 1024
 _LARGEST = (1 << 31) - 1
@@ -59,15 +61,19 @@ _MOST_PROBABLE = Sampling(temperature=0.0)
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) for a position of a seed: splitmix64 of Steele, Lea and Flood, as a counter."""
-    mixed = (seed + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
-    # A second round: neighbouring seeds at neighbouring positions would otherwise meet.
-    return (_mix(_mix(mixed) ^ (seed & _MASK)) >> 11) * 2.0**-53
+    # From a mixed seed: neighbouring seeds would otherwise meet at neighbouring positions.
+    return (_mix((_mixed_seed(seed) + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
 
 
 def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
+
+
+@lru_cache(maxsize=4096)
+def _mixed_seed(seed: int) -> int:
+    return _mix((seed + _GOLDEN) & _MASK)
 
 
 def read_parameters(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from isochrone.clock import MILLISECOND
 from isochrone.errors import DeadlineExceeded
@@ -39,8 +39,7 @@ class SchedulerRules:
     reuses_prefixes: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What a step computes of one sequence."""
 
     sequence: TokenSequence
@@ -61,8 +60,7 @@ class Step:
         return [part.row for part in self.parts]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """A token that a step gave, and why the sequence ends with it, if it does."""
 
     sequence: TokenSequence
@@ -92,19 +90,18 @@ class StepScheduler:
 
     def admit(self, sequence: TokenSequence, now: int) -> None:
         """Takes a sequence, or raises: it does not fit, or could not keep its deadlines."""
-        reused, _ = self.pool.find_prefix(sequence.tokens)
-        tokens = sequence.prompt_tokens
-        error = refusal(self.load(now), self._candidate(sequence, tokens), now, self.rules.max_waiting)
-        if isinstance(error, DeadlineExceeded) and reused:
-            # Reuse makes the prompt shorter; only looked at if it matters, and only where the prompt fits anyway.
-            shorter = tokens - len(reused) * self.limits.block_tokens
-            error = refusal(self.load(now), self._candidate(sequence, shorter), now, self.rules.max_waiting)
-        if error is not None:
-            raise error
         self._numbers += 1
         # The keys and values of the last token are never needed.
         room = self.pool.total * self.pool.block_tokens + 1
         sequence.give_blocks(self.pool, self._numbers, min(self.limits.context_tokens, room))
+        tokens, load, most = sequence.prompt_tokens, self.load(now), self.rules.max_waiting
+        error = refusal(load, self._candidate(sequence, tokens), now, most)
+        if isinstance(error, DeadlineExceeded):
+            # What is known of the prompt need not be computed. It takes time to find out, so only if it matters.
+            tokens -= len(sequence.table.find_prefix(sequence.tokens)) * self.limits.block_tokens
+            error = refusal(load, self._candidate(sequence, tokens), now, most)
+        if error is not None:
+            raise error
         self.waiting.append(sequence)
 
     @staticmethod
@@ -178,10 +175,12 @@ class StepScheduler:
         """A step has given its tokens. Sequences that end with theirs have left the scheduler."""
         self.times.observe(step.decode_rows, step.context, step.prefill, took_ns)
         outputs: list[Output] = []
-        for part, result in zip(step.parts, chosen, strict=True):
-            sequence = part.sequence
-            sequence.computed += len(part.row.tokens)
-            sequence.table.note_computed(sequence.tokens, sequence.computed)
+        size = self.limits.block_tokens
+        for (sequence, row), result in zip(step.parts, chosen, strict=True):
+            before = sequence.computed
+            computed = sequence.computed = before + len(row.tokens)
+            if computed // size > before // size:
+                sequence.table.note_computed(sequence.tokens, computed)
             if result is None:
                 continue
             reason = sequence.add(result.token, now)
@@ -231,7 +230,7 @@ class StepScheduler:
         """Gives a waiting sequence a row and the blocks of its prompt; False: it has to wait."""
         if self.rules.batching != "continuous" and sequence.number not in self._batch:
             return False
-        prefix, _ = self.pool.find_prefix(sequence.tokens)
+        prefix = sequence.table.find_prefix(sequence.tokens)
         needed = self.pool.blocks_for(len(sequence.tokens)) - self.pool.held_of(prefix)
         candidates = [each for each in reversed(self.running) if self._may_take(sequence, each)]
         candidates.sort(key=lambda each: not each.is_paused)
@@ -276,6 +275,7 @@ class StepScheduler:
         sequence.is_running = False
         sequence.table.release()
         sequence.computed = sequence.reused = 0
+        sequence.is_decoding = False
         sequence.preemptions += 1
         self.preemptions += 1
         self.waiting.append(sequence)
@@ -305,24 +305,17 @@ class StepScheduler:
 
 
 def _part(sequence: TokenSequence, count: int) -> Part:
-    start = sequence.computed
-    is_last = start + count == len(sequence.tokens)
-    return Part(
-        sequence,
-        Row(
-            sequence.tokens[start : start + count],
-            start,
-            # A copy: the table grows while a step runs.
-            tuple(sequence.table.blocks),
-            sequence.parameters.sampling(len(sequence.tokens)) if is_last else None,
-        ),
-    )
+    tokens, start = sequence.tokens, sequence.computed
+    end = start + count
+    sampling = sequence.parameters.sampling(end) if end == len(tokens) else None
+    # The table's own list: nothing changes it while the step runs.
+    return Part(sequence, Row(tokens[start:end], start, sequence.table.blocks, sampling))
 
 
 def _step(decode: Sequence[Part], prefill: Sequence[Part], now: int) -> Step:
     parts = (*decode, *prefill)
-    for part in parts:
-        part.sequence.started_at = part.sequence.started_at or now
+    for sequence, _ in prefill:
+        sequence.started_at = sequence.started_at or now
     return Step(
         parts,
         len(decode),

@@ -32,6 +32,7 @@ class TokenSequence:
         "end_tokens",
         "first_at",
         "first_deadline",
+        "is_decoding",
         "is_paused",
         "is_running",
         "job",
@@ -81,6 +82,9 @@ class TokenSequence:
         self.computed = 0
         #: Tokens that were found in the cache when it started.
         self.reused = 0
+        #: Everything before its last token is computed, and the last one is part of the answer. Its next step has one
+        #: token. The scheduler keeps it: it asks for it several times a step.
+        self.is_decoding = False
         #: It holds blocks.
         self.is_running = False
         #: Its caller does not read: nothing is computed for it.
@@ -104,10 +108,6 @@ class TokenSequence:
         return len(self.tokens) - self.computed
 
     @property
-    def is_decoding(self) -> bool:
-        return self.computed > 0 and self.left == 1 and self.generated > 0
-
-    @property
     def due(self) -> int:
         """When its next deadline is that ends it, if it passes."""
         return self.deadline if self.first_at else self.first_deadline
@@ -129,11 +129,14 @@ class TokenSequence:
 
     def add(self, token: int, now: int) -> str | None:
         """Adds the token that followed; returns why the sequence ends with it, or None."""
-        self.tokens.append(token)
+        tokens = self.tokens
+        tokens.append(token)
+        self.is_decoding = True
         self.last_at = now
         if not self.first_at:
             self.first_at = now
-        parameters = self.parameters
-        if token in self.end_tokens and not parameters.ignore_eos and self.generated >= parameters.min_tokens:
-            return STOP
-        return LENGTH if len(self.tokens) >= self.limit else None
+        if token in self.end_tokens:
+            parameters = self.parameters
+            if not parameters.ignore_eos and self.generated >= parameters.min_tokens:
+                return STOP
+        return LENGTH if len(tokens) >= self.limit else None
