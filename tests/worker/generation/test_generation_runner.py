@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from toy_model import ToyModel, answer_of
+from toy_model import ByteTokenizer, ToyModel, answer_of
 from toy_runner import Bench, run, text_tensor, until
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
@@ -20,6 +21,7 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import MAX_BACKLOG
 from isochrone.worker.generation.sampling import GenerationParameters
 from isochrone.worker.generation.scheduler import SchedulerRules
@@ -182,6 +184,47 @@ def test_a_step_that_fails_costs_its_own_sequences() -> None:
         bench.close()
 
     run(scenario)
+
+
+class BadTokenizer(ByteTokenizer):
+    """Fails where the answer has a certain letter."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text = super().decode(tokens)
+        if "q" in text:
+            raise KeyError("q")
+        return text
+
+
+def test_a_tokenizer_that_fails_costs_one_sequence() -> None:
+    async def scenario() -> None:
+        model = ToyModel()
+        model.tokenizer = BadTokenizer()
+        bench = Bench(model)
+        requests = [bench.send(f"{number}", max_tokens=20) for number in range(8)]
+        await until(lambda: all(request.is_over for request in requests))
+        for number, request in enumerate(requests):
+            answer = expected(f"{number}", 20)
+            if "q" in answer:
+                assert isinstance(request.answers[-1], ModelFailed)
+                assert "the tokenizer failed: KeyError" in str(request.answers[-1])
+            else:
+                assert request.text == answer
+        assert 0 < sum(request.answers[-1] == "finished" for request in requests) < 8
+        await until(lambda: not bench.blocks_in_use)
+        bench.close()
+
+    run(scenario)
+
+
+def test_a_model_that_fails_to_warm_up_is_freed() -> None:
+    model = ToyModel()
+    model.warm_steps = lambda: 1 / 0  # type: ignore[method-assign, return-value]
+    engine = GenerationEngine(model, "toy-1-0", SchedulerRules())
+    with pytest.raises(ZeroDivisionError):
+        engine.warm()
+    engine.close()
+    assert model.closed.is_set()
 
 
 def test_a_client_that_reads_nothing_pauses_and_then_ends() -> None:

@@ -91,10 +91,12 @@ class EngineLoad:
         return at
 
     def inter_token_ns(self, candidate: Candidate) -> int:
-        """The predicted time between tokens once it and all that are there decode."""
-        rows = min(self.limits.rows, self.running + self.waiting + 1)
+        """The predicted time between tokens once it and all that are there decode, beside the smallest chunk."""
+        limits = self.limits
+        rows = min(limits.rows, self.running + self.waiting + 1)
         context = self.context + sum(left for _, left in self.prompts) + candidate.prompt_tokens
-        return self.costs.estimate(rows, context, 0)
+        # Without room for a chunk, the next prompt would wait until a sequence ends.
+        return self.costs.estimate(rows, context, min(limits.block_tokens, limits.prefill_tokens))
 
 
 def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) -> IsochroneError | None:

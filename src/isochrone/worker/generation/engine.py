@@ -250,12 +250,14 @@ class GenerationEngine:
 
     def _cancel(self, job: Job) -> None:
         self._end(job, Cancelled("the request was cancelled"))
-        if job.sequence is not None:
-            self.scheduler.remove(job.sequence)
+        sequence = job.sequence
+        if sequence is not None:
+            self.scheduler.remove(sequence)
 
     def _set_paused(self, job: Job, is_paused: bool) -> None:
-        if job.sequence is not None and not job.is_ended:
-            (self.scheduler.pause if is_paused else self.scheduler.resume)(job.sequence)
+        sequence = job.sequence
+        if sequence is not None and not job.is_ended:
+            (self.scheduler.pause if is_paused else self.scheduler.resume)(sequence)
 
     def _fail(self, step: Step, error: IsochroneError) -> None:
         """The sequences of a failed step end; their blocks are free."""

@@ -281,6 +281,8 @@ class GenerationRunner:
         self._statistics.record_batch(1, 0, request.infer_end - request.infer_start, 0)
         self._statistics.record_success(request, now_ns(), 1)
         self._over(job)
+        # They refer to each other: without this, only the garbage collector would free them.
+        job.sequence = None
 
     def _learn(self, job: Job, prompt_tokens: int) -> None:
         self._mean_prompt += _NEW * (prompt_tokens - self._mean_prompt)
