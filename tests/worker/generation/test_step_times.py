@@ -36,7 +36,7 @@ def test_nothing_is_known_at_first() -> None:
 
 @pytest.mark.parametrize("step", [(1, 100, 0), (64, 60_000, 0), (10, 5000, 512), (0, 512, 512)])
 def test_the_parts_are_found(step: tuple[int, int, int]) -> None:
-    assert learned().costs.estimate(*step) == pytest.approx(true_ns(*step), rel=0.05)
+    assert learned().costs.expected(*step) == pytest.approx(true_ns(*step), rel=0.05)
     # With scatter, on the side of caution.
     assert learned(scatter=0.2).costs.estimate(*step) >= 0.95 * true_ns(*step)
 
@@ -45,8 +45,8 @@ def test_equal_steps_for_long_leave_the_rest_as_it_was() -> None:
     times = learned()
     for _ in range(5000):
         times.observe(8, 4000, 0, round(true_ns(8, 4000, 0)))
-    assert times.costs.estimate(0, 512, 512) == pytest.approx(true_ns(0, 512, 512), rel=0.3)
-    assert times.costs.estimate(8, 4000, 0) == pytest.approx(true_ns(8, 4000, 0), rel=0.03)
+    assert times.costs.expected(0, 512, 512) == pytest.approx(true_ns(0, 512, 512), rel=0.3)
+    assert times.costs.expected(8, 4000, 0) == pytest.approx(true_ns(8, 4000, 0), rel=0.03)
 
 
 def test_a_step_that_was_interrupted_does_not_spoil_it() -> None:

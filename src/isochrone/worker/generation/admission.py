@@ -61,14 +61,6 @@ class EngineLoad:
     tightest_ns: int = 0
     blocks_in_use: int = 0
 
-    def chunk(self, tightest_ns: int) -> int:
-        """Tokens of prompts that a step can compute without breaking a deadline between tokens; at least one block."""
-        limits = self.limits
-        if not tightest_ns or not self.decoding:
-            return limits.prefill_tokens
-        within = self.costs.prefill_within(tightest_ns, self.decoding, self.context, limits.prefill_tokens)
-        return max(within, min(limits.block_tokens, limits.prefill_tokens))
-
     def first_token_at(self, candidate: Candidate, now: int) -> int:
         """The predicted instant of its first token; ``now``: nothing is known about the times of steps."""
         costs, limits = self.costs, self.limits
@@ -76,19 +68,30 @@ class EngineLoad:
             return now
         at = max(now, self.step_end)
         ahead = bisect_left(self.prompts, (candidate.order, 0))
-        tokens = candidate.prompt_tokens + sum(left for _, left in self.prompts[:ahead])
-        # Paused sequences give their blocks and rows to others, and lower priorities do, too.
+        tokens_ahead = sum(left for _, left in self.prompts[:ahead])
+        # Those ahead decode when its turn comes: steps take longer, and chunks are smaller.
+        rows = min(limits.rows - 1, self.decoding + ahead)
+        context = self.context + tokens_ahead
+        # Lower priorities give it their rows.
         lower = self.running - bisect_left(self.running_priorities, candidate.priority + 1)
         behind_running = ahead + 1 - (limits.rows - self.running + lower)
         if behind_running > 0 and self.to_end:
             ends = self.to_end[min(behind_running, len(self.to_end)) - 1]
-            at += ends * costs.estimate(self.decoding, self.context, 0)
-        chunk = self.chunk(self.tightest_ns)
-        whole, rest = divmod(tokens, chunk)
-        at += whole * costs.estimate(self.decoding, self.context + chunk, chunk)
+            at += ends * costs.estimate(rows, context, 0)
+        chunk = self._chunk(rows, context)
+        whole, rest = divmod(candidate.prompt_tokens + tokens_ahead, chunk)
+        at += whole * costs.estimate(rows, context + chunk, chunk)
         if rest:
-            at += costs.estimate(self.decoding, self.context + rest, rest)
+            at += costs.estimate(rows, context + rest, rest)
         return at
+
+    def _chunk(self, rows: int, context: int) -> int:
+        """Tokens of prompts that a step can compute without breaking a deadline between tokens; at least one block."""
+        limits = self.limits
+        if not self.tightest_ns or not rows:
+            return limits.prefill_tokens
+        within = self.costs.prefill_within(self.tightest_ns, rows, context, limits.prefill_tokens)
+        return max(within, min(limits.block_tokens, limits.prefill_tokens))
 
     def inter_token_ns(self, candidate: Candidate) -> int:
         """The predicted time between tokens once it and all that are there decode, beside the smallest chunk."""

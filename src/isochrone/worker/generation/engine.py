@@ -133,6 +133,8 @@ class GenerationEngine:
         self._pin()
         outputs: list[Output] = []
         is_idle = True
+        #: The end of the step before, if another follows at once: the time between tokens is all that lies between.
+        ended = 0
         while not self._is_closing:
             self._take_inbox(is_idle)
             now = now_ns()
@@ -145,8 +147,9 @@ class GenerationEngine:
             is_running = bool(step.parts) and failure is None
             self._publish(now, step, is_running)
             self._send()
-            outputs = self._collect(step, now) if is_running else []
+            outputs = self._collect(step, ended or now) if is_running else []
             is_idle = not step.parts
+            ended = now_ns() if is_running else 0
         if self.is_abandoned:
             self._free()
 

@@ -2,7 +2,7 @@
 
 A step's time is taken to be a fixed part plus one per row that decodes, per token of context that is read, and per
 token of a prompt. The four are fitted by least squares with exponential forgetting; what a run of equal steps cannot
-tell apart stays as it was. Estimates are cautious: twice the mean deviation is added. Pure.
+tell apart stays as it was. Estimates are cautious: a twentieth and twice the mean deviation are added. Pure.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from isochrone.worker.backends.generative import GenerationLimits
 #: The weight of a measurement halves after some 140 steps.
 _KEEP: Final = 0.995
 #: How strongly the fit holds to what it was before, in measurements.
-_INERTIA: Final = 0.05
-#: A fit takes some 50 µs, so there is none after every step.
+_INERTIA: Final = 0.01
+#: A fit takes some 50 µs, so there is none after every step but the first ones.
 _FIT_EVERY: Final = 8
+_FIRST: Final = 64
+#: An estimate is so much over what is expected: steps that fill their budget would otherwise be late by a hair.
+_CAUTION: Final = 1.05
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
 #: A step this many times over its estimate was interrupted: it counts as no more than that.
@@ -45,7 +48,7 @@ class StepCosts:
 
     def estimate(self, rows: int, context: int, prefill: int) -> int:
         """ns of a step, cautiously; 0: nothing is known."""
-        return round(self.expected(rows, context, prefill) + 2 * self.deviation) if self.is_known else 0
+        return round(_CAUTION * self.expected(rows, context, prefill) + 2 * self.deviation) if self.is_known else 0
 
     def prefill_within(self, budget_ns: int, rows: int, context: int, most: int) -> int:
         """The most tokens of prompts, up to ``most``, with which a step takes no longer than the budget."""
@@ -55,7 +58,7 @@ class StepCosts:
         if left < 0:
             return 0
         # A token of a prompt is part of the context, too.
-        each = self.prefill + self.context
+        each = _CAUTION * (self.prefill + self.context)
         return most if each * most <= left else int(left / each)
 
 
@@ -83,7 +86,7 @@ class StepTimes:
         features = np.array([1.0, rows, context, prefill]) / self._scale
         self._products = _KEEP * self._products + np.outer(features, features)
         self._targets = _KEEP * self._targets + features * ns
-        if self._measured <= _FIT_EVERY or self._measured % _FIT_EVERY == 0:
+        if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
     def _fit(self) -> None:
