@@ -40,6 +40,12 @@ class Histogram:
         return int(self.counts.sum())
 
 
+def sum_histograms(histograms: Sequence[Histogram]) -> Histogram:
+    """At least one."""
+    counts = np.sum([each.counts for each in histograms], axis=0)
+    return Histogram(counts, sum(each.sum_ns for each in histograms))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelSnapshot:
     """One version of one model. Counts start at its load; durations are in ns."""
@@ -97,6 +103,33 @@ class CacheSnapshot:
     insertion_ns: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GenerationSnapshot:
+    """One version of a model that generates tokens. Counts start at its load."""
+
+    model_name: str
+    model_version: str
+    #: Tokens of answers; of prompts; and of prompts that were found in the cache.
+    generated_tokens: int
+    prompt_tokens: int
+    reused_tokens: int
+    #: Tokens of answers that came after their deadline.
+    late_tokens: int
+    steps: int
+    preemptions: int
+    #: Error code → requests refused for their deadline or the queue's bound.
+    refusals: Mapping[str, int]
+    #: Sequences that are computed now, and that wait for blocks or a row.
+    running: int
+    waiting: int
+    #: Blocks of the cache, and those that sequences hold.
+    blocks: int
+    blocks_in_use: int
+    #: From arrival to the first token, and from each token to the next.
+    first_token: Histogram
+    between_tokens: Histogram
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """The server's own part of a scrape."""
@@ -108,3 +141,5 @@ class ServerSnapshot:
     cache: CacheSnapshot | None = None
     #: Families of metrics that models define themselves.
     of_models: Sequence[FamilySnapshot] = ()
+    #: Models that generate tokens; they are among ``models``, too.
+    generation: Sequence[GenerationSnapshot] = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.orca import LoadReport
+from isochrone.worker.generation.runner import GenerationRunner
 
 if TYPE_CHECKING:
     from isochrone.worker.catalog.catalog import Catalog
@@ -55,14 +56,17 @@ class WorkerLoad:
                 runner = self._catalog.find(model_name, model_version).runner
             except IsochroneError:
                 return self._worker
-            known = self._models[key] = LoadReport(
-                {
-                    **self._worker,
-                    "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
-                    "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
-                    "named_metrics.least_run_us": runner.least_run() / 1000,
-                }
-            )
+            figures = {
+                **self._worker,
+                "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
+                "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
+                "named_metrics.least_run_us": runner.least_run() / 1000,
+            }
+            if isinstance(runner, GenerationRunner):
+                # Triton's names.
+                figures["named_metrics.kv_cache_utilization"] = runner.cache_utilization
+                figures["named_metrics.max_token_capacity"] = float(runner.token_capacity)
+            known = self._models[key] = LoadReport(figures)
         return known
 
     def drain(self) -> None:

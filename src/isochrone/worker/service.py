@@ -18,6 +18,7 @@ from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.states import is_unloaded
+from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.load import WorkerLoad
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
@@ -239,10 +240,16 @@ class WorkerService(InferenceService):
 
     def snapshot(self, wire: WireSnapshot | None = None) -> ServerSnapshot:
         """For the metrics page."""
-        models = [
-            served.statistics.snapshot(served.digest, served.runner.pending) for served in self.catalog.all_versions()
-        ]
-        return ServerSnapshot(tuple(models), wire, self.catalog.cache_snapshot(), self.catalog.metrics_of_models())
+        versions = self.catalog.all_versions()
+        models = [served.statistics.snapshot(served.digest, served.runner.pending) for served in versions]
+        generating = [served.runner for served in versions if isinstance(served.runner, GenerationRunner)]
+        return ServerSnapshot(
+            tuple(models),
+            wire,
+            self.catalog.cache_snapshot(),
+            self.catalog.metrics_of_models(),
+            tuple(runner.snapshot() for runner in generating),
+        )
 
     @property
     def in_flight(self) -> int:

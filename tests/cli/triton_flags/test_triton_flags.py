@@ -231,7 +231,7 @@ def test_backend_settings_without_a_counterpart_get_a_warning() -> None:
     ]
     assert warnings("--backend-config=tensorflow,version=2") == [
         "--backend-config tensorflow,version=2 has no effect: the backends are onnxruntime, pytorch, python,"
-        " openvino, fil, identity"
+        " openvino, fil, identity, generation"
     ]
 
 

@@ -48,6 +48,8 @@ BACKENDS = {
     # As in Triton, its files do not tell it: models of other backends have a model.txt beside them.
     "fil": Backend(("fil",), ("",), tuple(TREE_FILES.values()), told_by_file=False),
     "identity": Backend(("identity",), ("",), ()),
+    # Hugging Face's layout. Files of this name are beside many models, so they tell nothing.
+    "generation": Backend(("generation",), ("",), ("config.json",), told_by_file=False),
     "ensemble": Backend(("ensemble",), ("ensemble",), ()),
 }
 _BY_NAME = {name: short for short, backend in BACKENDS.items() for name in backend.names}
@@ -57,7 +59,8 @@ _TO_ONNX = "the model converted to ONNX (backend 'onnxruntime')"
 _TENSORRT = f"{_TO_ONNX}: a TensorRT engine runs on the GPU that it was built for, and is not served"
 _TENSORFLOW = f"{_TO_ONNX}, for example by tf2onnx: TensorFlow is not served"
 _LANGUAGE_MODEL = (
-    "a model in Python (backend 'python') that calls the engine: engines of language models are not served"
+    "backend 'generation' with the files of the model in Hugging Face's layout, or a model in Python (backend 'python')"
+    " that calls the engine"
 )
 _EXAMPLE = "a model in Python (backend 'python'): this example backend of Triton's is not served"
 _NO_LIBRARIES = "a model in Python (backend 'python'): backends in shared libraries are not loaded"

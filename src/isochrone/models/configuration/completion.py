@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.backends import BACKENDS, backend_name, default_model_files
+from isochrone.models.configuration.generation_signature import complete_generation
 from isochrone.models.file_tensors import Declared, FileTensor
 from isochrone.models.onnx_file import read_onnx_tensors
 from isochrone.models.openvino_file import read_openvino_tensors
@@ -61,6 +62,8 @@ def complete(
         if backend == "openvino" and completed.max_batch_size > 0:
             read = _with_free_rows(read)
         _complete_from_file(completed, read, model_file(completed, newest), stated, size, where, assumed)
+    if backend == "generation":
+        complete_generation(completed, where, assumed)
     _complete_policies(completed, backend, assumed)
     return completed, tuple(assumed)
 

@@ -18,6 +18,7 @@ from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import ConfigError, Internal, IsochroneError
 from isochrone.models.configuration.backends import backend_name
 from isochrone.models.repository.digest import digest
+from isochrone.worker.backends.generative import GenerativeExecutable
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.catalog.instance_groups import check_group_settings, load_contexts, plain_parameters
@@ -34,6 +35,9 @@ from isochrone.worker.execution.resource_gate import ResourceGate, SharedResourc
 from isochrone.worker.execution.runner import Runner
 from isochrone.worker.execution.stream_runner import StreamRunner
 from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.generation.engine import GenerationEngine
+from isochrone.worker.generation.runner import GenerationRunner
+from isochrone.worker.generation.settings import GenerationSettings, read_settings
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.sequences.batcher import SequenceBatcher
@@ -69,10 +73,14 @@ class Prepared:
     execution_timeout_ns: int = 0
     #: Of requests that state none; 0: none.
     default_deadline_ns: int = 0
+    #: Of a model that generates tokens: they own its executables.
+    engines: tuple[GenerationEngine, ...] = ()
 
     def discard(self) -> None:
         """Frees a version that will not be served."""
-        _close_all(self.executables, self.description.name)
+        for engine in self.engines:
+            engine.close()
+        _close_all(() if self.engines else self.executables, self.description.name)
 
 
 def prepare_with_retries(
@@ -125,11 +133,13 @@ def prepare(
     if backend in _ISOLATING_BACKENDS and plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; the thread need not be abandoned as well.
         timeout_ms = 0
+    generation = _generation_settings(description) if backend == "generation" else None
     check_group_settings(description, settings)
     server = None if calls is None else calls.of(description.name, str(version))
     contexts = tuple(load_contexts(description, version, directory, backend, settings, server))
     load = loader(backend, description.config_source)
     executables: list[Executable] = []
+    engines: list[GenerationEngine] = []
     if server is not None:
         server.is_loading = True
     try:
@@ -138,6 +148,10 @@ def prepare(
             executable = reshaped(load(context), description.signature)
             executables.append(executable)
             loaded = now_ns()
+            if generation is not None and isinstance(executable, GenerativeExecutable):
+                name = f"{description.name}-{version}-{context.instance}"
+                engines.append(GenerationEngine(executable, name, generation.rules, context.cpus))
+                engines[-1].warm()
             warm_up(executable, description, curve)
             log.debug(
                 "instance loaded",
@@ -150,7 +164,9 @@ def prepare(
                 estimates_us={rows: curve.estimate(rows) // MICROSECOND for rows in batch_sizes(config)},
             )
     except BaseException:
-        _close_all(executables, description.name)
+        for engine in engines:
+            engine.close()
+        _close_all(executables[len(engines) :], description.name)
         raise
     finally:
         if server is not None:
@@ -166,7 +182,12 @@ def prepare(
         rules,
         timeout_ms * MILLISECOND,
         deadline_ns,
+        tuple(engines),
     )
+
+
+def _generation_settings(description: ModelDescription) -> GenerationSettings:
+    return read_settings(plain_parameters(description.config), description.config_source)
 
 
 def _close_all(executables: Iterable[Executable], model: str) -> None:
@@ -194,6 +215,10 @@ def serve(
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served
     name, curve, ended = description.name, prepared.curve, served.request_ended
+    if prepared.engines:
+        settings = _generation_settings(description)
+        served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended)
+        return served
     runner: BatchRunner | StreamRunner | SequenceRunner
     finished: Callable[[Instance, Batch], None] = _nothing
     if config.HasField("sequence_batching"):

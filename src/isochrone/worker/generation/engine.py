@@ -1,0 +1,327 @@
+"""The engine of one instance: a thread that owns the model and runs it step by step.
+
+Each turn schedules a step, launches it, turns the tokens of the step before into text while the device works, and then
+collects. Responses of a step go to the loop's thread by one call. Cancelled requests leave before the next step. An
+engine without work waits for its inbox. A step that fails costs its own sequences, not the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import structlog
+
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import Cancelled, IsochroneError, ModelFailed
+from isochrone.worker.backends.generative import GenerativeExecutable
+from isochrone.worker.generation.admission import EngineLoad
+from isochrone.worker.generation.calibration import calibrate
+from isochrone.worker.generation.counts import EngineCounts
+from isochrone.worker.generation.job import Delivery, Job
+from isochrone.worker.generation.scheduler import Output, SchedulerRules, Step, StepScheduler, late_error
+from isochrone.worker.generation.sequence import TokenSequence
+
+log = structlog.get_logger(__name__)
+
+#: The picture of the load that the loop sees is at most this old while steps run.
+_LOAD_NS = 5 * MILLISECOND
+
+Deliver = Callable[[Sequence[Delivery]], None]
+
+
+class GenerationEngine:
+    """One instance."""
+
+    def __init__(
+        self, executable: GenerativeExecutable, name: str, rules: SchedulerRules, cpus: tuple[int, ...] = ()
+    ) -> None:
+        self.executable = executable
+        self.name = name
+        self.counts = EngineCounts()
+        self.scheduler = StepScheduler(executable.limits, rules)
+        #: A picture for the loop's thread; it is replaced, never changed.
+        self.load: EngineLoad = self.scheduler.load(0)
+        #: When the running step began; 0: none does.
+        self.step_began = 0
+        #: Of the loop's thread: a step took too long, and nobody waits for it any more.
+        self.is_abandoned = False
+        self._cpus = cpus
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deliver: Deliver
+        self._is_closing = False
+        self._load_until = 0
+        self._deliveries: list[Delivery] = []
+        #: Sequences that ended by their text while a step with them ran.
+        self._stopped: list[TokenSequence] = []
+
+    # From the thread that loads the model.
+
+    def warm(self) -> None:
+        """Starts the thread and warms the model on it. It waits; raises what the model raises."""
+        done = threading.Event()
+        failures: list[BaseException] = []
+
+        def warm() -> None:
+            try:
+                self.executable.warm_steps()
+                calibrate(self.executable, self.scheduler.times)
+                self.load = self.scheduler.load(0)
+            except BaseException as error:
+                failures.append(error)
+            done.set()
+
+        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
+        self._thread.start()
+        self._inbox.put(warm)
+        done.wait()
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        """Ends the thread and frees the model. It waits for the step that runs, unless the engine is abandoned."""
+        self._inbox.put(self._close)
+        if self.is_abandoned:
+            return
+        if self._thread is not None:
+            self._thread.join()
+        self._free()
+
+    def _free(self) -> None:
+        try:
+            self.executable.close()
+        except Exception as error:
+            log.warning("an instance failed to close", instance=self.name, error=str(error))
+
+    # From the loop's thread.
+
+    def connect(self, loop: asyncio.AbstractEventLoop, deliver: Deliver) -> None:
+        """``deliver`` gets the responses of each step, on the loop's thread."""
+        self._loop, self._deliver = loop, deliver
+
+    def cancel(self, job: Job) -> None:
+        """Frees what a request has, after the step that runs."""
+        self._inbox.put(partial(self._cancel, job))
+
+    def pause(self, job: Job) -> None:
+        self._inbox.put(partial(self._set_paused, job, True))
+
+    def resume(self, job: Job) -> None:
+        self._inbox.put(partial(self._set_paused, job, False))
+
+    def wake(self) -> None:
+        """Has an idle engine look for cancelled and late sequences."""
+        self._inbox.put(_nothing)
+
+    # From the thread of prompts.
+
+    def prepared(self, job: Job, prompt: tuple[str, list[int]] | IsochroneError) -> None:
+        """The prompt of a request has become tokens, or cannot."""
+        self._inbox.put(partial(self._admit, job, prompt))
+
+    # On the engine's thread.
+
+    def _serve(self) -> None:
+        self._pin()
+        outputs: list[Output] = []
+        is_idle = True
+        #: The end of the step before, if another follows at once: the time between tokens is all that lies between.
+        ended = 0
+        while not self._is_closing:
+            self._take_inbox(is_idle)
+            now = now_ns()
+            self._drop_ended(now)
+            step = self.scheduler.schedule(now)
+            failure = self._launch(step, now) if step.parts else None
+            self._process(outputs)
+            if failure is not None:
+                self._fail(step, failure)
+            is_running = bool(step.parts) and failure is None
+            self._publish(now, step, is_running)
+            self._send()
+            outputs = self._collect(step, ended or now) if is_running else []
+            is_idle = not step.parts
+            ended = now_ns() if is_running else 0
+        if self.is_abandoned:
+            self._free()
+
+    def _take_inbox(self, waits: bool) -> None:
+        if waits:
+            self._inbox.get()()
+        try:
+            while True:
+                self._inbox.get_nowait()()
+        except Empty:
+            pass
+
+    def _drop_ended(self, now: int) -> None:
+        """Takes out the sequences that need no further step."""
+        scheduler = self.scheduler
+        for sequence in self._stopped:
+            scheduler.ended(sequence)
+        self._stopped.clear()
+        for sequence in [each for each in scheduler.sequences() if _job(each).request.cancelled]:
+            self._cancel(_job(sequence))
+        for sequence in scheduler.remove_late(now):
+            self._end(_job(sequence), late_error(sequence, now))
+
+    def _launch(self, step: Step, now: int) -> IsochroneError | None:
+        try:
+            self.step_began = now
+            self.executable.launch(step.rows)
+        except BaseException as error:
+            return self._step_error(step, error)
+        return None
+
+    def _collect(self, step: Step, began: int) -> list[Output]:
+        """Waits for the step; returns its tokens."""
+        try:
+            chosen = self.executable.collect()
+            if [each is None for each in chosen] != [part.row.sampling is None for part in step.parts]:
+                raise ModelFailed("the model gave tokens for other rows than those that end with one")
+        except BaseException as error:
+            self._fail(step, self._step_error(step, error))
+            return []
+        now = now_ns()
+        self.step_began = 0
+        before = {part.sequence: part.sequence.last_at for part in step.parts}
+        outputs = self.scheduler.completed(step, chosen, now, now - began)
+        counts = self.counts
+        counts.steps += 1
+        # Of a sequence whose text has ended, one more token was computed in vain.
+        outputs = [output for output in outputs if not _job(output.sequence).is_ended]
+        for output in outputs:
+            counts.note_token(output.sequence, before[output.sequence], now)
+        return outputs
+
+    def _process(self, outputs: Sequence[Output]) -> None:
+        """Makes text and responses of tokens."""
+        for output in outputs:
+            job = _job(output.sequence)
+            if job.is_ended:
+                continue
+            try:
+                delivery = job.take(output.chosen, output.finish_reason)
+            except BaseException as error:
+                self._stopped.append(output.sequence)
+                self._end(job, _model_error(self.name, "the tokenizer failed", error))
+                continue
+            if delivery is None:
+                continue
+            self._deliveries.append(delivery)
+            if delivery.is_last:
+                job.ended_at = now_ns()
+                # If by a stop string, the scheduler does not know yet.
+                self._stopped.append(output.sequence)
+
+    def _admit(self, job: Job, prompt: tuple[str, list[int]] | IsochroneError) -> None:
+        job.is_known = True
+        request, wanted = job.request, job.wanted
+        if request.cancelled or job.is_ended:
+            self._end(job, Cancelled("the request was cancelled"))
+            return
+        if isinstance(prompt, IsochroneError):
+            self._end(job, prompt)
+            return
+        text, tokens = prompt
+        tokenizer = self.executable.tokenizer
+        sequence = TokenSequence(
+            tokens,
+            wanted.parameters,
+            priority=job.priority,
+            arrived=request.arrived,
+            deadline=request.deadline,
+            end_tokens=tokenizer.end_tokens,
+            job=job,
+        )
+        try:
+            self.scheduler.admit(sequence, now_ns())
+        except IsochroneError as error:
+            self._end(job, error)
+            return
+        job.begin(sequence, text, tokenizer.decode)
+        self.counts.prompt_tokens += len(tokens)
+        self._load_until = 0
+
+    def _cancel(self, job: Job) -> None:
+        self._end(job, Cancelled("the request was cancelled"))
+        sequence = job.sequence
+        if sequence is not None:
+            self.scheduler.remove(sequence)
+
+    def _set_paused(self, job: Job, is_paused: bool) -> None:
+        sequence = job.sequence
+        if sequence is not None and not job.is_ended:
+            (self.scheduler.pause if is_paused else self.scheduler.resume)(sequence)
+
+    def _fail(self, step: Step, error: IsochroneError) -> None:
+        """The sequences of a failed step end; their blocks are free."""
+        self.step_began = 0
+        for part in step.parts:
+            self.scheduler.remove(part.sequence)
+            self._end(_job(part.sequence), error)
+
+    def _end(self, job: Job, error: IsochroneError) -> None:
+        if not job.is_ended:
+            job.is_ended = True
+            job.ended_at = now_ns()
+            self._deliveries.append(Delivery(job, None, error, True))
+
+    def _step_error(self, step: Step, error: BaseException) -> IsochroneError:
+        return _model_error(self.name, f"a step of {len(step.parts)} sequences failed", error)
+
+    def _publish(self, now: int, step: Step, is_running: bool) -> None:
+        if now < self._load_until and is_running:
+            return
+        self._load_until = now + _LOAD_NS
+        expected = self.scheduler.times.costs.estimate(step.decode_rows, step.context, step.prefill)
+        self.load = self.scheduler.load(now, now + expected if is_running else 0)
+
+    def _send(self) -> None:
+        if not self._deliveries or self._loop is None:
+            return
+        deliveries, self._deliveries = self._deliveries, []
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, deliveries)
+        except RuntimeError:  # the loop is closed: the process is ending
+            pass
+
+    def _close(self) -> None:
+        self._is_closing = True
+
+    def _pin(self) -> None:
+        if self._cpus:
+            try:
+                os.sched_setaffinity(0, self._cpus)
+            except OSError as error:  # the CPUs were available when the model was loaded
+                log.warning("cannot pin an instance", instance=self.name, cpus=self._cpus, error=str(error))
+
+
+def _job(sequence: TokenSequence) -> Job:
+    job: Any = sequence.job
+    return job  # type: ignore[no-any-return]
+
+
+def _nothing() -> None:
+    """Only ends the wait for the inbox."""
+
+
+def _model_error(name: str, what: str, error: BaseException) -> IsochroneError:
+    """An error that keeps the traceback as text: its frames would hold the tensors of the step."""
+    text = "".join(traceback.format_exception(error))
+    traceback.clear_frames(error.__traceback__)
+    if isinstance(error, IsochroneError):
+        failed: IsochroneError = error.with_traceback(None)
+        failed.__cause__ = failed.__context__ = None
+    else:
+        failed = ModelFailed(f"model instance '{name}': {what}: {type(error).__name__}: {error}")
+    failed.add_note(text)
+    return failed

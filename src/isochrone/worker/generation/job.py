@@ -1,0 +1,115 @@
+"""One generation request inside the worker: what the loop's thread and the engine's thread know of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from isochrone.worker.generation.responses import Piece, response
+from isochrone.worker.generation.sequence import STOP
+from isochrone.worker.generation.text import AnswerText
+
+if TYPE_CHECKING:
+    from isochrone.errors import IsochroneError
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.backends.generative import Chosen
+    from isochrone.worker.generation.requests import GenerationRequest
+    from isochrone.worker.generation.sequence import TokenSequence
+
+
+class Delivery(NamedTuple):
+    """A response, or the error that ends a request, on its way from an engine to the loop."""
+
+    job: Job
+    outputs: Tensors | None
+    error: IsochroneError | None
+    is_last: bool
+
+
+class Job:
+    """One request."""
+
+    __slots__ = (
+        "_cumulative",
+        "_decode",
+        "_piece",
+        "_text",
+        "backlog",
+        "ended_at",
+        "estimated_tokens",
+        "is_ended",
+        "is_known",
+        "is_over",
+        "is_paused",
+        "priority",
+        "request",
+        "sequence",
+        "stalled_since",
+        "wanted",
+    )
+
+    def __init__(self, request: InferRequest, wanted: GenerationRequest, priority: int, estimated_tokens: int) -> None:
+        self.request = request
+        self.wanted = wanted
+        self.priority = priority
+
+        # Of the loop's thread.
+        self.estimated_tokens = estimated_tokens
+        #: Its request was answered: nothing more is sent.
+        self.is_over = False
+        #: Responses that its client has not made room for, and since when it reads nothing; 0: it reads.
+        self.backlog: deque[Delivery] = deque()
+        self.stalled_since = 0
+        self.is_paused = False
+
+        # Of the engine's thread; the loop reads ``is_known`` and, after the end, the times.
+        #: The scheduler has it, or has refused it.
+        self.is_known = False
+        self.is_ended = False
+        self.sequence: TokenSequence | None = None
+        self.ended_at = 0
+        self._decode: Callable[[Sequence[int]], str]
+        self._text: AnswerText
+        self._piece = Piece()
+        self._cumulative = 0.0
+
+    # On the engine's thread.
+
+    def begin(self, sequence: TokenSequence, prompt: str, decode: Callable[[Sequence[int]], str]) -> None:
+        self.sequence = sequence
+        self._decode = decode
+        self._text = AnswerText(decode, self.wanted.parameters.stop)
+        if self.wanted.repeats_prompt:
+            self._piece.text = prompt
+
+    def take(self, chosen: Chosen, finish_reason: str | None) -> Delivery | None:
+        """Takes the next token; returns the response that is due. ``is_ended`` tells whether a stop string came."""
+        sequence = self.sequence
+        assert sequence is not None
+        self._cumulative += chosen.log_probability
+        # The token that ends an answer is not part of its text.
+        text = ""
+        if finish_reason != STOP:
+            text = self._text.add(chosen.token, may_stop=sequence.generated >= sequence.parameters.min_tokens)
+            if self._text.is_stopped:
+                finish_reason = STOP
+        if finish_reason is not None:
+            self.is_ended = True
+            # What was held back may end with a stop string, too.
+            text += self._text.end()
+            finish_reason = STOP if self._text.was_cut else finish_reason
+        self._piece.add(text, (chosen,))
+        if finish_reason is None and not (self.wanted.streams and self._piece.text):
+            return None
+        piece, self._piece = self._piece, Piece()
+        outputs = response(
+            self.wanted,
+            piece,
+            sequence.prompt_tokens,
+            self._cumulative,
+            finish_reason,
+            self._decode,
+            self.request.plan.outputs,
+        )
+        return Delivery(self, outputs, None, finish_reason is not None)

@@ -1,0 +1,326 @@
+"""The runner of a version that generates: requests in, responses out, on the loop's thread.
+
+It refuses what cannot keep its deadlines, passes the rest to the engine that answers soonest, and holds responses of a
+client that does not read: after a while its sequence pauses, later it is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from isochrone.clock import MILLISECOND, NEVER, now_ns
+from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed, Unavailable
+from isochrone.observe.snapshot import GenerationSnapshot, sum_histograms
+from isochrone.worker.execution.failure_log import FailureLog
+from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
+from isochrone.worker.generation.engine import GenerationEngine
+from isochrone.worker.generation.job import Delivery, Job
+from isochrone.worker.generation.prompts import PromptThread
+from isochrone.worker.generation.requests import GenerationRequest, read_request
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.generation.settings import GenerationSettings
+    from isochrone.worker.statistics import ModelStatistics
+
+#: Responses that a client has not made room for, after which its sequence pauses.
+MAX_BACKLOG = 256
+#: No tokenizer makes fewer tokens of a text, nor of a chat's JSON with its escapes: longer ones are not tokenised.
+_CHARACTERS_PER_TOKEN = 128
+_BYTES_PER_TOKEN = 6 * _CHARACTERS_PER_TOKEN
+#: Characters per token that are assumed before the first prompt, and the weight of a new one.
+_ASSUMED = 4.0
+_NEW = 0.05
+
+
+class GenerationRunner:
+    """Runs one version. Its engines are warm."""
+
+    def __init__(
+        self,
+        name: str,
+        engines: Sequence[GenerationEngine],
+        settings: GenerationSettings,
+        statistics: ModelStatistics,
+        request_ended: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._statistics = statistics
+        self._request_ended = request_ended
+        self._failures = FailureLog(name, statistics.model_version)
+        self._rejection: IsochroneError | None = None
+        self._engines = list(engines)
+        self._jobs: dict[Job, GenerationEngine] = {}
+        #: Jobs that the picture of the engine's load does not show yet.
+        self._unseen: dict[GenerationEngine, list[Job]] = {engine: [] for engine in engines}
+        self._prompts = PromptThread(f"{name}-prompts")
+        self._characters_per_token = _ASSUMED
+        self._mean_prompt = 1.0
+        #: By error code: requests that were refused for their deadline or the queue's bound.
+        self._refusals: dict[str, int] = {}
+        loop = asyncio.get_running_loop()
+        for engine in engines:
+            engine.connect(loop, self._take)
+
+    # The interface of a runner.
+
+    def submit(self, request: InferRequest) -> None:
+        """Passes a request to an engine, or raises."""
+        if self._rejection is not None:
+            raise self._rejection
+        wanted = read_request(request, self._settings.defaults)
+        self._check_size(wanted)
+        now = now_ns()
+        priority = request.plan.priority or self._settings.default_priority
+        first_ns = wanted.parameters.first_token_ns
+        first_deadline = min(request.deadline, request.arrived + first_ns if first_ns else NEVER)
+        estimated = max(1, int(wanted.size / self._characters_per_token))
+        inter_token_ns = wanted.parameters.inter_token_ns
+        candidate = Candidate(estimated, priority, request.arrived, first_deadline, inter_token_ns)
+        engine, load = self._soonest(candidate, now)
+        # The figure is a guess that the engine's scheduler replaces; only it can tell whether a prompt fits.
+        capped = replace(candidate, prompt_tokens=min(estimated, load.limits.context_tokens - 1, _room(load)))
+        error = refusal(load, capped, now, self._settings.rules.max_waiting)
+        if error is not None:
+            self._count_refusal(error)
+            raise error.within(f"model '{self._name}'")
+        job = Job(request, wanted, priority, estimated)
+        self._jobs[job] = engine
+        self._unseen[engine].append(job)
+        self._prompts.submit(job, engine.executable.tokenizer, engine.prepared)
+
+    @property
+    def pending(self) -> int:
+        """Sequences that wait for their first step."""
+        return sum(self._load(engine).waiting for engine in self._engines)
+
+    def estimated_wait(self, now: int) -> int:
+        """ns until the first token of a request with a prompt of the mean length."""
+        candidate = Candidate(max(1, round(self._mean_prompt)), self._settings.default_priority, now, NEVER)
+        if not self._engines:
+            return 0
+        _, load = self._soonest(candidate, now)
+        return load.first_token_at(candidate, now) - now
+
+    def estimated_run(self) -> int:
+        """Not known: nobody knows how long an answer will be."""
+        return 0
+
+    def least_run(self) -> int:
+        return 0
+
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
+        return ""
+
+    def check_stuck(self, now: int) -> None:
+        """Ends streams that nobody reads and engines that hang. Called about ten times a second."""
+        for job in list(self._jobs):
+            if job.request.cancelled:
+                self._cancel(job, None)
+            elif job.stalled_since and now - job.stalled_since >= self._settings.stalled_ns:
+                stalled_ms = self._settings.stalled_ns // MILLISECOND
+                self._cancel(job, Cancelled(f"the client has read nothing for stalled_stream_ms ({stalled_ms})"))
+        limit_ns = self._settings.execution_timeout_ns
+        for engine in list(self._engines):
+            if limit_ns and engine.step_began and now - engine.step_began >= limit_ns:
+                self._abandon(engine, limit_ns)
+        for engine in {engine for job, engine in self._jobs.items() if job.is_paused}:
+            # Deadlines pass without steps, too.
+            engine.wake()
+
+    def fail_all(self, error: IsochroneError | None = None) -> None:
+        """Fails all requests: the version is being unloaded and does not wait longer."""
+        error = self._rejection = error or Unavailable(f"model '{self._name}' is being unloaded")
+        for job in list(self._jobs):
+            self._cancel(job, error)
+
+    def release(self) -> None:
+        self._rejection = self._rejection or Unavailable(f"model '{self._name}' is being unloaded")
+
+    def close(self) -> None:
+        """Frees the engines. It waits for their threads, so it must not run on the loop."""
+        self._prompts.close()
+        for engine in self._unseen:
+            engine.close()
+
+    # Figures.
+
+    @property
+    def cache_utilization(self) -> float:
+        """The share of the blocks of the cache that sequences hold."""
+        blocks = sum(engine.load.limits.blocks for engine in self._engines)
+        return sum(engine.load.blocks_in_use for engine in self._engines) / blocks if blocks else 0.0
+
+    @property
+    def token_capacity(self) -> int:
+        """Tokens that the cache can hold."""
+        limits = [engine.load.limits for engine in self._engines]
+        return sum(each.blocks * each.block_tokens for each in limits)
+
+    def snapshot(self) -> GenerationSnapshot:
+        """For the metrics page."""
+        engines = list(self._unseen)
+        counts = [engine.counts for engine in engines]
+        loads = [engine.load for engine in engines]
+        return GenerationSnapshot(
+            self._statistics.model_name,
+            self._statistics.model_version,
+            generated_tokens=sum(each.generated_tokens for each in counts),
+            prompt_tokens=sum(each.prompt_tokens for each in counts),
+            reused_tokens=sum(engine.scheduler.reused_tokens for engine in engines),
+            late_tokens=sum(each.late_tokens for each in counts),
+            steps=sum(each.steps for each in counts),
+            preemptions=sum(engine.scheduler.preemptions for engine in engines),
+            refusals=dict(self._refusals),
+            running=sum(load.running for load in loads),
+            waiting=self.pending,
+            blocks=sum(load.limits.blocks for load in loads),
+            blocks_in_use=sum(load.blocks_in_use for load in loads),
+            first_token=sum_histograms([each.first_token.snapshot() for each in counts]),
+            between_tokens=sum_histograms([each.between_tokens.snapshot() for each in counts]),
+        )
+
+    def _count_refusal(self, error: IsochroneError) -> None:
+        if error.code in ("deadline_exceeded", "queue_full"):
+            self._refusals[error.code] = self._refusals.get(error.code, 0) + 1
+
+    # Admission.
+
+    def _check_size(self, wanted: GenerationRequest) -> None:
+        context = max(engine.load.limits.context_tokens for engine in self._unseen)
+        most = context * (_CHARACTERS_PER_TOKEN if wanted.text is not None else _BYTES_PER_TOKEN)
+        if wanted.size > most:
+            raise InvalidArgument(
+                f"the prompt has {wanted.size} characters: expected fewer than {most}, since the model's context has "
+                f"{context} tokens"
+            )
+
+    def _soonest(self, candidate: Candidate, now: int) -> tuple[GenerationEngine, EngineLoad]:
+        """The engine that would answer first, and its load."""
+        loads = [(engine, self._load(engine)) for engine in self._engines]
+        if len(loads) == 1:
+            return loads[0]
+        return min(loads, key=lambda each: (each[1].first_token_at(candidate, now), each[1].running + each[1].waiting))
+
+    def _load(self, engine: GenerationEngine) -> EngineLoad:
+        """The load of an engine, with the requests that it does not show yet."""
+        unseen = self._unseen[engine] = [job for job in self._unseen[engine] if not job.is_known and not job.is_over]
+        load = engine.load
+        if not unseen:
+            return load
+        prompts = [((job.priority, True, job.request.arrived, 0), job.estimated_tokens) for job in unseen]
+        return replace(load, waiting=load.waiting + len(unseen), prompts=tuple(sorted([*load.prompts, *prompts])))
+
+    # Responses.
+
+    def _take(self, deliveries: Sequence[Delivery]) -> None:
+        now = now_ns()
+        for delivery in deliveries:
+            job = delivery.job
+            if job.is_over:
+                continue
+            if job.request.cancelled:
+                self._cancel(job, None)
+            elif job.backlog or job.request.is_congested:
+                self._hold(job, delivery, now)
+            else:
+                self._send(job, delivery)
+
+    def _hold(self, job: Job, delivery: Delivery, now: int) -> None:
+        """Keeps a response until the client has read earlier ones."""
+        job.backlog.append(delivery)
+        if not job.stalled_since:
+            job.stalled_since = now
+            job.request.when_writable(lambda: self._flush(job))
+        if len(job.backlog) >= MAX_BACKLOG and not job.is_paused:
+            job.is_paused = True
+            self._jobs[job].pause(job)
+
+    def _flush(self, job: Job) -> None:
+        """The client has read, or has gone."""
+        job.stalled_since = 0
+        if job.is_over:
+            return
+        if job.request.cancelled:
+            self._cancel(job, None)
+            return
+        while job.backlog and not job.is_over:
+            if job.request.is_congested:
+                job.stalled_since = now_ns()
+                job.request.when_writable(lambda: self._flush(job))
+                return
+            self._send(job, job.backlog.popleft())
+        if job.is_paused and not job.is_over:
+            job.is_paused = False
+            self._jobs[job].resume(job)
+
+    def _send(self, job: Job, delivery: Delivery) -> None:
+        request = job.request
+        if delivery.error is not None:
+            if job.sequence is None:
+                self._count_refusal(delivery.error)
+            self._fail(job, delivery.error)
+        elif delivery.outputs is None:
+            return
+        elif not delivery.is_last:
+            request.emit(delivery.outputs)
+        else:
+            self._succeed(job)
+            request.finish_with(delivery.outputs)
+
+    def _succeed(self, job: Job) -> None:
+        request, sequence = job.request, job.sequence
+        assert sequence is not None
+        self._learn(job, sequence.prompt_tokens)
+        request.dispatched = request.compute_start = request.infer_start = sequence.started_at
+        request.infer_end = request.compute_end = job.ended_at
+        self._statistics.record_batch(1, 0, request.infer_end - request.infer_start, 0)
+        self._statistics.record_success(request, now_ns(), 1)
+        self._over(job)
+        # They refer to each other: without this, only the garbage collector would free them.
+        job.sequence = None
+
+    def _learn(self, job: Job, prompt_tokens: int) -> None:
+        self._mean_prompt += _NEW * (prompt_tokens - self._mean_prompt)
+        if job.wanted.size:
+            self._characters_per_token += _NEW * (job.wanted.size / prompt_tokens - self._characters_per_token)
+
+    def _fail(self, job: Job, error: IsochroneError) -> None:
+        request = job.request
+        self._failures.request_failed(error)
+        self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._over(job)
+        if request.cancelled:
+            request.dropped()
+        else:
+            request.fail(error)
+
+    def _cancel(self, job: Job, error: IsochroneError | None) -> None:
+        """Ends a request from here: the engine frees what it has."""
+        engine = self._jobs[job]
+        engine.cancel(job)
+        self._fail(job, error or Cancelled("the request was cancelled"))
+
+    def _over(self, job: Job) -> None:
+        job.is_over = True
+        job.backlog.clear()
+        del self._jobs[job]
+        self._request_ended()
+
+    def _abandon(self, engine: GenerationEngine, limit_ns: int) -> None:
+        """A step does not end: its thread cannot be stopped, so nothing waits for it any more."""
+        engine.is_abandoned = True
+        self._engines.remove(engine)
+        what = f"model '{self._name}': a step took over execution_timeout_ms ({limit_ns // MILLISECOND})"
+        for job in [job for job, at in self._jobs.items() if at is engine]:
+            self._cancel(job, ModelFailed(f"{what}; the instance was abandoned"))
+        if not self._engines:
+            self._rejection = self._rejection or Unavailable(f"{what}; no instance is left: load the model again")
+
+
+def _room(load: EngineLoad) -> int:
+    return load.limits.blocks * load.limits.block_tokens

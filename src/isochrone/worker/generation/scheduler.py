@@ -1,0 +1,333 @@
+"""What the next step computes: continuous batching under deadlines.
+
+Every sequence that decodes is in every step, so its tokens never wait for a prompt; what is left of the step goes to
+prompts, in chunks that keep the tightest deadline between tokens. Prompts go by priority, then by the deadline of the
+first token, then by arrival. A sequence that needs a block when none is free takes those of a lower or later one, which
+is computed again later. The most senior sequence is never preempted, so something always ends. Pure: no clock, no
+threads, no device.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from isochrone.clock import MILLISECOND
+from isochrone.errors import DeadlineExceeded
+from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row
+from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
+from isochrone.worker.generation.blocks import BlockPool
+from isochrone.worker.generation.sequence import TokenSequence
+from isochrone.worker.generation.step_times import StepTimes
+
+#: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
+Batching = Literal["continuous", "static", "single"]
+#: Weight of a sequence that has ended in the mean share of ``max_tokens`` that sequences use.
+_NEW = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerRules:
+    """The options of a scheduler."""
+
+    max_waiting: int = 256
+    batching: Batching = "continuous"
+    #: False: chunks are as large as the model allows, whatever that does to deadlines between tokens.
+    chunks_prompts: bool = True
+    reuses_prefixes: bool = True
+
+
+class Part(NamedTuple):
+    """What a step computes of one sequence."""
+
+    sequence: TokenSequence
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step, and the figures that its time depends on."""
+
+    parts: tuple[Part, ...]
+    decode_rows: int = 0
+    context: int = 0
+    prefill: int = 0
+
+    @property
+    def rows(self) -> list[Row]:
+        return [part.row for part in self.parts]
+
+
+class Output(NamedTuple):
+    """A token that a step gave, and why the sequence ends with it, if it does."""
+
+    sequence: TokenSequence
+    chosen: Chosen
+    finish_reason: str | None
+
+
+class StepScheduler:
+    """The sequences of one instance."""
+
+    def __init__(self, limits: GenerationLimits, rules: SchedulerRules | None = None) -> None:
+        self.limits = limits
+        self.rules = rules or SchedulerRules()
+        self.pool = BlockPool(limits.blocks, limits.block_tokens, reuses_prefixes=self.rules.reuses_prefixes)
+        self.times = StepTimes(limits)
+        #: Sequences that hold blocks, by seniority, and those that hold none.
+        self.running: list[TokenSequence] = []
+        self.waiting: list[TokenSequence] = []
+        self.preemptions = 0
+        self.reused_tokens = 0
+        self._numbers = 0
+        self._used_share = 1.0
+        #: Numbers of the sequences that may start, where batches do not change.
+        self._batch: set[int] = set()
+
+    # Arrivals and ends.
+
+    def admit(self, sequence: TokenSequence, now: int) -> None:
+        """Takes a sequence, or raises: it does not fit, or could not keep its deadlines."""
+        self._numbers += 1
+        # The keys and values of the last token are never needed.
+        room = self.pool.total * self.pool.block_tokens + 1
+        sequence.give_blocks(self.pool, self._numbers, min(self.limits.context_tokens, room))
+        tokens, load, most = sequence.prompt_tokens, self.load(now), self.rules.max_waiting
+        error = refusal(load, self._candidate(sequence, tokens), now, most)
+        if isinstance(error, DeadlineExceeded):
+            # What is known of the prompt need not be computed. It takes time to find out, so only if it matters.
+            tokens -= len(sequence.table.find_prefix(sequence.tokens)) * self.limits.block_tokens
+            error = refusal(load, self._candidate(sequence, tokens), now, most)
+        if error is not None:
+            raise error
+        self.waiting.append(sequence)
+
+    @staticmethod
+    def _candidate(sequence: TokenSequence, tokens: int) -> Candidate:
+        return Candidate(
+            tokens, sequence.priority, sequence.arrived, sequence.first_deadline, sequence.parameters.inter_token_ns
+        )
+
+    def remove(self, sequence: TokenSequence) -> None:
+        """Ends a sequence, whatever its state; its blocks are free at once. Not while a step with it runs."""
+        if sequence.is_running:
+            self.running.remove(sequence)
+            sequence.is_running = False
+            sequence.table.release()
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def remove_late(self, now: int) -> list[TokenSequence]:
+        """Takes out the sequences whose first token, or whose end, was due before now."""
+        late = [each for each in self.sequences() if each.due < now]
+        for sequence in late:
+            self.remove(sequence)
+        return late
+
+    def sequences(self) -> Iterator[TokenSequence]:
+        yield from self.running
+        yield from self.waiting
+
+    def pause(self, sequence: TokenSequence) -> None:
+        """Nothing more is computed for a sequence. It keeps its blocks until others need them."""
+        sequence.is_paused = True
+
+    def resume(self, sequence: TokenSequence) -> None:
+        sequence.is_paused = False
+        if self._active > self.limits.rows:
+            # Another one has its row.
+            self._preempt(self.running[-1])
+
+    @property
+    def _active(self) -> int:
+        """Sequences that hold blocks and are computed: each has a row in the steps."""
+        return sum(not each.is_paused for each in self.running)
+
+    # Steps.
+
+    def schedule(self, now: int) -> Step:
+        """Chooses the next step. Empty only if every sequence is paused, or there is none."""
+        if self.rules.batching != "continuous" and not self._active:
+            self._form_batch()
+        decoding = [each for each in self.running if each.is_decoding and not each.is_paused]
+        # An earlier one of this step may preempt a later one.
+        parts = [_part(each, 1) for each in decoding if each.is_running and self._make_room(each)]
+        budget = self._prefill_budget(parts, now)
+        prefill: list[Part] = []
+        is_blocked = False
+        for sequence in self._prompts():
+            if budget <= 0:
+                break
+            if not sequence.is_running:
+                # Nobody overtakes one that cannot start: a long prompt would wait for ever behind short ones.
+                is_blocked = is_blocked or not self._start(sequence)
+                if is_blocked:
+                    continue
+                # It may have taken the place of one that decodes.
+                parts = [part for part in parts if part.sequence.is_running]
+            prefill.append(_part(sequence, min(sequence.left, budget)))
+            budget -= len(prefill[-1].row.tokens)
+        return _step(parts, prefill, now)
+
+    def completed(self, step: Step, chosen: Sequence[Chosen | None], now: int, took_ns: int) -> list[Output]:
+        """A step has given its tokens. Sequences that end with theirs have left the scheduler."""
+        self.times.observe(step.decode_rows, step.context, step.prefill, took_ns)
+        outputs: list[Output] = []
+        size = self.limits.block_tokens
+        for (sequence, row), result in zip(step.parts, chosen, strict=True):
+            before = sequence.computed
+            computed = sequence.computed = before + len(row.tokens)
+            if computed // size > before // size:
+                sequence.table.note_computed(sequence.tokens, computed)
+            if result is None:
+                continue
+            reason = sequence.add(result.token, now)
+            outputs.append(Output(sequence, result, reason))
+            if reason is not None:
+                self.ended(sequence)
+        return outputs
+
+    def ended(self, sequence: TokenSequence) -> None:
+        """A sequence ended by itself, unless it left before."""
+        if not sequence.is_running:
+            return
+        share = sequence.generated / max(1, sequence.limit - sequence.prompt_tokens)
+        self._used_share += _NEW * (share - self._used_share)
+        self.remove(sequence)
+
+    def _prompts(self) -> list[TokenSequence]:
+        """The sequences whose prompt is to be computed, first one first."""
+        found = [each for each in self.running if not each.is_decoding and not each.is_paused]
+        found += [each for each in self.waiting if not each.is_paused]
+        return sorted(found, key=lambda each: each.order)
+
+    def _prefill_budget(self, parts: Sequence[Part], now: int) -> int:
+        """Tokens of prompts that a step with these rows that decode may compute."""
+        limits, costs = self.limits, self.times.costs
+        due = [
+            part.sequence.last_at + part.sequence.parameters.inter_token_ns - now
+            for part in parts
+            if part.sequence.parameters.inter_token_ns
+        ]
+        if not self.rules.chunks_prompts or not due or not costs.is_known:
+            return limits.prefill_tokens
+        context = sum(part.row.start + 1 for part in parts)
+        if costs.estimate(len(parts), context, 0) > min(due):
+            # The deadline is lost with or without prompts, which go on in the smallest chunks.
+            return min(limits.block_tokens, limits.prefill_tokens)
+        return costs.prefill_within(min(due), len(parts), context, limits.prefill_tokens)
+
+    def _form_batch(self) -> None:
+        """The sequences that start before the next batch does, where batches do not change."""
+        most = self.limits.rows if self.rules.batching == "static" else 1
+        self._batch = {each.number for each in self._prompts()[:most]}
+
+    # Blocks.
+
+    def _start(self, sequence: TokenSequence) -> bool:
+        """Gives a waiting sequence a row and the blocks of its prompt; False: it has to wait."""
+        if self.rules.batching != "continuous" and sequence.number not in self._batch:
+            return False
+        prefix = sequence.table.find_prefix(sequence.tokens)
+        needed = self.pool.blocks_for(len(sequence.tokens)) - self.pool.held_of(prefix)
+        candidates = [each for each in reversed(self.running) if self._may_take(sequence, each)]
+        candidates.sort(key=lambda each: not each.is_paused)
+        victims: list[TokenSequence] = []
+        active, free = self._active, self.pool.free
+        # Those that decode will need blocks soon: without a few to spare, the new one would be preempted at once.
+        while active >= self.limits.rows or free < needed + min(active, self.pool.total // 16):
+            if len(victims) == len(candidates):
+                return False
+            victim = candidates[len(victims)]
+            victims.append(victim)
+            active -= not victim.is_paused
+            free += sum(self.pool.is_held_once(block) for block in victim.table.blocks if block not in prefix)
+        for victim in victims:
+            self._preempt(victim)
+        self.waiting.remove(sequence)
+        sequence.reused = sequence.computed = sequence.table.take_prefix(sequence.tokens)
+        self.reused_tokens += sequence.reused
+        has_room = sequence.table.reserve(len(sequence.tokens))
+        assert has_room
+        sequence.is_running = True
+        insort(self.running, sequence, key=lambda each: each.seniority)
+        return True
+
+    @staticmethod
+    def _may_take(sequence: TokenSequence, other: TokenSequence) -> bool:
+        """Whether a sequence that starts may preempt another: a lower priority, or one that computes nothing."""
+        return other.is_paused or other.priority > sequence.priority
+
+    def _make_room(self, sequence: TokenSequence) -> bool:
+        """Room for the next token of a sequence that decodes; False: it was preempted itself."""
+        while not sequence.table.reserve(len(sequence.tokens)):
+            paused = [each for each in self.running if each.is_paused]
+            victim = paused[-1] if paused else self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: TokenSequence) -> None:
+        self.running.remove(sequence)
+        sequence.is_running = False
+        sequence.table.release()
+        sequence.computed = sequence.reused = 0
+        sequence.is_decoding = False
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.waiting.append(sequence)
+
+    # Figures.
+
+    def load(self, now: int, step_end: int = 0) -> EngineLoad:
+        active = [each for each in self.running if not each.is_paused]
+        decoding = [each for each in active if each.is_decoding]
+        prompts = sorted((each.order, each.left) for each in self._prompts())
+        asked = [each.parameters.inter_token_ns for each in self.sequences() if each.parameters.inter_token_ns]
+        to_end = sorted(max(1, round((each.limit - len(each.tokens)) * self._used_share)) for each in active)
+        return EngineLoad(
+            self.limits,
+            self.times.costs,
+            step_end,
+            running=len(active),
+            decoding=len(decoding),
+            running_priorities=tuple(sorted(each.priority for each in active)),
+            to_end=tuple(to_end),
+            waiting=len(self.waiting),
+            context=sum(each.computed for each in active),
+            prompts=tuple(prompts),
+            tightest_ns=min(asked, default=0),
+            blocks_in_use=self.pool.in_use,
+        )
+
+
+def _part(sequence: TokenSequence, count: int) -> Part:
+    tokens, start = sequence.tokens, sequence.computed
+    end = start + count
+    sampling = sequence.parameters.sampling(end) if end == len(tokens) else None
+    # The table's own list: nothing changes it while the step runs.
+    return Part(sequence, Row(tokens[start:end], start, sequence.table.blocks, sampling))
+
+
+def _step(decode: Sequence[Part], prefill: Sequence[Part], now: int) -> Step:
+    parts = (*decode, *prefill)
+    for sequence, _ in prefill:
+        sequence.started_at = sequence.started_at or now
+    return Step(
+        parts,
+        len(decode),
+        sum(part.row.start + len(part.row.tokens) for part in parts),
+        sum(len(part.row.tokens) for part in prefill),
+    )
+
+
+def late_error(sequence: TokenSequence, now: int) -> DeadlineExceeded:
+    """The error of a sequence that ``remove_late`` took out."""
+    late = (now - sequence.due) / MILLISECOND
+    if sequence.first_at:
+        return DeadlineExceeded(f"the deadline passed {late:.1f} ms ago, after {sequence.generated} tokens")
+    error = DeadlineExceeded(f"the deadline of the first token passed {late:.1f} ms ago, before it was computed")
+    return error if sequence.started_at else error.not_begun()

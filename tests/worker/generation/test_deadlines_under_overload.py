@@ -1,0 +1,104 @@
+"""More requests than a model can serve, on a simulated clock: what is admitted keeps its deadlines."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from isochrone.clock import MILLISECOND, NEVER, SECOND
+from isochrone.errors import DeadlineExceeded, QueueFull
+from isochrone.worker.backends.generative import Chosen, GenerationLimits
+from isochrone.worker.generation.counts import EngineCounts
+from isochrone.worker.generation.sampling import GenerationParameters
+from isochrone.worker.generation.scheduler import SchedulerRules, StepScheduler
+from isochrone.worker.generation.sequence import TokenSequence
+from isochrone.worker.generation.step_times import StepCosts
+
+LIMITS = GenerationLimits(context_tokens=2048, block_tokens=16, blocks=4000, rows=64, prefill_tokens=512)
+#: 4 ms a step, 50 µs a row, 1 ms per ten thousand tokens of context, 20 µs a token of a prompt.
+TRUE = StepCosts(fixed=4e6, row=5e4, context=100, prefill=2e4)
+
+
+@dataclass
+class Outcome:
+    admitted: int = 0
+    refused: int = 0
+    first_late: int = 0
+    late_tokens: int = 0
+    tokens: int = 0
+    dropped: int = 0
+
+
+def simulate(
+    per_second: float,
+    *,
+    inter_ms: float,
+    first_ms: float,
+    chunks: bool = True,
+    refuses: bool = True,
+    scatter: float = 0.0,
+) -> Outcome:
+    """Five seconds of Poisson arrivals."""
+    chance = random.Random(3)
+    scheduler = StepScheduler(LIMITS, SchedulerRules(chunks_prompts=chunks, max_waiting=10_000))
+    counts = EngineCounts()
+    outcome = Outcome()
+    now, arrival = 0, 0
+    sequences: list[TokenSequence] = []
+    # What calibration does at load.
+    for rows, context, prefill in [(1, 10, 0), (64, 64, 0), (64, 30_000, 0), (0, 512, 512), (0, 64, 64), (0, 1, 1)] * 2:
+        scheduler.times.observe(rows, context, prefill, round(TRUE.expected(rows, context, prefill)))
+    while now < 5 * SECOND:
+        while arrival <= now:
+            parameters = GenerationParameters(
+                max_tokens=chance.randrange(20, 150),
+                temperature=0,
+                first_token_ns=round(first_ms * MILLISECOND) if refuses else 0,
+                inter_token_ns=round(inter_ms * MILLISECOND) if refuses else 0,
+            )
+            prompt = [chance.randrange(1000) for _ in range(chance.choice([20, 100, 1500]))]
+            sequence = TokenSequence(prompt, parameters, arrived=arrival)
+            try:
+                scheduler.admit(sequence, now)
+                sequences.append(sequence)
+                outcome.admitted += 1
+            except (DeadlineExceeded, QueueFull):
+                outcome.refused += 1
+            arrival += round(chance.expovariate(per_second) * SECOND)
+        outcome.dropped += len(scheduler.remove_late(now))
+        step = scheduler.schedule(now)
+        if not step.parts:
+            now = arrival
+            continue
+        took = TRUE.expected(step.decode_rows, step.context, step.prefill) * chance.uniform(1 - scatter, 1 + scatter)
+        now += round(took)
+        before = {part.sequence: part.sequence.last_at for part in step.parts}
+        chosen = [None if part.row.sampling is None else Chosen(1, 0.0) for part in step.parts]
+        for output in scheduler.completed(step, chosen, now, round(took)):
+            last = before[output.sequence]
+            counts.note_token(output.sequence, last, now)
+            if last and now - last > inter_ms * MILLISECOND:
+                outcome.late_tokens += 1
+    outcome.first_late = sum(
+        each.first_at > each.first_deadline for each in sequences if each.first_at and each.first_deadline != NEVER
+    )
+    outcome.tokens = counts.generated_tokens
+    return outcome
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.1])
+@pytest.mark.parametrize("per_second", [5.0, 40.0, 150.0])
+def test_what_is_admitted_keeps_its_deadlines(per_second: float, scatter: float) -> None:
+    outcome = simulate(per_second, inter_ms=12, first_ms=500, scatter=scatter)
+    assert (outcome.first_late, outcome.dropped) == (0, 0)
+    assert outcome.late_tokens <= (0.005 if scatter else 0) * outcome.tokens
+    # About twice what it can serve, and less.
+    assert outcome.refused > 0.5 * outcome.admitted if per_second > 100 else outcome.refused <= 0.2 * outcome.admitted
+
+
+def test_without_admission_and_chunks_deadlines_are_lost() -> None:
+    outcome = simulate(150.0, inter_ms=12, first_ms=500, refuses=False, chunks=False)
+    assert outcome.refused == 0
+    assert outcome.late_tokens > 0.2 * outcome.tokens

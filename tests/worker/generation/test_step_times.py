@@ -1,0 +1,77 @@
+"""How long steps take: learned, cautious, and not spoilt by long runs of equal steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.generation.step_times import StepCosts, StepTimes
+
+LIMITS = GenerationLimits(context_tokens=1024, block_tokens=16, blocks=2000, rows=64, prefill_tokens=512)
+
+
+def true_ns(rows: int, context: int, prefill: int) -> float:
+    return 2e6 + 2e4 * rows + 50 * context + 3e4 * prefill
+
+
+def learned(steps: int = 400, scatter: float = 0.0) -> StepTimes:
+    chance = random.Random(1)
+    times = StepTimes(LIMITS)
+    for _ in range(steps):
+        rows, prefill = chance.randrange(65), chance.choice([0, 0, 0, 16, 200, 512])
+        context = rows * chance.randrange(1, 1000) + prefill
+        ns = true_ns(rows, context, prefill) * chance.uniform(1 - scatter, 1 + scatter)
+        times.observe(rows, context, prefill, round(ns))
+    return times
+
+
+def test_nothing_is_known_at_first() -> None:
+    costs = StepTimes(LIMITS).costs
+    assert (costs.is_known, costs.estimate(5, 5, 5), costs.prefill_within(1, 5, 5, 99)) == (False, 0, 99)
+
+
+@pytest.mark.parametrize("step", [(1, 100, 0), (64, 60_000, 0), (10, 5000, 512), (0, 512, 512)])
+def test_the_parts_are_found(step: tuple[int, int, int]) -> None:
+    assert learned().costs.expected(*step) == pytest.approx(true_ns(*step), rel=0.05)
+    # With scatter, on the side of caution.
+    assert learned(scatter=0.2).costs.estimate(*step) >= 0.95 * true_ns(*step)
+
+
+def test_equal_steps_for_long_leave_the_rest_as_it_was() -> None:
+    times = learned()
+    for _ in range(5000):
+        times.observe(8, 4000, 0, round(true_ns(8, 4000, 0)))
+    assert times.costs.expected(0, 512, 512) == pytest.approx(true_ns(0, 512, 512), rel=0.3)
+    assert times.costs.expected(8, 4000, 0) == pytest.approx(true_ns(8, 4000, 0), rel=0.03)
+
+
+def test_a_step_that_was_interrupted_does_not_spoil_it() -> None:
+    times = learned()
+    times.observe(8, 4000, 0, 10_000_000_000)
+    for _ in range(200):
+        times.observe(8, 4000, 0, round(true_ns(8, 4000, 0)))
+    assert times.costs.estimate(8, 4000, 0) == pytest.approx(true_ns(8, 4000, 0), rel=0.5)
+
+
+@given(st.integers(0, 10**8), st.integers(0, 64), st.integers(0, 50_000))
+def test_a_chunk_within_a_budget_keeps_it(budget: int, rows: int, context: int) -> None:
+    costs = StepCosts(2e6, 2e4, 50, 3e4, 1e5)
+    most = costs.prefill_within(budget, rows, context, 512)
+    assert 0 <= most <= 512
+    if most:
+        assert costs.estimate(rows, context + most, most) <= budget + 1
+    if most < 512:
+        assert costs.estimate(rows, context + most + 1, most + 1) > budget - 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 60_000), st.integers(0, 512), st.integers(1, 10**10))))
+def test_no_measurement_makes_a_negative_cost(steps: list[tuple[int, int, int, int]]) -> None:
+    times = StepTimes(LIMITS)
+    for step in steps:
+        times.observe(*step)
+        costs = times.costs
+        assert min(costs.fixed, costs.row, costs.context, costs.prefill, costs.deviation) >= 0
