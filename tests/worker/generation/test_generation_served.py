@@ -37,6 +37,8 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedToys]:
         "slow",
         'instance_group { count: 2 }\nparameters { key: "max_tokens" value { string_value: "100" } }',
         step_seconds=0.005,
+        context_tokens=20_000,
+        blocks=6_000,
     )
     write_toy(repository, "long", context_tokens=200_000, blocks=60_000, prefill_tokens=64)
     with served(repository) as toys:
@@ -157,7 +159,7 @@ def test_model_stream_infer_with_the_stock_client(toys: ServedToys) -> None:
 
 def test_a_client_that_disconnects_frees_its_blocks(toys: ServedToys) -> None:
     runner = toys.runner("slow")
-    body = json.dumps({"text_input": "x", "stream": True, "max_tokens": 200}).encode()
+    body = json.dumps({"text_input": "x", "stream": True, "max_tokens": 10_000}).encode()
     with socket.create_connection(("127.0.0.1", toys.ports["http"])) as client:
         client.sendall(
             b"POST /v2/models/slow/generate_stream HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"
