@@ -75,7 +75,10 @@ class ServeSettings:
     exit_on_error: bool = True
     strict_readiness: bool = True
     server_name: str = "isochrone"
+    #: Clients may register regions of system shared memory.
     allow_shared_memory: bool = False
+    #: The same of CUDA shared memory.
+    allow_cuda_shared_memory: bool = False
     #: Load requests may carry files (Triton's ``file:`` parameters): anyone who may load can then run code.
     allow_file_overrides: bool = False
     #: Origins, beside its own, of web pages that may call the server.
@@ -190,6 +193,7 @@ class Worker:
             log_settings,
             server_name=settings.server_name,
             allow_shared_memory=settings.allow_shared_memory,
+            allow_cuda_shared_memory=settings.allow_cuda_shared_memory,
             allow_control=settings.control_mode == "explicit",
             strict_readiness=settings.strict_readiness,
             allow_file_overrides=settings.allow_file_overrides,
