@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from prometheus_client.registry import Collector
 
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
@@ -26,6 +27,7 @@ from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.locations import Location
+from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
@@ -101,6 +103,10 @@ class ServeSettings:
     loading: LoadSettings = field(default_factory=LoadSettings)
     #: Whether /metrics has the machine's processors and memory.
     cpu_metrics: bool = True
+    #: Whether it has the machine's GPUs.
+    gpu_metrics: bool = True
+    #: Seconds between two readings of the GPUs.
+    metrics_seconds: float = 1.0
     limits: WireLimits = field(default_factory=WireLimits)
 
 
@@ -206,6 +212,7 @@ class Worker:
         #: Not among the others: its connections are no clients'.
         self._private = Listeners(settings.limits.between_processes()) if group is not None else None
         self._reserved: list[Listener] = []
+        self._gpus: GpuCollector | None = None
         self._stop = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
 
@@ -275,7 +282,13 @@ class Worker:
         group = self._group
         service = self.service if group is None else group.share(self.service)
         application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules)
-        metrics = MetricsApplication(Exposition(self._snapshot, machine=settings.cpu_metrics), self._snapshot)
+        others: tuple[Collector, ...] = ()
+        if settings.gpu_metrics and (settings.metrics_port is not None or group is not None):
+            self._gpus = GpuCollector(settings.metrics_seconds)
+            self._gpus.start()
+            others = (self._gpus,)
+        exposition = Exposition(self._snapshot, machine=settings.cpu_metrics, others=others)
+        metrics = MetricsApplication(exposition, self._snapshot)
         if group is not None and self._private is not None:
             limit = settings.limits.between_processes().max_body_bytes
             own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit))
@@ -386,6 +399,8 @@ class Worker:
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
+        if self._gpus is not None:
+            await asyncio.to_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)
