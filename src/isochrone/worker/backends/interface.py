@@ -74,6 +74,8 @@ class LoadContext:
     make_model: Callable[[Any], Any] | None = None
     #: The file of the configuration, or what stands in for it, for errors; "": config.pbtxt above ``directory``.
     config_source: str = ""
+    #: The number of the instance's GPU; None: it runs on the CPU.
+    gpu: int | None = None
 
 
 class Executable(abc.ABC):

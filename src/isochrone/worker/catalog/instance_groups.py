@@ -38,7 +38,7 @@ def load_contexts(
     server: Any = None,
 ) -> list[LoadContext]:
     config = description.config
-    count = len(configured_instances(config)) or 1
+    gpus = [instance.gpu for instance in configured_instances(config)] or [None]
     parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
     affinity = _affinity(parameters.get("cpus", ""), description.config_source) or _policy_cpus(config, settings)
     return [
@@ -55,8 +55,9 @@ def load_contexts(
             server,
             description.model_object.make if description.model_object is not None else None,
             description.config_source,
+            gpu,
         )
-        for index in range(count)
+        for index, gpu in enumerate(gpus)
     ]
 
 
