@@ -254,6 +254,7 @@ def test_one_handle_under_two_names(client: StockClient, served: Served) -> None
         (None, 0, 65, "expected byte_size of at most 64, which the allocation has, given 65"),
         (None, 1, 64, r"cannot be opened on device 1 \(CUDA_ERROR_INVALID_DEVICE\)"),
     ],
+    ids=["unknown", "short", "empty", "high", "negative", "nothing", "large", "other device"],
 )
 def test_what_cannot_be_registered(
     client: StockClient, served: Served, handle: bytes | None, device: int, size: int, words: str
