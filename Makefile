@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The development environment runs the source; a wheel is compiled where a C compiler is there (hatch_build.py).
 export ISOCHRONE_COMPILE ?= 0
 
-.PHONY: help setup demo demo-policies test test-compiled test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
+.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-green-contexts \
 	soak peers models clean
@@ -18,6 +18,7 @@ help:
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load; then the long tests of fleets"
 	@echo "make test-compiled  the same with the hot modules compiled; needs a C compiler"
+	@echo "make test-gpu     what needs a GPU, with PYTHON's own torch; fails where no GPU can be used"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema;"
@@ -64,7 +65,7 @@ demo-policies: models
 	$(BIN)/python examples/policies_demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers and not long" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers and not long and not gpu" $(ARGS)
 
 # The same tests against the compiled hot modules. The second build takes no time while nothing has changed.
 compiled: $(VENV)/.dev
@@ -72,7 +73,12 @@ compiled: $(VENV)/.dev
 
 test-compiled: compiled
 	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n 2 --dist worksteal \
-		-m "not interpreted and not peers and not long" $(ARGS)
+		-m "not interpreted and not peers and not long and not gpu" $(ARGS)
+
+# In the environment that PYTHON names: torch with CUDA is too large to be installed for the other targets. Where no GPU
+# can be used the tests fail and say why; none is skipped.
+test-gpu:
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PYTHON) -m pytest -m gpu tests/gpu $(ARGS)
 
 test-lowest:
 	$(PYTHON) scripts/test_lowest.py .venv-lowest $(ARGS)
@@ -104,7 +110,7 @@ $(PEERS)/.ready: scripts/setup_peers.sh
 
 test-peers: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers and not gpu" $(ARGS)
 
 bench: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker $(ARGS)

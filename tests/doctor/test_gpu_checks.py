@@ -71,3 +71,12 @@ def test_an_exclusive_gpu_needs_mps_too(tmp_path: Path) -> None:
     exclusive = replace(IDLE, compute_mode="Exclusive_Process")
     assert gpu.gpu_mps(with_gpus(tmp_path, exclusive), NOTHING).severity is Severity.ADVICE
     assert gpu.gpu_mps(with_gpus(tmp_path, exclusive, mps=True), NOTHING).severity is Severity.OK
+
+
+def test_runtimes_that_cannot_use_a_gpu(tmp_path: Path) -> None:
+    facts = with_gpus(tmp_path, IDLE)
+    assert gpu.gpu_runtimes(facts, NOTHING).found == "the installed runtimes can use GPU 0 (NVIDIA H200)"
+    reasons = ("torch 2.13.0+cpu was built without CUDA", "onnxruntime 1.31 has no CUDAExecutionProvider")
+    finding = gpu.gpu_runtimes(replace(facts, gpu=replace(facts.gpu, unusable=reasons)), NOTHING)
+    assert finding.severity is Severity.ADVICE
+    assert finding.found == "; ".join(reasons)

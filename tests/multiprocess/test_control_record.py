@@ -25,7 +25,8 @@ class Process:
         self.by_name = set(at_start)
         for name in at_start:
             self._load_steps(name)
-        self.regions: dict[str, Any] = {}
+        #: Regions of both kinds share their names.
+        self.regions: dict[str, tuple[str, Any]] = {}
         self.trace: dict[str, dict[str, Any]] = {}
         self.log: dict[str, Any] = {}
 
@@ -51,16 +52,21 @@ class Process:
                     for step in STEPS.get(name, ()):
                         if step not in self.by_name:
                             self.models.pop(step, None)
-            case "register":
+            case "register" | "register_cuda":
                 assert name not in self.regions
-                self.regions[name] = value
-            case "unregister":
-                self.regions = {key: kept for key, kept in self.regions.items() if name and key != name}
+                self.regions[name] = change.kind, value
+            case "unregister" | "unregister_cuda":
+                kind = change.kind.removeprefix("un")
+                gone = [key for key, region in self.regions.items() if region[0] == kind and name in ("", key)]
+                self.regions = {key: region for key, region in self.regions.items() if key not in gone}
             case "trace":
                 settings = {**self.trace.get(name, {}), **value}
                 self.trace[name] = {key: kept for key, kept in settings.items() if kept is not None}
             case "log":
                 self.log |= value
+
+    def named(self, kind: str) -> list[str]:
+        return [name for name, region in self.regions.items() if region[0] == kind]
 
     def state(self) -> Any:
         return self.models, self.regions, {name: kept for name, kept in self.trace.items() if kept}, self.log
@@ -68,11 +74,13 @@ class Process:
 
 CONFIG = st.sampled_from([{}, {"parameters": {"config": "{}"}}, {"parameters": {"config": '{"max_batch_size": 2}'}}])
 DEPENDENTS = st.sampled_from([{}, {"parameters": {"unload_dependents": True}}])
+REGISTERING = st.sampled_from(("register", "register_cuda"))
+UNREGISTERING = st.sampled_from(("unregister", "unregister_cuda"))
 CHANGES = st.one_of(
     st.builds(Change, st.just("load"), st.sampled_from(MODELS), CONFIG),
     st.builds(Change, st.just("unload"), st.sampled_from(MODELS), DEPENDENTS),
-    st.builds(Change, st.just("register"), st.sampled_from(REGIONS), st.fixed_dictionaries({"key": st.just("/k")})),
-    st.builds(Change, st.just("unregister"), st.sampled_from((*REGIONS, "")), st.just({})),
+    st.builds(Change, REGISTERING, st.sampled_from(REGIONS), st.fixed_dictionaries({"key": st.just("/k")})),
+    st.builds(Change, UNREGISTERING, st.sampled_from((*REGIONS, "")), st.just({})),
     st.builds(
         Change,
         st.just("trace"),
@@ -89,7 +97,7 @@ AT_START = st.frozensets(st.sampled_from(("a", "c", "e")))
 def _history(at_start: frozenset[str], changes: list[Change]) -> tuple[Process, Record]:
     process, record = Process(at_start), Record()
     for change in changes:
-        if change.kind == "register" and change.name in process.regions:
+        if change.kind.startswith("register") and change.name in process.regions:
             continue
         before = process.ready
         process.apply(change)
@@ -101,11 +109,11 @@ def _history(at_start: frozenset[str], changes: list[Change]) -> tuple[Process, 
 def test_a_process_that_starts_later_becomes_as_the_others_are(at_start: frozenset[str], changes: list[Change]) -> None:
     old, record = _history(at_start, changes)
     new = Process(at_start)
-    for change in record.replay(new.ready, list(new.regions)):
+    for change in record.replay(new.ready, new.named("register"), new.named("register_cuda")):
         new.apply(change)
     assert new.state() == old.state()
     # Once more: a coordinator that ended in the middle of a replay starts it again.
-    for change in record.replay(new.ready, list(new.regions)):
+    for change in record.replay(new.ready, new.named("register"), new.named("register_cuda")):
         new.apply(change)
     assert new.state() == old.state()
 
@@ -129,7 +137,7 @@ def test_it_does_not_grow_with_the_number_of_calls(at_start: frozenset[str], cha
 def test_undoing_restores_what_was_there(at_start: frozenset[str], changes: list[Change], change: Change) -> None:
     process, record = _history(at_start, changes)
     state, ready = copy.deepcopy(process.state()), process.ready
-    if change.kind != "register" or change.name not in process.regions:
+    if not change.kind.startswith("register") or change.name not in process.regions:
         process.apply(change)
     undo = record.undo(change, ready)
     if undo is None and change.kind in ("trace", "log"):
@@ -141,15 +149,20 @@ def test_undoing_restores_what_was_there(at_start: frozenset[str], changes: list
     assert process.state() == state
 
 
-@given(st.lists(CHANGES, max_size=6), st.sampled_from(REGIONS), st.sampled_from((*REGIONS, "")), st.booleans())
+@given(
+    st.lists(CHANGES, max_size=6),
+    st.builds(Change, REGISTERING, st.sampled_from(REGIONS), st.just({"key": "/other"})),
+    st.builds(Change, UNREGISTERING, st.sampled_from((*REGIONS, "")), st.just({})),
+    st.booleans(),
+)
 def test_regions_are_as_before_whether_a_change_was_made_or_not(
-    changes: list[Change], registered: str, unregistered: str, is_made: bool
+    changes: list[Change], registering: Change, unregistering: Change, is_made: bool
 ) -> None:
     """The coordinator ended during the call: its successor does not know where it was made."""
-    for change in (Change("register", registered, {"key": "/other"}), Change("unregister", unregistered, {})):
+    for change in (registering, unregistering):
         process, record = _history(frozenset(), changes)
         before = copy.deepcopy(process.regions)
-        if is_made and (change.kind == "unregister" or registered not in process.regions):
+        if is_made and (change is unregistering or change.name not in process.regions):
             process.apply(change)
         for each in record.undo(change, ()) or ():
             process.apply(each)

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from fake_cuda import FakeDriver
 from isochrone.errors import Internal, InvalidArgument, NotFound, Unavailable
 from isochrone.protocol.grpc.answers import render
 from isochrone.protocol.grpc.plan import plan_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
+from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 KEY = f"isochrone-test-leases-{os.getpid()}"
@@ -137,6 +139,33 @@ def test_an_output_region_is_checked_before_the_model_runs(
         infer_with_regions(service(regions, ran.append), request, plan.choices)
     assert not ran
     regions.unregister()
+
+
+def test_a_cuda_region_in_use_stays_open() -> None:
+    driver = FakeDriver()
+    regions = SharedMemoryRegions(allows_system=False, cuda=CudaMemory(lambda: driver))
+    handle, _ = driver.export(128)
+    regions.register_cuda("r", handle, 0, 128)
+    regions.register_cuda("other", handle, 0, 64)
+    message = message_of("y", "z")
+    shared(message.outputs[0], "r", 16, 64)
+    request = leased(message)
+    plan: Any = request.plan
+    assert not request.keeps_on_device("y")
+    infer_with_regions(service(regions), request, plan.choices)
+    assert [request.keeps_on_device(name) for name in ("y", "z", "unknown")] == [True, False, False]
+    with pytest.raises(Unavailable, match="Cannot unregister shared memory region 'r', it is currently in use"):
+        regions.unregister("r", "cuda")
+    with pytest.raises(Unavailable, match="Failed to unregister the following cuda shared memory regions: r ,"):
+        regions.unregister("", "cuda")
+    assert [region.name for region in regions.cuda_status()] == ["r"]
+    assert len(driver.open) == 1
+    request.complete({})
+    driver.fails["close_handle"] = "CUDA_ERROR_INVALID_VALUE"
+    with pytest.raises(Internal, match="failed to close CUDA IPC handle"):
+        regions.unregister("r", "cuda")
+    assert driver.open == []
+    assert regions.cuda_status() == []
 
 
 #: What Triton 2.51 answered, byte for byte: OUTPUT0 in shared memory, OUTPUT1 in the message.

@@ -118,6 +118,8 @@ class GpuFacts:
     gpus: tuple[Gpu, ...] | Unknown
     #: Whether the control daemon of MPS runs.
     mps: bool | Unknown
+    #: Why an installed runtime cannot use a GPU, one sentence for each that cannot.
+    unusable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,12 +110,18 @@ _UNTYPED: Final = re.compile(rb"^(# TYPE nv_\w+) untyped$", re.MULTILINE)
 class Exposition:
     """Renders scrapes. ``take`` returns the server's state, and is called on ``render``'s thread."""
 
-    def __init__(self, take: Callable[[], ServerSnapshot], proc: Path = Path("/proc"), *, machine: bool = True) -> None:
+    def __init__(
+        self,
+        take: Callable[[], ServerSnapshot],
+        proc: Path = Path("/proc"),
+        *,
+        machine: bool = True,
+        others: tuple[Collector, ...] = (),
+    ) -> None:
         self.take = take
         self._process = ProcessCollector(proc=str(proc), registry=None)
-        self._others: tuple[Collector, ...] = (self._process,)
-        if machine:
-            self._others = (MachineCollector(proc), self._process)
+        of_machine: tuple[Collector, ...] = (MachineCollector(proc),) if machine else ()
+        self._others = (*of_machine, *others, self._process)
 
     def render(self, accept: str = "", snapshot: ServerSnapshot | None = None) -> tuple[bytes, str]:
         """(body, content type) in the format of the Accept header: OpenMetrics or plain text.

@@ -26,7 +26,7 @@ Deferrable: TypeAlias = _T | Awaitable[_T]
 class InferenceService(abc.ABC):
     """A server of the Open Inference Protocol. Methods raise ``IsochroneError``."""
 
-    #: System shared-memory regions that clients registered; None: shared memory is off.
+    #: Shared-memory regions that clients registered; None: shared memory of both kinds is off.
     shared_memory: SharedMemoryRegions | None = None
     #: The token of calls that change the server (see ``access.control_token``); "": no token is required.
     control_token: str = ""
@@ -46,6 +46,10 @@ class InferenceService(abc.ABC):
         self, model_name: str, model_version: str
     ) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], int]:
         """(name, datatype, dims without batch) of each input, and max_batch_size; for raw and generate requests."""
+
+    @abc.abstractmethod
+    def takes_device_arrays(self, model_name: str, model_version: str) -> bool:
+        """Whether the version that would run takes inputs on a device (``DeviceArray``) as well as arrays."""
 
     @abc.abstractmethod
     def is_live(self) -> bool: ...
@@ -108,7 +112,15 @@ class InferenceService(abc.ABC):
 
     @abc.abstractmethod
     def unregister_region(self, name: str) -> Deferrable[None]:
-        """An empty name means every region."""
+        """An empty name means every system region."""
+
+    @abc.abstractmethod
+    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> Deferrable[None]:
+        """Raises ``InvalidArgument`` if CUDA shared memory is off."""
+
+    @abc.abstractmethod
+    def unregister_cuda_region(self, name: str) -> Deferrable[None]:
+        """An empty name means every CUDA region."""
 
     @abc.abstractmethod
     def load_report(self, model_name: str = "", model_version: str = "") -> LoadReport:

@@ -7,16 +7,21 @@ A mixin for the transports' request classes, so that requests without shared mem
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import InvalidArgument, Unsupported
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.tensors.binary import from_binary, size_mismatch, to_binary
+from isochrone.protocol.tensors.cuda_memory import CudaRegion
+from isochrone.protocol.tensors.datatypes import element_count, name_of, numpy_of
+from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions, reject_cuda_region
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
-    from isochrone.protocol.messages import OutputChoice, Tensors
+    from isochrone.protocol.messages import OutputChoice, Plan, Tensor, Tensors
     from isochrone.protocol.service import InferenceService
-    from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
+    from isochrone.protocol.tensors.cuda_memory import CudaSharedMemoryRegion
 
 
 def regions_named(inputs: Iterable[object], choices: dict[str, OutputChoice]) -> tuple[str, ...]:
@@ -27,30 +32,72 @@ def regions_named(inputs: Iterable[object], choices: dict[str, OutputChoice]) ->
 
 
 def registered_regions(service: InferenceService) -> SharedMemoryRegions:
-    """The regions for calls that register them and report on them; raises ``Unsupported`` if shared memory is off."""
-    if service.shared_memory is None:
+    """The regions for calls that register system regions and report on them; raises ``Unsupported`` if they are off."""
+    if service.shared_memory is None or not service.shared_memory.allows_system:
         raise Unsupported("shared memory is switched off; start the server with --allow-shared-memory")
     return service.shared_memory
 
 
-def input_view(name: str, region: str, offset: int, size: int, service: InferenceService) -> memoryview:
-    """The bytes of an input in a region."""
+def cuda_status(service: InferenceService, name: str = "") -> list[CudaSharedMemoryRegion]:
+    """The CUDA regions. Where they are off there are none, as in Triton without a GPU: clients ask when they start."""
+    return (service.shared_memory or SharedMemoryRegions()).cuda_status(name)
+
+
+def register_cuda_region(service: InferenceService, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+    """Register a region with this process; raises ``InvalidArgument`` where CUDA regions are off."""
     if service.shared_memory is None:
+        reject_cuda_region(name)
+    service.shared_memory.register_cuda(name, handle, device_id, byte_size)
+
+
+def unregister_cuda_region(service: InferenceService, name: str) -> None:
+    """Unregister a region, or all of them, from this process. Where they are off, there is nothing to do."""
+    if service.shared_memory is not None:
+        service.shared_memory.unregister(name, "cuda")
+
+
+def read_input(
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    where: tuple[Any, int, int],
+    plan: Plan,
+    service: InferenceService,
+) -> Tensor:
+    """An input in shared memory; ``where`` is its region, offset and size.
+
+    In a CUDA region it stays where it is if the model takes it there, and is copied to the host otherwise. BYTES have
+    no form on a device, and BOOL may have bytes other than 0 and 1, so that both are always copied.
+    """
+    regions = service.shared_memory
+    if regions is None:
         raise _switched_off(f"input '{name}' is in shared memory")
-    return service.shared_memory.view(region, offset, size)
+    region_name, offset, size = where
+    region = regions.region(region_name, offset, size)
+    if isinstance(region, CudaRegion) and datatype not in ("BYTES", "BOOL"):
+        dtype = numpy_of(datatype)
+        expected = element_count(shape, f"input '{name}'") * dtype.itemsize
+        if size != expected:
+            raise size_mismatch(name, plan.model_name, expected, size)
+        if service.takes_device_arrays(plan.model_name, plan.model_version):
+            return cast("Tensor", region.tensor(offset, shape, dtype))
+    return from_binary(name, datatype, shape, region.read(offset, size), plan.model_name)
 
 
-def write_output(name: str, choice: OutputChoice, data: Any, service: InferenceService) -> None:
-    """Write an output's bytes to the requested region."""
+def write_output(name: str, choice: OutputChoice, array: Tensor, service: InferenceService) -> None:
+    """Write an output, an array or a ``DeviceArray``, to the requested region."""
     if service.shared_memory is None:
         raise _switched_off(f"output '{name}' asks for shared memory")
-    view = service.shared_memory.view(choice.region, choice.region_offset, choice.region_size)
-    if len(data) > len(view):
+    offset, room = choice.region_offset, choice.region_size
+    region = service.shared_memory.region(choice.region, offset, room)
+    # mypy knows Tensors as arrays of the host.
+    data: Any = array
+    size = region.write(offset, room, data if isinstance(data, DeviceArray) else to_binary(array, name_of(array.dtype)))
+    if size > room:
         raise InvalidArgument(
-            f"shared memory size specified with the request for output '{name}' ({len(view)} bytes) should be at "
-            f"least {len(data)} bytes to hold the results"
+            f"shared memory size specified with the request for output '{name}' ({room} bytes) should be at "
+            f"least {size} bytes to hold the results"
         )
-    view[: len(data)] = data
 
 
 def infer_with_regions(
@@ -63,7 +110,7 @@ def infer_with_regions(
             if regions is None:
                 raise _switched_off(f"output '{name}' asks for shared memory")
             # Checked before the model runs: its result must not be lost because a region does not exist.
-            regions.view(choice.region, choice.region_offset, choice.region_size)
+            regions.region(choice.region, choice.region_offset, choice.region_size)
     if regions is not None:
         request.hold(regions)
     try:
@@ -74,7 +121,9 @@ def infer_with_regions(
 
 
 def _switched_off(request: str) -> InvalidArgument:
-    return InvalidArgument(f"{request}, which is switched off; start the server with --allow-shared-memory")
+    return InvalidArgument(
+        f"{request}, which is switched off; start the server with --allow-shared-memory or --allow-cuda-shared-memory"
+    )
 
 
 class SharedMemoryRequest(InferRequest):
@@ -122,6 +171,13 @@ class SharedMemoryRequest(InferRequest):
     def shares_inputs(self) -> bool:
         """The regions are the caller's."""
         return True
+
+    def keeps_on_device(self, output: str) -> bool:
+        """An output that goes to a CUDA region is copied there from the device. On any thread: the region is held."""
+        plan: Any = self.plan
+        choice = plan.choices.get(output)
+        regions = self._regions
+        return choice is not None and regions is not None and regions.is_on_device(choice.region)
 
 
 def with_shared_memory(request_type: type[InferRequest]) -> type[InferRequest]:

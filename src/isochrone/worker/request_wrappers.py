@@ -50,6 +50,9 @@ class RequestWrapper(InferRequest):
     def shares_input(self, name: str) -> bool:
         return self._original.shares_input(name)
 
+    def keeps_on_device(self, output: str) -> bool:
+        return self._original.keeps_on_device(output)
+
     @property
     def call_chain(self) -> tuple[Any, ...]:
         return self._original.call_chain
@@ -94,6 +97,10 @@ class CachingRequest(RequestWrapper):
         self._key = key
         self._statistics = statistics
         self._lookup_ns = lookup_ns
+
+    def keeps_on_device(self, output: str) -> bool:
+        """The cache keeps arrays of the host."""
+        return False
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         started = now_ns()

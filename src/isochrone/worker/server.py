@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from prometheus_client.registry import Collector
 
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
@@ -26,6 +27,7 @@ from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.locations import Location
+from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
@@ -75,7 +77,10 @@ class ServeSettings:
     exit_on_error: bool = True
     strict_readiness: bool = True
     server_name: str = "isochrone"
+    #: Clients may register regions of system shared memory.
     allow_shared_memory: bool = False
+    #: The same of CUDA shared memory.
+    allow_cuda_shared_memory: bool = False
     #: Load requests may carry files (Triton's ``file:`` parameters): anyone who may load can then run code.
     allow_file_overrides: bool = False
     #: Origins, beside its own, of web pages that may call the server.
@@ -98,6 +103,10 @@ class ServeSettings:
     loading: LoadSettings = field(default_factory=LoadSettings)
     #: Whether /metrics has the machine's processors and memory.
     cpu_metrics: bool = True
+    #: Whether it has the machine's GPUs.
+    gpu_metrics: bool = True
+    #: Seconds between two readings of the GPUs.
+    metrics_seconds: float = 1.0
     limits: WireLimits = field(default_factory=WireLimits)
 
 
@@ -190,6 +199,7 @@ class Worker:
             log_settings,
             server_name=settings.server_name,
             allow_shared_memory=settings.allow_shared_memory,
+            allow_cuda_shared_memory=settings.allow_cuda_shared_memory,
             allow_control=settings.control_mode == "explicit",
             strict_readiness=settings.strict_readiness,
             allow_file_overrides=settings.allow_file_overrides,
@@ -202,6 +212,7 @@ class Worker:
         #: Not among the others: its connections are no clients'.
         self._private = Listeners(settings.limits.between_processes()) if group is not None else None
         self._reserved: list[Listener] = []
+        self._gpus: GpuCollector | None = None
         self._stop = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
 
@@ -271,7 +282,13 @@ class Worker:
         group = self._group
         service = self.service if group is None else group.share(self.service)
         application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules)
-        metrics = MetricsApplication(Exposition(self._snapshot, machine=settings.cpu_metrics), self._snapshot)
+        others: tuple[Collector, ...] = ()
+        if settings.gpu_metrics and (settings.metrics_port is not None or group is not None):
+            self._gpus = GpuCollector(settings.metrics_seconds)
+            self._gpus.start()
+            others = (self._gpus,)
+        exposition = Exposition(self._snapshot, machine=settings.cpu_metrics, others=others)
+        metrics = MetricsApplication(exposition, self._snapshot)
         if group is not None and self._private is not None:
             limit = settings.limits.between_processes().max_body_bytes
             own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit))
@@ -382,6 +399,8 @@ class Worker:
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
+        if self._gpus is not None:
+            await asyncio.to_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)

@@ -9,12 +9,18 @@ import structlog
 from tritonclient.grpc import service_pb2
 
 import isochrone
+from isochrone.devices.cuda.library import CudaLibrary
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
 from isochrone.protocol.service import InferenceService
-from isochrone.protocol.shared_memory_requests import registered_regions
+from isochrone.protocol.shared_memory_requests import (
+    register_cuda_region,
+    registered_regions,
+    unregister_cuda_region,
+)
+from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.states import is_unloaded
@@ -55,6 +61,7 @@ class WorkerService(InferenceService):
         *,
         server_name: str,
         allow_shared_memory: bool,
+        allow_cuda_shared_memory: bool = False,
         allow_control: bool,
         strict_readiness: bool,
         allow_file_overrides: bool = False,
@@ -63,7 +70,9 @@ class WorkerService(InferenceService):
         is_complete: Callable[[], bool] | None = None,
     ) -> None:
         self.catalog = catalog
-        self.shared_memory = SharedMemoryRegions() if allow_shared_memory else None
+        if allow_shared_memory or allow_cuda_shared_memory:
+            cuda = CudaMemory(CudaLibrary) if allow_cuda_shared_memory else None
+            self.shared_memory = SharedMemoryRegions(allows_system=allow_shared_memory, cuda=cuda)
         self._log_settings = log_settings
         self._server_name = server_name
         self._allow_control = allow_control
@@ -114,6 +123,9 @@ class WorkerService(InferenceService):
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return self._find(model_name, model_version).decoupled
+
+    def takes_device_arrays(self, model_name: str, model_version: str) -> bool:
+        return self._find(model_name, model_version).takes_device_arrays
 
     def declared_inputs(
         self, model_name: str, model_version: str
@@ -176,8 +188,10 @@ class WorkerService(InferenceService):
     def server_metadata(self) -> service_pb2.ServerMetadataResponse:
         response = service_pb2.ServerMetadataResponse(name=self._server_name, version=isochrone.__version__)
         response.extensions.extend(_EXTENSIONS)
-        if self.shared_memory is not None:
+        if self.shared_memory is not None and self.shared_memory.allows_system:
             response.extensions.append("system_shared_memory")
+        if self.shared_memory is not None and self.shared_memory.cuda is not None:
+            response.extensions.append("cuda_shared_memory")
         return response
 
     def repository_index(self, only_ready: bool) -> service_pb2.RepositoryIndexResponse:
@@ -227,6 +241,12 @@ class WorkerService(InferenceService):
 
     def unregister_region(self, name: str) -> None:
         registered_regions(self).unregister(name)
+
+    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        register_cuda_region(self, name, handle, device_id, byte_size)
+
+    def unregister_cuda_region(self, name: str) -> None:
+        unregister_cuda_region(self, name)
 
     # Load and metrics.
 

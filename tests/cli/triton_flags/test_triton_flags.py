@@ -129,6 +129,15 @@ def test_names_and_caches() -> None:
     assert settings("--id=joe").server_name == "joe"
     assert settings("--response-cache-byte-size=1000").cache_bytes == 1000
     assert settings("--allow-cpu-metrics=false").cpu_metrics is False
+    assert settings("--allow-gpu-metrics=false").gpu_metrics is False
+    assert settings("--metrics-interval-ms=250").metrics_seconds == 0.25
+    assert (settings().gpu_metrics, settings().metrics_seconds) == (True, 1.0)
+
+
+@pytest.mark.parametrize("given", ["0", "nan", "-5", "1e12"])
+def test_an_interval_that_cannot_be(given: str) -> None:
+    with pytest.raises(BadFlag, match="--metrics-interval-ms: expected milliseconds from 1 to 1e9, given"):
+        settings(f"--metrics-interval-ms={given}")
 
 
 def test_restricted_apis() -> None:

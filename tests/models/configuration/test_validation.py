@@ -16,8 +16,9 @@ OUTPUT = 'output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
 BASE = HEAD + INPUT + OUTPUT
 START = 'control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
 STATE = 'input_name: "SI" output_name: "SO" data_type: TYPE_FP32 dims: [ -1, 2 ]'
+ONNX_BASE = BASE.replace('"python"', '"onnxruntime"')
 #: On onnxruntime, with an execution provider for a GPU.
-GPU_BASE = BASE.replace('"python"', '"onnxruntime"') + (
+GPU_BASE = ONNX_BASE + (
     'parameters { key: "providers" value { string_value: "CUDAExecutionProvider,CPUExecutionProvider" } }'
 )
 TORCH_BASE = BASE.replace('"python"', '"pytorch"')
@@ -34,11 +35,12 @@ def parsed(text: str) -> model_config_pb2.ModelConfig:
         BASE,
         BASE + "instance_group { count: 2 kind: KIND_AUTO } instance_group { count: 1 kind: KIND_MODEL }",
         GPU_BASE + "instance_group { count: 2 kind: KIND_GPU gpus: 0 }",
+        ONNX_BASE + "instance_group { count: 2 kind: KIND_GPU gpus: [ 0, 3 ] } instance_group { count: 1 gpus: 1 }",
         BASE + "instance_group { count: 2 kind: KIND_GPU gpus: [ 0, 3 ] } instance_group { count: 1 kind: KIND_GPU }",
         BASE + "instance_group { count: 1 gpus: 1 }",
-        BASE.replace('"python"', '"onnxruntime"')
+        ONNX_BASE
         + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
-        + "instance_group { count: 1 kind: KIND_GPU }",
+        + "instance_group { count: 1 kind: KIND_GPU gpus: [ 1, 2 ] }",
         BASE + "dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }",
         BASE
         + "dynamic_batching { priority_levels: 2 default_priority_level: 2"

@@ -13,8 +13,8 @@ import torch
 from config_text import parameter, tensors
 
 from conftest import MakeContext
+from isochrone.devices.device_array import on_host
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
-from isochrone.worker.backends.device_array import on_host
 from isochrone.worker.backends.torch.backend import load
 
 ROWS = torch.export.Dim("rows", min=1, max=64)

@@ -14,9 +14,9 @@ from runner_bench import until
 
 from ensemble_repository import Ensemble, Step, config, tensor
 from isochrone.clock import now_ns
+from isochrone.devices.device_array import DeviceArray, dtype_of
 from isochrone.models.repository.repository import Repository
 from isochrone.protocol.messages import InferRequest, Plan
-from isochrone.worker.backends.device_array import DeviceArray, dtype_of
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.response_cache import ResponseCache

@@ -113,6 +113,12 @@ def serve(
     allow_shared_memory: Annotated[
         bool, typer.Option("--allow-shared-memory/--no-allow-shared-memory", help="Let clients register regions.")
     ] = False,
+    allow_cuda_shared_memory: Annotated[
+        bool,
+        typer.Option(
+            "--allow-cuda-shared-memory/--no-allow-cuda-shared-memory", help="Let clients register memory of GPUs."
+        ),
+    ] = False,
     allow_file_overrides: Annotated[
         bool,
         typer.Option(
@@ -236,6 +242,7 @@ def serve(
             strict_readiness=strict_readiness and not store,
             server_name=server_name,
             allow_shared_memory=allow_shared_memory,
+            allow_cuda_shared_memory=allow_cuda_shared_memory,
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,

@@ -161,11 +161,17 @@ FLAGS: tuple[Flag, ...] = (
     Flag("vertex-ai-default-model", _TEXT, _NONE, "there is no Vertex AI endpoint"),
     # Metrics
     Flag("allow-metrics", _BOOL, _OWN, "Open the port of /metrics."),
-    Flag("allow-gpu-metrics", _BOOL, _NONE, "the worker measures no GPUs", ("false",)),
+    Flag("allow-gpu-metrics", _BOOL, _DONE, "Show nv_gpu_* and nv_energy_consumption, where there is a GPU."),
     Flag("allow-cpu-metrics", _BOOL, _DONE, "Show nv_cpu_utilization and nv_cpu_memory_*."),
     Flag("metrics-address", _TEXT, _DONE, "Address of /metrics."),
     Flag("metrics-port", _INT, _OWN, "Port of /metrics; 0 picks a free one."),
-    Flag("metrics-interval-ms", _NUM, _NONE, "metrics are read at each scrape"),
+    Flag(
+        "metrics-interval-ms",
+        _NUM,
+        _DONE,
+        "Milliseconds between two readings of the GPUs. Default 1000, as often as Triton reads them with its default of"
+        " 2000. Everything else is read at each scrape.",
+    ),
     Flag(
         "metrics-config",
         _TEXT,

@@ -58,6 +58,8 @@ def with_triton_flags(settings: ServeSettings, given: GivenFlags) -> ServeSettin
         trace=_trace(given),
         loading=load_settings(given),
         cpu_metrics=given.boolean("allow-cpu-metrics", True),
+        gpu_metrics=given.boolean("allow-gpu-metrics", True),
+        metrics_seconds=_metrics_seconds(given),
     )
 
 
@@ -77,6 +79,13 @@ def configure_logs(verbose: int, json: bool, given: GivenFlags) -> logs.Settings
         changes["log_format"] = given.text("log-format")
     settings.apply(changes)
     return settings
+
+
+def _metrics_seconds(given: GivenFlags) -> float:
+    milliseconds = float(given.text("metrics-interval-ms", "1000"))
+    if not 1 <= milliseconds < 1e9:
+        raise BadFlag(f"--metrics-interval-ms: expected milliseconds from 1 to 1e9, given {milliseconds:g}")
+    return milliseconds / 1000
 
 
 def _grpc_tls(given: GivenFlags) -> ssl.SSLContext | None:

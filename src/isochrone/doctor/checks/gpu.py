@@ -1,4 +1,4 @@
-"""Checks of NVIDIA GPUs: persistence, MIG, MPS."""
+"""Checks of NVIDIA GPUs: persistence, MIG, MPS, and whether the installed runtimes can use them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from isochrone.doctor.findings import Finding, Severity
 _PERSISTENCE_DOC = "https://docs.nvidia.com/deploy/driver-persistence/"
 _MIG_DOC = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
 _MPS_DOC = "https://docs.nvidia.com/deploy/mps/"
+_RUNTIMES_DOC = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 _NONE = "no NVIDIA GPU is visible"
 
 
@@ -91,8 +92,24 @@ def gpu_mps(facts: Facts, measured: Measured) -> Finding:
     return Finding("gpu_mps", Severity.OK, found, source=_MPS_DOC)
 
 
+def gpu_runtimes(facts: Facts, measured: Measured) -> Finding:
+    gpus, unusable = facts.gpu.gpus, facts.gpu.unusable
+    if isinstance(gpus, Unknown):
+        return unknown("gpu_runtimes", gpus, source=_RUNTIMES_DOC)
+    if not unusable:
+        found = f"the installed runtimes can use {_named(gpus)}" if gpus else _NONE
+        return Finding("gpu_runtimes", Severity.OK, found, source=_RUNTIMES_DOC)
+    return Finding(
+        "gpu_runtimes",
+        Severity.ADVICE,
+        "; ".join(unusable),
+        "Models with KIND_GPU of such a runtime are not loaded.",
+        source=_RUNTIMES_DOC,
+    )
+
+
 def _named(gpus: tuple[Gpu, ...] | list[Gpu]) -> str:
     return ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in gpus)
 
 
-CHECKS: tuple[Check, ...] = (gpu_persistence, gpu_mig, gpu_mps)
+CHECKS: tuple[Check, ...] = (gpu_persistence, gpu_mig, gpu_mps, gpu_runtimes)

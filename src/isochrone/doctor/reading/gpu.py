@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from typing import Any
 
+from isochrone.devices.explanation import explain
+from isochrone.devices.gpu_facts import RUNTIMES, read_driver, read_runtime
 from isochrone.doctor.facts import Gpu, GpuFacts, Unknown
 from isochrone.doctor.reading.tree import Tree
 
@@ -19,7 +21,17 @@ _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Excl
 
 
 def read_gpu(tree: Tree) -> GpuFacts:
-    return GpuFacts(_read_gpus(), read_mps(tree))
+    gpus = _read_gpus()
+    return GpuFacts(gpus, read_mps(tree), _read_unusable() if gpus else ())
+
+
+def _read_unusable() -> tuple[str, ...]:
+    """Why installed runtimes cannot use the machine's first GPU."""
+    driver = read_driver()
+    runtimes = [runtime for runtime in map(read_runtime, RUNTIMES) if runtime.version]
+    # A reason of the driver's is the same for each runtime.
+    reasons = (explain(driver, runtime, 0) for runtime in runtimes or (None,))
+    return tuple(dict.fromkeys(filter(None, reasons)))
 
 
 def read_mps(tree: Tree) -> bool | Unknown:

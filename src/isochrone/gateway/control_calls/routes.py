@@ -38,7 +38,7 @@ LOAD_SECONDS = 600.0
 #: Seconds a worker gets to name its extensions, or as many as a health check may take if these are more.
 _METADATA_SECONDS = 1.0
 #: Extensions that a gateway has when all its workers do: it passes their calls on.
-_OF_WORKERS = ("system_shared_memory",)
+_OF_WORKERS = ("system_shared_memory", "cuda_shared_memory")
 _PASSED = frozenset((b"content-type", b"accept", b"authorization"))
 
 

@@ -118,23 +118,25 @@ def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, wher
 
 
 def _validate_gpu(config: model_config_pb2.ModelConfig, backend: str, group: Any, key: str, where: str) -> None:
-    """A group on a GPU needs a runtime that runs the model there; code chooses itself."""
+    """onnxruntime runs a group on GPUs by the execution providers for them; code chooses itself."""
     if backend in ("python", "torch", "generation"):
         return
     named = config.parameters["providers"].string_value if "providers" in config.parameters else ""
-    providers = [name for name in named.replace(" ", "").split(",") if name not in ("", _CPU_PROVIDER)]
-    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
-    if backend != "onnx" or not (providers or accelerators):
+    names = [name for name in named.replace(" ", "").split(",") if name]
+    if backend != "onnx" or names == [_CPU_PROVIDER]:
         key, given = (f"{key}.kind", "KIND_GPU") if group.kind == _KIND.KIND_GPU else (f"{key}.gpus", "a GPU")
         expected = (
-            "KIND_CPU or KIND_AUTO without gpus: models run on the CPU unless onnxruntime has an execution provider for"
-            ' a GPU and parameters["providers"] names it. Change instance_group in this file; or leave it, put the'
-            " changed copy into configs/cpu.pbtxt beside it and start with --model-config-name cpu; or load the model"
-            " with a 'config' parameter"
+            "KIND_CPU or KIND_AUTO without gpus: models of this backend run on the CPU, and so do onnx models whose"
+            ' parameters["providers"] name no execution provider for a GPU. Change instance_group in this file; or'
+            " leave it, put the changed copy into configs/cpu.pbtxt beside it and start with --model-config-name cpu;"
+            " or load the model with a 'config' parameter"
         )
         raise ConfigError(where, key, expected, given)
-    if any(gpu != 0 for gpu in group.gpus):
-        expected = 'none or 0; name another device as device_id in parameters["provider_options"]'
+    if names and any(gpu != 0 for gpu in group.gpus):
+        expected = (
+            'none or 0, since parameters["providers"] is given; name another device as device_id in'
+            ' parameters["provider_options"]'
+        )
         raise ConfigError(where, f"{key}.gpus", expected, str(list(group.gpus)))
 
 

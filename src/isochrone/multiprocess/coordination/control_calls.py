@@ -76,11 +76,13 @@ class ControlCalls:
         """
         async with self._order:
             socket = self._group.socket(number)
-            regions: list[str] = []
-            if self._record.regions:
-                status = await call_json(socket, "GET", "/v2/systemsharedmemory/status", seconds=_READ_SECONDS)
-                regions = [region["name"] for region in status]
-            for change in self._record.replay(await self._ready_models(number), regions):
+            registered: dict[str, list[str]] = {"system": [], "cuda": []}
+            for kind, known in (("system", self._record.regions), ("cuda", self._record.cuda_regions)):
+                if known:
+                    status = await call_json(socket, "GET", f"/v2/{kind}sharedmemory/status", seconds=_READ_SECONDS)
+                    registered[kind] = [region["name"] for region in status]
+            ready = await self._ready_models(number)
+            for change in self._record.replay(ready, registered["system"], registered["cuda"]):
                 # Raises if the process is lost.
                 answer = await self._apply(number, change)
                 try:
@@ -91,10 +93,10 @@ class ControlCalls:
 
     async def _join_without(self, number: int, change: Change, error: IsochroneError) -> None:
         """A call of the record failed in a process that joins."""
-        if change.kind == "register":
+        if change.kind in ("register", "register_cuda"):
             # The usual reason: its owner has ended, and removed it.
             log.warning("a region cannot be opened again and is dropped", region=change.name, error=str(error))
-            gone = Change("unregister", change.name, {})
+            gone = Change(f"un{change.kind}", change.name, {})
             self._write(self._record.applied(gone))
             for other, answer in (await gather({n: self._apply(n, gone) for n in self._board.those(JOINED)})).items():
                 if isinstance(answer, IsochroneError) or answer.status >= 400:

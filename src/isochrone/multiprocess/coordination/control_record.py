@@ -18,6 +18,8 @@ _PATHS = (
     ("unload", re.compile(r"/v2/repository/models/(?P<name>[^/]+)/unload")),
     ("register", re.compile(r"/v2/systemsharedmemory/region/(?P<name>[^/]+)/register")),
     ("unregister", re.compile(r"/v2/systemsharedmemory(?:/region/(?P<name>[^/]+))?/unregister")),
+    ("register_cuda", re.compile(r"/v2/cudasharedmemory/region/(?P<name>[^/]+)/register")),
+    ("unregister_cuda", re.compile(r"/v2/cudasharedmemory(?:/region/(?P<name>[^/]+))?/unregister")),
     ("trace", re.compile(r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting")),
     ("log", re.compile(r"/v2/logging")),
 )
@@ -43,6 +45,8 @@ class Change(msgspec.Struct, frozen=True):
             "unload": f"/v2/repository/models/{name}/unload",
             "register": f"/v2/systemsharedmemory/region/{name}/register",
             "unregister": f"/v2/systemsharedmemory{f'/region/{name}' if name else ''}/unregister",
+            "register_cuda": f"/v2/cudasharedmemory/region/{name}/register",
+            "unregister_cuda": f"/v2/cudasharedmemory{f'/region/{name}' if name else ''}/unregister",
             "trace": f"/v2{f'/models/{name}' if name else ''}/trace/setting",
             "log": "/v2/logging",
         }[self.kind]
@@ -76,6 +80,8 @@ class Record(msgspec.Struct, frozen=True):
     models: dict[str, Value | None] = {}
     #: Region → the object of its registration.
     regions: dict[str, Value] = {}
+    #: The same of CUDA regions. A name is in one of the two.
+    cuda_regions: dict[str, Value] = {}
     #: Model ("": all) → its trace settings.
     trace: dict[str, Value] = {}
     log: Value = {}
@@ -111,6 +117,11 @@ class Record(msgspec.Struct, frozen=True):
             case "unregister":
                 left = {key: region for key, region in record.regions.items() if name and key != name}
                 return msgspec.structs.replace(record, regions=left)
+            case "register_cuda":
+                return msgspec.structs.replace(record, cuda_regions={**record.cuda_regions, name: value})
+            case "unregister_cuda":
+                left = {key: region for key, region in record.cuda_regions.items() if name and key != name}
+                return msgspec.structs.replace(record, cuda_regions=left)
             case "trace":
                 settings = {**record.trace.get(name, {}), **value}
                 # A reset restores what a process starts with.
@@ -120,11 +131,15 @@ class Record(msgspec.Struct, frozen=True):
             case _:
                 return msgspec.structs.replace(record, log={**record.log, **value})
 
-    def replay(self, ready: Collection[str] = (), regions: Collection[str] = ()) -> list[Change]:
+    def replay(
+        self, ready: Collection[str] = (), regions: Collection[str] = (), cuda_regions: Collection[str] = ()
+    ) -> list[Change]:
         """The calls that bring a process which has these models and regions to the record, in order."""
         calls = [Change("log", "", self.log)] if self.log else []
         calls += [Change("unregister", name, {}) for name in regions]
+        calls += [Change("unregister_cuda", name, {}) for name in cuda_regions]
         calls += [Change("register", name, value) for name, value in self.regions.items()]
+        calls += [Change("register_cuda", name, value) for name, value in self.cuda_regions.items()]
         for name, value in self.models.items():
             if value is None:
                 if name in ready:
@@ -154,6 +169,10 @@ class Record(msgspec.Struct, frozen=True):
                 regions = {key: region for key, region in self.regions.items() if key == name or not name}
                 again = [Change("register", key, region) for key, region in regions.items()]
                 return [Change("unregister", name, {}), *again]
+            case "register_cuda" | "unregister_cuda":
+                regions = {key: region for key, region in self.cuda_regions.items() if key == name or not name}
+                again = [Change("register_cuda", key, region) for key, region in regions.items()]
+                return [Change("unregister_cuda", name, {}), *again]
             case _:
                 return None
 

@@ -56,6 +56,9 @@ class SharedService(InferenceService):
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return self._local.is_decoupled(model_name, model_version)
 
+    def takes_device_arrays(self, model_name: str, model_version: str) -> bool:
+        return self._local.takes_device_arrays(model_name, model_version)
+
     def declared_inputs(
         self, model_name: str, model_version: str
     ) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], int]:
@@ -154,6 +157,18 @@ class SharedService(InferenceService):
     async def unregister_region(self, name: str) -> None:
         registered_regions(self)
         await self._change(Change("unregister", name, {}))
+
+    async def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        if self.shared_memory is None or self.shared_memory.cuda is None or not name:
+            # The process itself names the error: without a name, the call has no path.
+            self._local.register_cuda_region(name, handle, device_id, byte_size)
+        given = {"b64": base64.b64encode(handle).decode()}
+        value = {"raw_handle": given, "device_id": device_id, "byte_size": byte_size}
+        await self._change(Change("register_cuda", name, value))
+
+    async def unregister_cuda_region(self, name: str) -> None:
+        if self.shared_memory is not None and self.shared_memory.cuda is not None:
+            await self._change(Change("unregister_cuda", name, {}))
 
     async def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
         if changes:

@@ -3,7 +3,7 @@
 A worker that belongs to a fleet writes a random token into its record in the store. The fleet's controllers read the
 token there and send it with each such call. It is checked once per head or call, before the call takes effect. Calls
 that only read (index, metadata, statistics) need no token. Shared-memory calls are part of inference and need none
-either; they are off unless ``--allow-shared-memory`` is given.
+either; they are off unless ``--allow-shared-memory`` or ``--allow-cuda-shared-memory`` is given.
 """
 
 from __future__ import annotations

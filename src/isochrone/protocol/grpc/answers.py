@@ -118,6 +118,6 @@ def _special_outputs(request: InferRequest, plan: GrpcPlan, outputs: Tensors, se
             labels = request.served_by.signature.output_by_name[name].labels
             array = classify(array, choice.classes, labels, request.served_by.batched)
         elif choice is not None and choice.region:
-            write_output(name, choice, to_binary(array, name_of(array.dtype)), service)
+            write_output(name, choice, array, service)
         result[name] = array
     return result

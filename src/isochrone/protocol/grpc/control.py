@@ -25,8 +25,7 @@ from isochrone.protocol.grpc.health import (
     HealthListResponse,
 )
 from isochrone.protocol.grpc.plan import plain_parameters
-from isochrone.protocol.shared_memory_requests import registered_regions
-from isochrone.protocol.tensors.shared_memory import cuda_regions, reject_cuda_region
+from isochrone.protocol.shared_memory_requests import cuda_status, registered_regions
 from isochrone.wire.exchange import Exchange, Route
 
 if TYPE_CHECKING:
@@ -151,16 +150,20 @@ def _memory_unregister(service: InferenceService, request: Any) -> Any:
 
 
 def _cuda_status(service: InferenceService, request: Any) -> Any:
-    cuda_regions(request.name)
-    return pb.CudaSharedMemoryStatusResponse()
+    response = pb.CudaSharedMemoryStatusResponse()
+    for region in cuda_status(service, request.name):
+        entry = response.regions[region.name]
+        entry.name, entry.device_id, entry.byte_size = region.name, region.device_id, region.byte_size
+    return response
 
 
 def _cuda_register(service: InferenceService, request: Any) -> Any:
-    reject_cuda_region(request.name)
+    done = service.register_cuda_region(request.name, request.raw_handle, request.device_id, request.byte_size)
+    return then(done, lambda _: pb.CudaSharedMemoryRegisterResponse())
 
 
 def _cuda_unregister(service: InferenceService, request: Any) -> Any:
-    return pb.CudaSharedMemoryUnregisterResponse()
+    return then(service.unregister_cuda_region(request.name), lambda _: pb.CudaSharedMemoryUnregisterResponse())
 
 
 def _trace_setting(service: InferenceService, request: Any) -> Any:

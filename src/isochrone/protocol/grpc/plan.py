@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.shared_memory_requests import input_view, regions_named
+from isochrone.protocol.shared_memory_requests import read_input, regions_named
 from isochrone.protocol.tensors.binary import from_binary, from_contents
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of
 from isochrone.wire.exchange import Buffer
@@ -167,8 +167,7 @@ def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: In
         region = parameters.get("shared_memory_region")
         if region is not None:
             size, offset = parameters.get("shared_memory_byte_size", 0), parameters.get("shared_memory_offset", 0)
-            view = input_view(name, region, offset, size, service)
-            inputs[name] = from_binary(name, datatype, shape, view, plan.model_name)
+            inputs[name] = read_input(name, datatype, shape, (region, offset, size), plan, service)
         elif item.HasField("contents"):
             inputs[name] = from_contents(name, datatype, shape, item.contents)
         elif used < len(raw):

@@ -17,9 +17,8 @@ from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, 
 from isochrone.protocol import control_json, orca
 from isochrone.protocol.deferred_answers import then
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
-from isochrone.protocol.shared_memory_requests import registered_regions
+from isochrone.protocol.shared_memory_requests import cuda_status, registered_regions
 from isochrone.protocol.tensors.datatypes import shown
-from isochrone.protocol.tensors.shared_memory import cuda_regions, reject_cuda_region
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -258,20 +257,39 @@ def _memory_unregister(call: Call) -> Answer:
 
 
 def _cuda_status(call: Call) -> Answer:
-    return cuda_regions(call.arguments["region"])
+    return [
+        {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+        for region in cuda_status(call.service, call.arguments["region"])
+    ]
 
 
 def _cuda_register(call: Call) -> Answer:
-    if not call.arguments["region"]:
+    name = call.arguments["region"]
+    if not name:
         raise InvalidArgument("'region name' is necessary to register cuda shared memory region")
     for key in ("raw_handle", "device_id", "byte_size"):
         if key not in call.body:
             raise InvalidArgument(f"Shared memory register request has no '{key}' field")
-    reject_cuda_region(call.arguments["region"])
+    for key in ("device_id", "byte_size"):
+        if type(call.body[key]) is not int:
+            raise InvalidArgument(f"'{key}': expected int, given {shown(call.body[key])}")
+    handle = _handle(call.body["raw_handle"])
+    return call.service.register_cuda_region(name, handle, call.body["device_id"], call.body["byte_size"])
+
+
+def _handle(given: Any) -> bytes:
+    """``{"b64": …}``: the bytes of a CUDA IPC handle."""
+    text = given.get("b64") if isinstance(given, dict) else None
+    if not isinstance(text, str):
+        raise InvalidArgument(f"'raw_handle': expected an object with the handle as 'b64', given {shown(given)}")
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except ValueError as error:
+        raise InvalidArgument(f"'raw_handle.b64': expected base64, given {shown(text)}: {error}") from None
 
 
 def _cuda_unregister(call: Call) -> Answer:
-    return None
+    return call.service.unregister_cuda_region(call.arguments.get("region", ""))
 
 
 # Settings.

@@ -256,7 +256,7 @@ class RestInferRequest(InferRequest):
             item: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
             if choice.region:
                 # As in Triton, the entry has no parameters: C++ clients read any parameter as a binary size.
-                write_output(name, choice, to_binary(array, datatype), self.route.service)
+                write_output(name, choice, array, self.route.service)
             elif choice.binary:
                 blob = to_binary(array, datatype)
                 item["parameters"] = {"binary_data_size": len(blob)}

@@ -260,12 +260,12 @@ class EnsembleRun:
         return self.request.shares_inputs and graph.steps[index].inputs[name] in graph.inputs
 
     def keeps_on_device(self, index: int, output: str) -> bool:
-        """Whether an output of a step may stay on a device: only steps read it, and their models take it so.
+        """Whether an output of a step may stay on a device: everyone who reads it takes it so.
 
         Called on the thread of the model, and only for tensors on devices.
         """
         tensor = self._graph.steps[index].outputs.get(output)
-        if tensor is None or tensor in self._graph.outputs:
+        if tensor is None or (tensor in self._graph.outputs and not self.request.keeps_on_device(tensor)):
             return False
         return all(self.versions[reader].takes_device_arrays for reader in self._graph.readers(tensor))
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
+from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.models.signature import signature_of
-from isochrone.worker.backends.device_array import DeviceArray
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.files import LoadedFile

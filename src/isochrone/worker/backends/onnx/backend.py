@@ -29,13 +29,13 @@ import onnxruntime
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.models.onnx_file import DATATYPE_BY_ONNX_TYPE
-from isochrone.protocol.tensors.datatypes import bytes_tensor
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, bytes_tensor
 from isochrone.worker.backends import parameters, session_calls
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.file_shapes import check_dims
 from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.onnx import cuda, sessions
 from isochrone.worker.backends.onnx import options as onnx_options
-from isochrone.worker.backends.onnx import sessions
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -84,6 +84,8 @@ class OnnxExecutable(Executable):
         on_cpu = session.get_providers() == [onnx_options.CPU_PROVIDER]
         self._plain_run = session_calls.plain_run(session) if on_cpu else session.run
         self._binding_allowed = on_cpu and parameters.boolean(context, "io_binding", True)
+        # A run on a device waits for it.
+        self.inline_allowed = on_cpu
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         try:
@@ -160,6 +162,33 @@ class ConvertingExecutable(OnnxExecutable):
         return {name: _from_ortvalue(value) for name, value in zip(names, values, strict=True)}
 
 
+class GraphExecutable(OnnxExecutable):
+    """A session whose run is captured as a CUDA graph: all runs have the same shapes, and the same buffers."""
+
+    def __init__(self, context: LoadContext, session: Any, device: str = "cuda") -> None:
+        super().__init__(context, session)
+        self._binding_allowed = False
+        self._device = (device, context.gpu or 0)
+        batch = (1,) if context.signature.max_batch_size else ()
+        dims = {spec.name: spec.dims if spec.reshape is None else spec.reshape for spec in context.signature.outputs}
+        #: Arrays that stand for the outputs' shapes and types.
+        self._expected = {
+            name: np.empty((*batch, *dims[name]), NUMPY_BY_NAME[datatype])
+            for name, datatype in declared_outputs(context).items()
+        }
+        self._bound: cuda.BoundBuffers | None = None
+
+    def _run(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        if self._bound is None:
+            self._bound = cuda.BoundBuffers(self._session, self._device, inputs, self._expected)
+        results = self._bound.run(inputs)
+        return results if outputs is None else {name: results[name] for name in outputs}
+
+    def close(self) -> None:
+        self._bound = None
+        super().close()
+
+
 def _to_onnxruntime(name: str, array: Tensor) -> Any:
     if array.dtype == ml_dtypes.bfloat16:
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_BFLOAT16)
@@ -199,19 +228,25 @@ def load(context: LoadContext) -> Executable:
     path = _model_file(context)
     options = onnx_options.session_options(context)
     providers = onnx_options.execution_providers(context)
+    cuda.preload_libraries(providers)
     try:
         session = sessions.open_session(path, options, providers)
     except Exception as error:
         raise InvalidArgument(f"{path}: onnxruntime cannot load this file: {error}") from error
     session.disable_fallback()
+    cuda.check_provider(context, session)
     types = _check_tensors(context, session, path)
     if types & {"BYTES", "BF16"}:
         return ConvertingExecutable(context, session)
+    if "enable_cuda_graph" in dict(providers).get(cuda.PROVIDER, {}):
+        return GraphExecutable(context, session)
     return OnnxExecutable(context, session)
 
 
 def keep(context: LoadContext) -> bool:
     """Open the session of an instance for a process to be forked; False: that is not possible."""
+    if context.gpu is not None:
+        return False  # no fork survives the driver, which a look for the GPU starts
     options = onnx_options.session_options(context)
     return sessions.keep(_model_file(context), options, onnx_options.execution_providers(context))
 

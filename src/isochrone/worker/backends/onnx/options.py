@@ -14,6 +14,7 @@ import onnxruntime
 from isochrone.errors import ConfigError
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.onnx import cuda
 
 # As Triton documents ModelOptimizationPolicy.Graph.
 _GRAPH_LEVELS = {
@@ -77,9 +78,13 @@ def execution_providers(context: LoadContext) -> list[tuple[str, dict[str, str]]
     else:
         providers = _accelerators(context)
         key = "optimization.execution_accelerators"
+        if context.gpu is not None:
+            providers = cuda.on_gpu(context, providers)
     available = onnxruntime.get_available_providers()
     for name, _ in providers:
         if name not in available:
+            if name == cuda.PROVIDER and listed is None and context.gpu is not None:
+                raise cuda.not_usable(context)
             expected = "an execution provider of this onnxruntime (" + ", ".join(available) + ")"
             raise ConfigError(parameters.where(context), key, expected, repr(name))
     if CPU_PROVIDER not in [name for name, _ in providers]:

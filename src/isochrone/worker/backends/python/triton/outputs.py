@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
 
+from isochrone.devices.device_array import DeviceArray, on_host
 from isochrone.errors import IsochroneError
 from isochrone.protocol.response_outputs import ResponseOutputs
-from isochrone.worker.backends.device_array import DeviceArray, on_host
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.backends.python.triton.tensors import Tensor
 

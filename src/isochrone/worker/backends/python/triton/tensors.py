@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from isochrone.worker.backends.device_array import DeviceArray, dtype_of
+from isochrone.devices.device_array import DeviceArray, dtype_of
 from isochrone.worker.backends.python.triton.failures import TritonModelException
 
 if TYPE_CHECKING:

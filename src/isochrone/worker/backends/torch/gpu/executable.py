@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import IsochroneError, ModelFailed
-from isochrone.worker.backends.device_array import DeviceArray
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.device_errors import device_error
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES

@@ -1,26 +1,27 @@
-"""A tensor on a device (a GPU), in the place of a numpy array between two steps of an ensemble.
+"""A tensor on a device (a GPU), in the place of a numpy array among a request's inputs or outputs.
 
-A python model may return a tensor of torch, cupy or another library with DLPack that is not in the host's memory. If
-everyone who reads it takes tensors on devices, it is passed on as it is, in a ``DeviceArray``; otherwise the thread of
-the model that made it copies it to the host. Nothing here imports such a library.
+A model may return a tensor of torch, cupy or another library with DLPack that is not in the host's memory. If everyone
+who reads it takes tensors on devices (the next steps of an ensemble, a region of CUDA shared memory), it is passed on
+as it is, in a ``DeviceArray``; otherwise the thread of the model that made it copies it to the host. Inputs in CUDA
+shared memory arrive the same way. Its contents are complete when it is passed on: whoever reads it has another stream.
+Nothing here imports such a library.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-if TYPE_CHECKING:
-    from isochrone.protocol.messages import Tensor as Array
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _BRAIN: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
 class DeviceArray:
-    """What ensembles need of an array: its shape, its type, and other shapes of the same memory."""
+    """What a server needs of an array: its shape, its type, and other shapes of the same memory."""
 
     __slots__ = ("dtype", "foreign", "shape")
 

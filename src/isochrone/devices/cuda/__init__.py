@@ -1,0 +1,1 @@
+"""The CUDA driver without a framework: ctypes on libcuda, behind an interface that tests replace."""

@@ -1,0 +1,21 @@
+"""Tests that need a GPU: ``make test-gpu``. Where none is usable they fail, with the reason; none is skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from isochrone.devices.explanation import explain
+from isochrone.devices.gpu_facts import read_driver, read_runtime
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/gpu/" in item.path.as_posix():
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usable_gpu() -> None:
+    reason = explain(read_driver(), read_runtime("torch"), 0)
+    if reason:
+        pytest.fail(f"these tests need a GPU that torch can use, but {reason}", pytrace=False)
