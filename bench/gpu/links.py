@@ -20,9 +20,12 @@ from bench.worker.payloads import GRPC_INFER_PATH
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_FRAME_BYTES = 16_384
 _HIGHEST_STREAM = (1 << 31) - 1
 _pack_stream = struct.Struct(">I").pack_into
+
+
+#: Every server takes frames of this size.
+_SMALLEST_FRAME_LIMIT = 16_384
 
 
 class Ended(NamedTuple):
@@ -42,7 +45,7 @@ class _Template:
         self.message = message
         self.size = len(message.data)
         self.frames = bytearray()
-        if self.size <= _FRAME_BYTES:
+        if self.size <= _SMALLEST_FRAME_LIMIT:
             head = frame(_HEADERS, _END_HEADERS, 0, block)
             self.frames += head + frame(_DATA, _END_STREAM, 0, message.data)
             self.offsets = (5, len(head) + 5)
@@ -66,6 +69,7 @@ class Link:
         self._waiting: dict[int, memoryview] = {}
         self._stream_windows: dict[int, int] = {}
         self._initial_window = self._window = 65_535
+        self._frame_bytes = _SMALLEST_FRAME_LIMIT
         self._credit = 0
         self._rest = b""
         self._settled = False
@@ -122,9 +126,10 @@ class Link:
             if size <= 0:
                 continue
             ends = size == len(rest)
-            for at in range(0, size, _FRAME_BYTES):
-                piece = rest[at : min(at + _FRAME_BYTES, size)]
-                last = ends and at + _FRAME_BYTES >= size
+            # As stock clients do: frames as large as the server takes them.
+            for at in range(0, size, self._frame_bytes):
+                piece = rest[at : min(at + self._frame_bytes, size)]
+                last = ends and at + self._frame_bytes >= size
                 self._out += frame(_DATA, _END_STREAM if last else 0, stream)
                 self._out[-9:-6] = struct.pack(">I", len(piece))[1:]
                 self._out += piece
@@ -217,7 +222,9 @@ class Link:
         if kind == _SETTINGS and not flags & _ACK:
             self._settled = True
             for key, value in struct.iter_unpack(">HI", payload):
-                if key == 4:
+                if key == 5:
+                    self._frame_bytes = value
+                elif key == 4:
                     for each in self._stream_windows:
                         self._stream_windows[each] += value - self._initial_window
                     self._initial_window = value

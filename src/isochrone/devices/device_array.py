@@ -28,8 +28,13 @@ class DeviceArray:
     def __init__(self, foreign: Any) -> None:
         """``foreign`` has ``__dlpack__``, ``shape``, ``dtype`` and ``reshape``, and is contiguous."""
         self.foreign = foreign
-        self.shape: tuple[int, ...] = tuple(map(int, foreign.shape))
-        self.dtype = dtype_of(foreign)
+        dtype = foreign.dtype
+        if isinstance(dtype, np.dtype):
+            self.shape: tuple[int, ...] = foreign.shape
+            self.dtype = dtype
+        else:
+            self.shape = tuple(map(int, foreign.shape))
+            self.dtype = dtype_of(foreign)
 
     @property
     def ndim(self) -> int:

@@ -210,6 +210,13 @@ class InferRequest:
         """Whether everyone who reads an output takes a tensor on a device (``DeviceArray``) as well as an array."""
         return False
 
+    def output_target(self, output: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """The memory on a device into which the caller wants an output of this shape written; None: it has none.
+
+        On any thread. A model that wrote an output there returns the target as that output.
+        """
+        return None
+
     @property
     def call_chain(self) -> tuple[Any, ...]:
         """The versions (model, version) that wait for this request: models that called each other."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import InvalidArgument, Unsupported
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import OutputChoice, Plan, Tensor, Tensors
     from isochrone.protocol.service import InferenceService
     from isochrone.protocol.tensors.cuda_memory import CudaSharedMemoryRegion
+
+
+#: BYTES have no form on a device, and BOOL may have bytes other than 0 and 1: both are decoded into new arrays.
+UNSHAREABLE = frozenset(("BYTES", "BOOL"))
 
 
 def regions_named(inputs: Iterable[object], choices: dict[str, OutputChoice]) -> tuple[str, ...]:
@@ -56,32 +62,42 @@ def unregister_cuda_region(service: InferenceService, name: str) -> None:
         service.shared_memory.unregister(name, "cuda")
 
 
-def read_input(
-    name: str,
-    datatype: str,
-    shape: tuple[int, ...],
-    where: tuple[Any, int, int],
-    plan: Plan,
-    service: InferenceService,
-) -> Tensor:
-    """An input in shared memory; ``where`` is its region, offset and size.
+class SharedInput:
+    """An input in shared memory, as a request describes it."""
 
-    In a CUDA region it stays where it is if the model takes it there, and is copied to the host otherwise. BYTES have
-    no form on a device, and BOOL may have bytes other than 0 and 1, so that both are always copied.
+    __slots__ = ("datatype", "dtype", "expected_bytes", "name", "offset", "region", "shape", "size")
+
+    def __init__(self, name: str, datatype: str, shape: tuple[int, ...], region: Any, offset: Any, size: Any) -> None:
+        self.name = name
+        #: None: its bytes have to be decoded.
+        self.dtype: Any = None if datatype in UNSHAREABLE else numpy_of(datatype)
+        self.shape = shape
+        self.expected_bytes = 0 if self.dtype is None else element_count(shape, f"input '{name}'") * self.dtype.itemsize
+        self.datatype = datatype
+        #: Of any types: REST passes JSON values.
+        self.region = region
+        self.offset = offset
+        self.size = size
+
+
+def read_input(shared: SharedInput, plan: Plan, service: InferenceService) -> Tensor:
+    """An input in shared memory.
+
+    In a CUDA region it stays where it is if the model takes it there, and is copied to the host otherwise.
     """
     regions = service.shared_memory
     if regions is None:
-        raise _switched_off(f"input '{name}' is in shared memory")
-    region_name, offset, size = where
-    region = regions.region(region_name, offset, size)
-    if isinstance(region, CudaRegion) and datatype not in ("BYTES", "BOOL"):
-        dtype = numpy_of(datatype)
-        expected = element_count(shape, f"input '{name}'") * dtype.itemsize
-        if size != expected:
-            raise size_mismatch(name, plan.model_name, expected, size)
-        if service.takes_device_arrays(plan.model_name, plan.model_version):
-            return cast("Tensor", region.tensor(offset, shape, dtype))
-    return from_binary(name, datatype, shape, region.read(offset, size), plan.model_name)
+        raise _switched_off(f"input '{shared.name}' is in shared memory")
+    offset, size = shared.offset, shared.size
+    region = regions.region(shared.region, offset, size)
+    if shared.dtype is None:
+        return from_binary(shared.name, shared.datatype, shared.shape, region.read(offset, size), plan.model_name)
+    if size != shared.expected_bytes:
+        raise size_mismatch(shared.name, plan.model_name, shared.expected_bytes, size)
+    if isinstance(region, CudaRegion) and service.takes_device_arrays(plan.model_name, plan.model_version):
+        return cast("Tensor", region.tensor(offset, shared.shape, shared.dtype))
+    array: Tensor = np.frombuffer(region.read(offset, size), shared.dtype) if size else np.empty(0, shared.dtype)
+    return array.reshape(shared.shape)
 
 
 def write_output(name: str, choice: OutputChoice, array: Tensor, service: InferenceService) -> None:
@@ -171,6 +187,13 @@ class SharedMemoryRequest(InferRequest):
     def shares_inputs(self) -> bool:
         """The regions are the caller's."""
         return True
+
+    def output_target(self, output: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray | None:
+        plan: Any = self.plan
+        choice = plan.choices.get(output)
+        if choice is None or self._regions is None:
+            return None
+        return self._regions.device_target(choice, shape, dtype)
 
     def keeps_on_device(self, output: str) -> bool:
         """An output that goes to a CUDA region is copied there from the device. On any thread: the region is held."""

@@ -84,6 +84,24 @@ def plain_answer(
     return answer
 
 
+def regional_answer(
+    request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters, service: InferenceService
+) -> Answer:
+    """The answer of a plan whose outputs are all in shared memory: they are written there, the rest is memoised."""
+    for name, array in outputs.items():
+        write_output(name, plan.choices[name], array, service)
+    shapes = tuple([(name, array.dtype.num, array.shape) for name, array in outputs.items()])
+    key: Any = (request.served_by, shapes, *parameters.items()) if parameters else (request.served_by, shapes)
+    answer = plan.answers.get(key)
+    if answer is None:
+        # As in Triton, an output in shared memory has an empty entry: clients look up entries by position.
+        head = answer_head(request, plan, outputs, parameters) + (_RAW_OUTPUT + b"\0") * len(outputs)
+        if len(plan.answers) >= _MAX_ANSWERS_MEMOISED:
+            plan.answers.clear()
+        answer = plan.answers[key] = Answer([head], len(head))
+    return answer
+
+
 def render(
     request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters, service: InferenceService
 ) -> tuple[list[Buffer], int]:

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.grpc.calls import parse
 from isochrone.protocol.grpc.plan import GrpcPlan, plan_of, read_inputs, with_parameters
+from isochrone.protocol.shared_memory_requests import read_input
 from isochrone.protocol.tensors.binary import truth
 from isochrone.protocol.varint import read_varint
 from isochrone.wire.exchange import Buffer
@@ -103,6 +104,8 @@ class InferDecoder:
                         }
                         for name in form.bools:
                             inputs[name] = truth(inputs[name])
+                        for shared in plan.shared_inputs:
+                            inputs[shared.name] = read_input(shared, plan, self._service)
                         return plan, request_id, inputs
         return self._parse(body, start)
 
@@ -114,7 +117,8 @@ class InferDecoder:
         plan = plan_of(message)
         view = memoryview(body)
         inputs = read_inputs(plan, message, [view[each.content : each.end] for each in raw], self._service)
-        if plan.is_plain and len(raw) == len(plan.sources) and len(head) <= _MAX_HEAD and fields:
+        is_known_form = (plan.is_plain and len(raw) == len(plan.sources)) or (plan.is_regional and not raw)
+        if is_known_form and len(head) <= _MAX_HEAD and fields:
             self._remember(body, start, fields, plan)
         return plan, message.id, inputs
 
@@ -137,7 +141,8 @@ class InferDecoder:
         form.fixed = _complement(body, start, sorted(varying))
         if not self._is_second((len(body), form.fixed)):
             return
-        for (name_, dtype, shape, count, _), each in zip(plan.sources, raw, strict=True):
+        # What is in shared memory has no bytes here; its place there is among the bytes that messages share.
+        for (name_, dtype, shape, count, _), each in zip([] if plan.is_regional else plan.sources, raw, strict=True):
             form.tensors.append((name_, dtype, count, each.content, shape))
         self._make_room()
         begin, end = form.parameters

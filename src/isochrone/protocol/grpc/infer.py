@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol import timing
-from isochrone.protocol.grpc.answers import JOIN_LIMIT, id_field, plain_answer, render
+from isochrone.protocol.grpc.answers import JOIN_LIMIT, id_field, plain_answer, regional_answer, render
 from isochrone.protocol.grpc.calls import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -126,6 +126,12 @@ class GrpcInferRequest(InferRequest):
                 stream.respond_unary(RESPONSE_HEADERS, payload, size + 5, trailers)
                 return
         try:
+            if plan.is_regional and outputs:
+                answer = regional_answer(self, plan, outputs, parameters, route.service)
+                field = id_field(self.id) if self.id else b""
+                size = answer.size + len(field)
+                stream.respond_unary(RESPONSE_HEADERS, answer.framed_with(field), size + 5, trailers)
+                return
             parts, size = render(self, plan, outputs, parameters, route.service)
         except IsochroneError as error:
             self.fail(error)

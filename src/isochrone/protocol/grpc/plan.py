@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.shared_memory_requests import read_input, regions_named
+from isochrone.protocol.shared_memory_requests import UNSHAREABLE, SharedInput, read_input, regions_named
 from isochrone.protocol.tensors.binary import from_binary, from_contents
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of
 from isochrone.wire.exchange import Buffer
@@ -42,13 +42,16 @@ class Answer:
 class GrpcPlan(Plan):
     """A decoded message head."""
 
-    __slots__ = ("answers", "bools", "choices", "is_plain", "regions", "sources")
+    __slots__ = ("answers", "bools", "choices", "is_plain", "is_regional", "regions", "shared_inputs", "sources")
 
     #: (name, numpy type, shape, count, byte size) of each input; the size is 0 from the first that is not plain.
     sources: list[Any]
     choices: dict[str, OutputChoice]
     #: Every input is raw and of fixed size, every output is requested raw: the fast path.
     is_plain: bool
+    #: Every input and every requested output is in shared memory, and every input of fixed size: a fast path, too.
+    is_regional: bool
+    shared_inputs: list[SharedInput]
     #: BOOL inputs: their bytes may be other than 0 and 1, and are normalised on every path.
     bools: tuple[str, ...]
     #: Shared memory that the request reads or writes.
@@ -60,6 +63,7 @@ class GrpcPlan(Plan):
         self._copy_fields_to(other)
         other.sources, other.choices = self.sources, self.choices
         other.is_plain, other.bools, other.regions = self.is_plain, self.bools, self.regions
+        other.is_regional, other.shared_inputs = self.is_regional, self.shared_inputs
         other.answers = self.answers
         return other
 
@@ -79,6 +83,7 @@ def plan_of(message: Any) -> GrpcPlan:
     described: list[tuple[str, str, tuple[int, ...]]] = []
     sources: list[Any] = []
     regions: list[object] = []
+    shared: list[SharedInput] = []
     plain = True
     for item in message.inputs:
         shape = tuple(item.shape)
@@ -89,6 +94,8 @@ def plan_of(message: Any) -> GrpcPlan:
             plain = False
             if "shared_memory_region" in item.parameters:
                 regions.append(item.parameters["shared_memory_region"].string_param)
+                if item.datatype not in UNSHAREABLE:
+                    shared.append(SharedInput(item.name, item.datatype, shape, *region_of(item)))
         sources.append((item.name, dtype, shape, count, count * item_size(item.datatype) if plain else 0))
     choices: dict[str, OutputChoice] = {}
     for output in message.outputs:
@@ -109,6 +116,12 @@ def plan_of(message: Any) -> GrpcPlan:
     plan.sources = sources
     plan.choices = choices
     plan.is_plain = plain
+    plan.shared_inputs = shared
+    plan.is_regional = (
+        len(shared) == len(described) > 0
+        and bool(choices)
+        and all(choice.region and not choice.classes for choice in choices.values())
+    )
     plan.bools = tuple(name for name, datatype, _ in described if datatype == "BOOL")
     plan.regions = regions_named(regions, choices)
     plan.answers = {}
@@ -152,6 +165,13 @@ def _choice(output: Any) -> OutputChoice:
     )
 
 
+def region_of(item: Any) -> tuple[Any, Any, Any]:
+    """Region, offset and size of an input in shared memory, of whatever types the caller chose."""
+    parameters = plain_parameters(item.parameters)
+    offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
+    return parameters.get("shared_memory_region"), offset, size
+
+
 def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: InferenceService) -> Tensors:
     """Read the inputs off the fast path: typed contents, BYTES, shared memory, or raw."""
     inputs: Tensors = {}
@@ -163,11 +183,8 @@ def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: In
             f"'{plan.model_name}': send one of them"
         )
     for item, (name, datatype, shape) in zip(message.inputs, plan.inputs, strict=True):
-        parameters = plain_parameters(item.parameters)
-        region = parameters.get("shared_memory_region")
-        if region is not None:
-            size, offset = parameters.get("shared_memory_byte_size", 0), parameters.get("shared_memory_offset", 0)
-            inputs[name] = read_input(name, datatype, shape, (region, offset, size), plan, service)
+        if "shared_memory_region" in item.parameters:
+            inputs[name] = read_input(SharedInput(name, datatype, shape, *region_of(item)), plan, service)
         elif item.HasField("contents"):
             inputs[name] = from_contents(name, datatype, shape, item.contents)
         elif used < len(raw):

@@ -15,7 +15,7 @@ from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rest.json_bodies import read_json
 from isochrone.protocol.rest.request_json import Header, Input, Output
-from isochrone.protocol.shared_memory_requests import read_input, regions_named
+from isochrone.protocol.shared_memory_requests import SharedInput, read_input, regions_named
 from isochrone.protocol.tensors.binary import from_binary, size_mismatch, truth
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of, shown
 from isochrone.protocol.tensors.json_values import from_json
@@ -185,7 +185,8 @@ def read_inputs(plan: RestPlan, body: Buffer, length: int, service: InferenceSer
                 continue
             name, datatype, where, shape, start_or_count, start, stop = source
             if stop is None:
-                inputs[name] = read_input(name, datatype, shape, (where, start_or_count, start), plan, service)
+                shared = SharedInput(name, datatype, shape, where, start_or_count, start)
+                inputs[name] = read_input(shared, plan, service)
                 continue
             if stop > size:
                 raise _short(name, stop - start, size - start)

@@ -105,7 +105,10 @@ class CudaRegion(Region):
         driver, target = self._handles.driver, self._memory.address + offset
         try:
             if isinstance(data, DeviceArray):
-                driver.copy_on_device(self.device_id, target, device_address(data.foreign), size)
+                source = device_address(data.foreign)
+                # A model that was given the target has written it.
+                if source != target:
+                    driver.copy_on_device(self.device_id, target, source, size)
             else:
                 driver.copy_from_host(self.device_id, target, memoryview(data))
         except CudaError as error:

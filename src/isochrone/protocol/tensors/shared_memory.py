@@ -7,13 +7,20 @@ written: a held region cannot be unregistered. System and CUDA regions share one
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NoReturn
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from isochrone.errors import AlreadyExists, InvalidArgument, NotFound, PayloadTooLarge, Unavailable
 from isochrone.protocol.tensors.cuda_memory import CudaMemory, CudaRegion, CudaSharedMemoryRegion
 from isochrone.protocol.tensors.datatypes import shown
 from isochrone.protocol.tensors.regions import Region
 from isochrone.protocol.tensors.system_memory import SharedMemoryRegion, SystemRegion
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from isochrone.devices.device_array import DeviceArray
+    from isochrone.protocol.messages import OutputChoice
 
 #: Each region uses a file descriptor, of which a process has 1,024 by default.
 MAX_REGIONS = 256
@@ -121,6 +128,13 @@ class SharedMemoryRegions:
     def view(self, name: str, offset: int, byte_size: int) -> memoryview:
         """Bytes of a region in the host's memory: a writable view, or a copy of what is on a device."""
         return self.region(name, offset, byte_size).read(offset, byte_size)
+
+    def device_target(self, choice: OutputChoice, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray | None:
+        """The memory of a CUDA region for an output; None: it goes to the host, or does not fit."""
+        region = self._regions.get(choice.region) if isinstance(choice.region, str) else None
+        if not isinstance(region, CudaRegion) or prod(shape) * dtype.itemsize > choice.region_size:
+            return None
+        return region.tensor(choice.region_offset, shape, dtype)
 
     def is_on_device(self, name: object) -> bool:
         return isinstance(self._regions.get(name) if isinstance(name, str) else None, CudaRegion)

@@ -64,8 +64,12 @@ def loaded(config: str = BATCHED, module: Any = None, device: Any = None, name: 
     return made
 
 
-def request(array: Any, outputs: tuple[str, ...] | None = None) -> Any:
-    return SimpleNamespace(inputs={"x": array}, plan=SimpleNamespace(batch_size=array.shape[0], outputs=outputs))
+def request(array: Any, outputs: tuple[str, ...] | None = None, targets: dict[str, Any] | None = None) -> Any:
+    return SimpleNamespace(
+        inputs={"x": array},
+        plan=SimpleNamespace(batch_size=array.shape[0], outputs=outputs),
+        output_target=lambda name, shape, dtype: (targets or {}).get(name),
+    )
 
 
 def expected(module: Affine, array: Any) -> Any:
@@ -143,6 +147,28 @@ def test_inputs_on_a_device_are_gathered_there() -> None:
     results = executable.collect_batch(executable.launch_batch(mixed, 6))
     for array, result in zip(arrays, results, strict=True):
         np.testing.assert_allclose(result["y"], expected(module, array), rtol=1e-5)
+    executable.close()
+
+
+def test_outputs_are_written_to_the_memory_that_callers_named() -> None:
+    module = Affine()
+    executable = loaded(module=module)
+    arrays = [np.full((rows, 3), rows, np.float32) for rows in (1, 2)]
+    memory = torch.zeros((2, 2))
+    target = DeviceArray(memory)
+    requests = [
+        request(DeviceArray(torch.from_numpy(arrays[0]))),
+        request(DeviceArray(torch.from_numpy(arrays[1])), ("y",), {"y": target}),
+    ]
+    first, second = executable.collect_batch(executable.launch_batch(requests, 3))
+    np.testing.assert_allclose(first["y"], expected(module, arrays[0]), rtol=1e-5)
+    assert first["total"].item() == 3
+    assert second == {"y": target}
+    np.testing.assert_allclose(memory.numpy(), expected(module, arrays[1]), rtol=1e-5)
+    alone = [request(DeviceArray(torch.from_numpy(arrays[1])), ("y",), {"y": target})]
+    memory.zero_()
+    assert executable.collect_batch(executable.launch_batch(alone, 2)) == [{"y": target}]
+    np.testing.assert_allclose(memory.numpy(), expected(module, arrays[1]), rtol=1e-5)
     executable.close()
 
 

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from isochrone.devices.device_array import DeviceArray
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Filling, computing, draining.
 SLOTS = 3
+#: Tensors of callers' memory that an instance remembers: making one takes 10 µs.
+_MAX_TENSORS = 4096
 
 _Wanted = list[tuple[str, ...] | None]
 
@@ -51,6 +54,8 @@ class Flight:
     wanted: _Wanted
     #: Name → array of the slot that holds it, once ``copied_out`` has happened.
     arrays: dict[str, Tensor]
+    #: Index of a request → its outputs that are in its caller's memory on the device by then.
+    on_device: dict[int, Tensors]
 
 
 class GpuExecutable(Executable):
@@ -79,6 +84,9 @@ class GpuExecutable(Executable):
         self._mode = mode
         self._batched = context.config.max_batch_size > 0
         self._output_names = [name for name, _ in call.outputs]
+        self._output_types = [dtype for _, dtype in call.outputs]
+        #: torch's tensors of callers' memory on the device, by address, shape and type.
+        self._tensors: dict[Any, Any] = {}
         self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
         #: Rows that were computed for nobody, because a graph is larger than its batch.
@@ -105,7 +113,7 @@ class GpuExecutable(Executable):
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         rows = next(iter(inputs.values())).shape[0] if self._batched and inputs else 0
-        return self.collect_batch(self._launch([inputs], [rows], [outputs], rows))[0]
+        return self.collect_batch(self._launch([inputs], [rows], [outputs], rows, ()))[0]
 
     def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Flight:
         return self._launch(
@@ -113,6 +121,7 @@ class GpuExecutable(Executable):
             [request.plan.batch_size for request in requests],
             [request.plan.outputs for request in requests],
             rows if self._batched else 0,
+            requests,
         )
 
     def collect_batch(self, flight: Any) -> list[Tensors]:
@@ -140,6 +149,7 @@ class GpuExecutable(Executable):
             graphs.clear()
         self._call = None
         self.slots = []
+        self._tensors.clear()
         for stream in (self.compute_stream, self._copy_in, self._copy_out):
             self._device.release_stream(stream)
         self._device.free_cached()
@@ -147,14 +157,22 @@ class GpuExecutable(Executable):
 
     # The way of a batch.
 
-    def _launch(self, parts: list[Tensors], rows_of: list[int], wanted: _Wanted, rows: int) -> Flight:
+    def _launch(
+        self,
+        parts: list[Tensors],
+        rows_of: list[int],
+        wanted: _Wanted,
+        rows: int,
+        requests: Sequence[InferRequest],
+    ) -> Flight:
         with self._changed:
             number = self._ring.acquire()
             while number is None:
                 self._changed.wait()
                 number = self._ring.acquire()
+            flight = Flight(number, rows_of, wanted, {}, {})
             try:
-                arrays = self._start(number, parts, rows)
+                self._start(flight, parts, rows, requests)
             except BaseException as error:
                 self._settle()
                 self._ring.release(number)
@@ -163,11 +181,11 @@ class GpuExecutable(Executable):
                     raise self._failed(error) from error
                 raise
             self._ring.launch(number)
-            return Flight(number, rows_of, wanted, arrays)
+            return flight
 
-    def _start(self, number: int, parts: list[Tensors], rows: int) -> dict[str, Tensor]:
-        """Starts copies and compute; returns the arrays of the slot that will hold the results."""
-        slot = self.slots[number]
+    def _start(self, flight: Flight, parts: list[Tensors], rows: int, requests: Sequence[InferRequest]) -> None:
+        """Starts copies and compute."""
+        slot = self.slots[flight.slot]
         first = parts[0]
         shapes = {name: array.shape[1:] if self._batched else array.shape for name, array in first.items()}
         values: dict[str, list[Any]] = {name: [part[name] for part in parts] for name in shapes}
@@ -176,11 +194,17 @@ class GpuExecutable(Executable):
             self.padded_rows += max(0, graph.rows - rows)
         on_host = not any(isinstance(array, DeviceArray) for arrays in values.values() for array in arrays)
         if graph is not None and graph.by_slot and on_host:
-            return self._start_small(slot, graph, number, values, rows)
+            flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
+            return
         with self._mode():
             sources = self._copied_in(slot, values, shapes, rows)
             with self._device.on(self.compute_stream):
-                return self._start_large(slot, graph, sources, rows)
+                results = self._start_large(graph, sources, rows)
+                if on_host or not requests:
+                    self._copy_results(slot, flight, results, rows)
+                else:
+                    left = self._write_to_callers(flight, results, requests)
+                    self._copy_results(slot, flight, results if left else [], rows)
 
     def _start_small(
         self, slot: Slot, graph: CapturedGraph, number: int, values: dict[str, list[Any]], rows: int
@@ -220,41 +244,79 @@ class GpuExecutable(Executable):
             self._device.wait(self.compute_stream, slot.copied_in)
         return sources
 
-    def _start_large(
-        self, slot: Slot, graph: CapturedGraph | None, sources: dict[str, Any], rows: int
-    ) -> dict[str, Tensor]:
-        """Computes on what ``_copied_in`` copied. On the stream that computes."""
+    def _start_large(self, graph: CapturedGraph | None, sources: dict[str, Any], rows: int) -> list[Any]:
+        """Computes on what ``_copied_in`` copied; returns the results on the device. On the stream that computes."""
         inputs = {
             name: self._joined(source) if isinstance(source, list) else source for name, source in sources.items()
         }
         if graph is None:
             assert self._call is not None
-            return self._copy_results(slot, self._call.run(inputs), rows)
+            return self._call.run(inputs)
         for name, tensor in graph.inputs.items():
             if graph.rows > rows:
                 tensor[rows:].zero_()
             (tensor[:rows] if self._batched else tensor).copy_(inputs[name], non_blocking=True)
         graph.replay()
-        return self._copy_results(slot, graph.results, rows)
+        return graph.results
+
+    def _write_to_callers(self, flight: Flight, results: list[Any], requests: Sequence[InferRequest]) -> bool:
+        """Copies results into the memory on the device that callers named; returns whether any go to the host.
+
+        On the stream that computes.
+        """
+        targets, rows_of_results = [], []
+        left = False
+        for position, (name, result) in enumerate(zip(self._output_names, results, strict=True)):
+            dtype = self._output_types[position]
+            start = 0
+            for index, request in enumerate(requests):
+                stop = start + flight.parts[index]
+                names = flight.wanted[index]
+                if names is None or name in names:
+                    own = result[start:stop] if self._batched else result
+                    target = request.output_target(name, tuple(own.shape), dtype)
+                    if target is None:
+                        left = True
+                    else:
+                        targets.append(self._tensor_at(target.foreign))
+                        rows_of_results.append(own)
+                        flight.on_device.setdefault(index, {})[name] = target
+                start = stop
+        if targets:
+            self._torch._foreach_copy_(targets, rows_of_results)
+        return left
+
+    def _tensor_at(self, foreign: Any) -> Any:
+        """torch's tensor of a caller's memory. It owns nothing: only the address is remembered."""
+        if not hasattr(foreign, "address"):
+            return self._torch.as_tensor(foreign, device=self._device.name)
+        key = (foreign.address, foreign.shape, foreign.dtype)
+        tensor = self._tensors.get(key)
+        if tensor is None:
+            if len(self._tensors) >= _MAX_TENSORS:
+                self._tensors.clear()
+            tensor = self._tensors[key] = self._torch.as_tensor(foreign, device=self._device.name)
+            if tensor.dtype == self._torch.int16 and foreign.dtype == ml_dtypes.bfloat16:
+                tensor = self._tensors[key] = tensor.view(self._torch.bfloat16)
+        return tensor
 
     def _joined(self, arrays: list[Any]) -> Any:
         """The callers' tensors as one on the device."""
         tensors = [
-            self._torch.as_tensor(array.foreign, device=self._device.name)
+            self._tensor_at(array.foreign)
             if isinstance(array, DeviceArray)
             else self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device.name)
             for array in arrays
         ]
         return tensors[0] if len(tensors) == 1 else self._torch.cat(tensors)
 
-    def _copy_results(self, slot: Slot, results: list[Any], rows: int) -> dict[str, Tensor]:
-        """Starts the copies to the host. On the stream that computes."""
-        arrays: dict[str, Tensor] = {}
+    def _copy_results(self, slot: Slot, flight: Flight, results: list[Any], rows: int) -> None:
+        """Starts the copies to the host, of no results if all are with the callers. On the stream that computes."""
         apart: list[tuple[Any, Any]] = []
-        for name, result in zip(self._output_names, results, strict=True):
+        for name, result in zip(self._output_names, results, strict=False):
             value = result[:rows] if self._batched else result
             array, host, on_device = slot.outputs[name].views(tuple(value.shape))
-            arrays[name] = array
+            flight.arrays[name] = array
             separate = self._settings.output_copy_stream
             if separate is None:
                 separate = array.nbytes >= LARGE_COPY_BYTES
@@ -265,14 +327,13 @@ class GpuExecutable(Executable):
                 host.copy_(value, non_blocking=True)
         if not apart:
             slot.copied_out.record(self.compute_stream)
-            return arrays
+            return
         slot.computed.record(self.compute_stream)
         self._device.wait(self._copy_out, slot.computed)
         with self._device.on(self._copy_out):
             for host, on_device in apart:
                 host.copy_(on_device, non_blocking=True)
         slot.copied_out.record(self._copy_out)
-        return arrays
 
     def _settle(self) -> None:
         """Waits until nothing of a batch that failed is on its way: its slot is used again."""
@@ -299,12 +360,13 @@ def _gather(arrays: list[Any], target: Tensor) -> None:
 
 def _split(arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
     if len(flight.parts) == 1:
-        return [_named(arrays, flight.wanted[0])]
+        return [{**_named(arrays, flight.wanted[0]), **flight.on_device.get(0, {})}]
     results: list[Tensors] = []
     start = 0
-    for rows, wanted in zip(flight.parts, flight.wanted, strict=True):
+    for index, (rows, wanted) in enumerate(zip(flight.parts, flight.wanted, strict=True)):
         stop = start + rows
-        results.append({name: array[start:stop] for name, array in _named(arrays, wanted).items()})
+        own = {name: array[start:stop] for name, array in _named(arrays, wanted).items()}
+        results.append({**own, **flight.on_device[index]} if index in flight.on_device else own)
         start = stop
     return results
 
