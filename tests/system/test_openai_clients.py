@@ -1,4 +1,4 @@
-"""The stock ``openai`` clients, unchanged: synchronous, asynchronous and streaming."""
+"""The stock ``openai`` clients, unchanged: synchronous, asynchronous and streaming, at a worker and at a gateway."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def text_fleet(text_repository: Path, server_factory: StartServer, gateway_facto
         yield Fleet(gateway, (worker,))
 
 
-@pytest.fixture(params=["worker"])
+@pytest.fixture(params=["worker", "gateway"])
 def server(request: pytest.FixtureRequest, text_fleet: Fleet) -> ServerProcess:
     return text_fleet.workers[0] if request.param == "worker" else text_fleet.gateway
 

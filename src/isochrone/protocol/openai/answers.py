@@ -11,6 +11,8 @@ import msgspec
 import structlog
 
 from isochrone.errors import DeadlineExceeded, Internal, InvalidArgument, IsochroneError, NotFound
+from isochrone.protocol.compression.codec import is_identity
+from isochrone.protocol.compression.inflating import InflatingRoute
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.rest.answers import JSON
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
@@ -63,6 +65,14 @@ def respond_error(exchange: Exchange, error: IsochroneError) -> None:
     if isinstance(error, DeadlineExceeded):
         headers += _NO_RETRY
     exchange.respond(error.http_status, headers, [msgspec.json.encode(error_object(error))])
+
+
+def inflating(route: Route, head: Head, limit: int) -> Route:
+    """The route for requests with this head: ``route`` itself, or a route that decompresses bodies for it."""
+    encoding = head.get(b"content-encoding")
+    if encoding is None or is_identity(encoding):
+        return route
+    return InflatingRoute(route, encoding, limit, respond_error)
 
 
 def unexpected(error: Exception) -> IsochroneError:

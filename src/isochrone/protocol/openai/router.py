@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isochrone.errors import IsochroneError
-from isochrone.protocol.compression.codec import is_identity
-from isochrone.protocol.compression.inflating import InflatingRoute
-from isochrone.protocol.openai.answers import OpenAIErrorRoute, respond_error
+from isochrone.protocol.openai.answers import OpenAIErrorRoute, inflating
 from isochrone.protocol.openai.chat_body import read_chat
 from isochrone.protocol.openai.completion_body import read_completion
 from isochrone.protocol.openai.completions import CompletionRoute
@@ -35,11 +33,3 @@ class OpenAIRouter:
             return inflating(route, head, self._max_body_bytes)
         except IsochroneError as error:
             return OpenAIErrorRoute(error)
-
-
-def inflating(route: Route, head: Head, limit: int) -> Route:
-    """The route for requests with this head: ``route`` itself, or a route that decompresses bodies for it."""
-    encoding = head.get(b"content-encoding")
-    if encoding is None or is_identity(encoding):
-        return route
-    return InflatingRoute(route, encoding, limit, respond_error)
