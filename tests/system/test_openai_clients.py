@@ -15,6 +15,7 @@ import openai
 import pytest
 from watching import load_now, wait_for
 
+from documented import blocks
 from gateway_process import Fleet, StartGateway
 from sample_models import release_file
 from server_process import ServerProcess, StartServer
@@ -351,6 +352,17 @@ def test_a_compressed_body(server: ServerProcess) -> None:
     assert (status, answer["choices"][0]["text"]) == (200, "a b")
     status, answer = post(server, "/v1/completions", b"no", {"content-encoding": "gzip"})
     assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_the_documented_client(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = [text for page, text in blocks("python") if page.name == "openai.md"]
+    exec(block.replace("localhost:8000", server.http_url), {})
+    assert capsys.readouterr().out == (
+        "['narrow', 'storyteller', 'words']\n"
+        "Once upon a time CompletionUsage(completion_tokens=4, prompt_tokens=4, total_tokens=8, "
+        "completion_tokens_details=None, prompt_tokens_details=None)\n"
+        "user: Tell me a story"
+    )
 
 
 def post(

@@ -167,9 +167,9 @@ def _upstream(given: str) -> str:
     try:
         upstream = parse_upstream(given)
     except ConfigError as error:
-        raise wrong(error.expected, error.given) from None
+        raise wrong(error.expected.removesuffix("[,api=openai]"), error.given) from None
     if upstream.api:
-        raise wrong("a server of the Open Inference Protocol: others load no versions", given)
+        raise wrong("a server of the Open Inference Protocol: others load no versions", repr(given))
     return given
 
 
