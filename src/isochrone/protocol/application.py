@@ -1,4 +1,4 @@
-"""The applications that listeners serve: the protocol (REST and gRPC on one port), and the metrics page."""
+"""The applications that listeners serve: the protocol (REST and gRPC on one port, and /v1), and the metrics page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, cast
 
-from isochrone.errors import InvalidArgument, MethodNotAllowed, NotFound, Restricted
+from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound, Restricted
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access import origins
 from isochrone.protocol.access.restrictions import check_grpc, check_rest
@@ -14,6 +14,8 @@ from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.forwarded_headers import WithHeaders, forwarded
 from isochrone.protocol.grpc.calls import GrpcErrorRoute
 from isochrone.protocol.grpc.router import GrpcRouter
+from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
+from isochrone.protocol.openai.router import OpenAIRouter
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.protocol.rest.router import RestRouter
 from isochrone.wire.exchange import Application, Exchange, Head, Route
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
 
 
 class ProtocolApplication:
-    """REST and gRPC for one service, distinguished by the request's content type."""
+    """REST and gRPC for one service, distinguished by the request's content type; and OpenAI's paths."""
 
     def __init__(self, service: InferenceService, max_body_bytes: int, rules: HeaderRules | None = None) -> None:
         self._service = service
         self._max_body_bytes = max_body_bytes
         self._rest = RestRouter(service, max_body_bytes)
+        self._openai = OpenAIRouter(service, max_body_bytes)
         self._grpc = GrpcRouter(service, max_body_bytes)
         self._rules = None if rules is None or rules.is_empty else rules
 
@@ -38,17 +41,20 @@ class ProtocolApplication:
             if not head.is_http2:
                 return ErrorRoute(InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1"))
             return self._grpc.route(head) if self._rules is None else self._grpc_by_rules(head, self._rules)
-        return self._rest.route(head) if self._rules is None else self._rest_by_rules(head, self._rules)
+        if self._rules is not None:
+            return self._rest_by_rules(head, self._rules)
+        return self._openai.route(head) if is_openai(head) else self._rest.route(head)
 
     def _rest_by_rules(self, head: Head, rules: HeaderRules) -> Route:
         try:
             check_rest(rules.http_required, head)
         except Restricted as error:
-            return ErrorRoute(error)
+            return error_route(head, error)
         if rules.http_forwarded is not None and (parameters := forwarded(rules.http_forwarded, head)):
             service = cast("InferenceService", WithHeaders(self._service, parameters))
-            return RestRouter(service, self._max_body_bytes).route(head)
-        return self._rest.route(head)
+            router = OpenAIRouter if is_openai(head) else RestRouter
+            return router(service, self._max_body_bytes).route(head)
+        return self._openai.route(head) if is_openai(head) else self._rest.route(head)
 
     def _grpc_by_rules(self, head: Head, rules: HeaderRules) -> Route:
         try:
@@ -78,7 +84,12 @@ class SameOrigin:
         error = origins.refused(origin)
         if head.is_http2 and (head.get(b"content-type") or b"").startswith(b"application/grpc"):
             return GrpcErrorRoute(error)
-        return ErrorRoute(error)
+        return error_route(head, error)
+
+
+def error_route(head: Head, error: IsochroneError) -> Route:
+    """Answers with an error, in the form of the protocol that a head of HTTP belongs to."""
+    return OpenAIErrorRoute(error) if is_openai(head) else ErrorRoute(error)
 
 
 class ByPath:

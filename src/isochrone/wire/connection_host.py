@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
-from isochrone.wire.exchange import Application, Headers
+from isochrone.wire.exchange import Application, Head, Headers
 from isochrone.wire.turn import Turn
 
 
@@ -25,8 +25,8 @@ class ConnectionHost(Protocol):
     def forget(self, connection: Any) -> None:
         """Remove a connection that is closed."""
 
-    def error_body(self, message: str) -> tuple[bytes, Headers]:
-        """The body and headers of an error that the wire itself answers with."""
+    def error_body(self, message: str, status: int, head: Head | None) -> tuple[bytes, Headers]:
+        """The body and headers of an error that the wire itself answers with; ``head``: None if there is none yet."""
         ...
 
     def no_memory(self) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from isochrone.settings.wire_limits import LISTEN_BACKLOG, WireLimits
 from isochrone.wire.budget import MemoryBudget
-from isochrone.wire.exchange import Application, Headers
+from isochrone.wire.exchange import Application, Head, Headers
 from isochrone.wire.file_descriptors import warn_if_exhausted
 from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
@@ -33,6 +33,8 @@ _STALLED = 5.0
 _LAST_CHANCE = 0.25
 #: What every TLS connection begins with: the type of its first record, and the first byte of its version.
 _TLS_HANDSHAKE = b"\x16\x03"
+#: Paths whose errors are objects, as OpenAI's clients expect them; the protocol's are strings.
+_OPENAI = b"/v1/"
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
 Connection = Http1Connection | Http2ServerConnection
@@ -135,9 +137,13 @@ class Listener:
         if not self.connections and self._empty is not None:
             self._empty.set()
 
-    def error_body(self, message: str) -> tuple[bytes, Headers]:
-        """The body and headers of an error that the wire itself answers with, in the protocol's format."""
-        return msgspec.json.encode({"error": message}), _JSON
+    def error_body(self, message: str, status: int = 400, head: Head | None = None) -> tuple[bytes, Headers]:
+        """The body and headers of an error that the wire itself answers with, in the format of the head's protocol."""
+        error: object = message
+        if head is not None and head.target.startswith(_OPENAI):
+            kind = "invalid_request_error" if status < 500 else "server_error"
+            error = {"message": message, "type": kind, "param": None, "code": None}
+        return msgspec.json.encode({"error": error}), _JSON
 
     def no_memory(self) -> str:
         """The error message for a request whose connection holds its share of memory."""

@@ -35,10 +35,10 @@ def index(*versions: str) -> bytes:
 class Endpoint:
     """One that the test plays: questions are answered in the order they were asked, whatever connection they are on."""
 
-    def __init__(self, loop: OfflineLoop, rules: MonitorRules = QUIET) -> None:
+    def __init__(self, loop: OfflineLoop, rules: MonitorRules = QUIET, api: str = "") -> None:
         self._loop = loop
         self.fleet = make_fleet()
-        self.fleet.set_members([Upstream("a", 1, 1)])
+        self.fleet.set_members([Upstream("a", 1, 1, api=api)])
         self.member = self.fleet.members["a:1"]
         self.lost: list[Member] = []
         self.monitor = Monitor(self.member, self.fleet, rules, self.lost.append)
@@ -80,6 +80,24 @@ def test_healthy_only_when_the_index_is_known() -> None:
         await endpoint.answers(INDEX, index("1"))
         assert endpoint.member.endpoint.healthy
         assert (endpoint.member.serves, endpoint.member.fault) == ({"m": {"1": ""}}, "")
+        await endpoint.monitor.stop()
+
+    offline(run)
+
+
+def test_a_server_of_openais_api_alone() -> None:
+    async def run(loop: OfflineLoop) -> None:
+        endpoint = Endpoint(loop, api="openai")
+        models = answer(b'{"object": "list", "data": [{"id": "org/model", "object": "model", "created": 1}]}')
+        # First the health check, then what it serves; both ask the same.
+        for _ in range(2):
+            await endpoint.answers(b"GET /v1/models", models)
+        assert endpoint.member.endpoint.healthy
+        assert endpoint.member.serves == {"org/model": {"1": ""}}
+        endpoint.monitor.look_now()
+        await endpoint.answers(b"GET /v1/models", answer(b"[]"))
+        assert not endpoint.member.endpoint.healthy
+        assert not any(b"/v2/" in transport.written for transport in loop.transports)
         await endpoint.monitor.stop()
 
     offline(run)

@@ -43,7 +43,8 @@ class Drive:
         self.now += number % 40_000_000
         policy, now = self.policy, self.now
         if event == "send":
-            self.send(Demand(key=b"key %d" % (number % 50) if number % 3 else b"", rows=number % 8))
+            key = b"key %d" % (number % 50) if number % 3 else b""
+            self.send(Demand(key=key, rows=number % 8, prompt=key * (number % 100)))
         elif event == "send avoiding":
             self.send(Demand(key=b"k" if number % 2 else b"", avoid=tuple(self.all[: 1 + number % len(self.all)])))
         elif event in ("end", "fail", "drop") and self.under_way:

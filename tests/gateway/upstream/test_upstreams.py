@@ -19,6 +19,7 @@ from isochrone.gateway.upstream.addresses import Upstream, parse_upstream
         (" http://worker:80 ", Upstream("worker", 80, 80)),
         ("[::1]:8000", Upstream("::1", 8000, 8000)),
         ("a:8000,grpc=8001,metrics=8002", Upstream("a", 8000, 8001, 8002)),
+        ("a:1,api=openai", Upstream("a", 1, 1, api="openai")),
         ("a:1, tier=edge, device=gpu, region=eu", Upstream("a", 1, 1, 0, "edge", "gpu", "eu")),
     ],
 )
@@ -40,6 +41,7 @@ def test_forms(text: str, upstream: Upstream) -> None:
         ("worker:8000,grpc=x", "grpc"),
         ("worker:8000,tire=edge", "tire"),
         ("worker:8000,", "option"),
+        ("worker:8000,api=kserve", "api"),
     ],
 )
 def test_mistakes_name_their_part(text: str, word: str) -> None:

@@ -48,7 +48,7 @@ def gateway(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="A worker: HOST:PORT[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME]. May be repeated.",
+            help="A worker: HOST:PORT[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,api=openai]; repeatable.",
         ),
     ] = None,
     upstream_dns: Annotated[

@@ -107,11 +107,7 @@ class Fleet:
         served = self.models.get(name)
         if served is not None:
             return served
-        if self.is_led:
-            known = name in self.committed
-        else:
-            known = name in self.rules.models or any(name in (member.serves or ()) for member in self.members.values())
-        if not known or len(self.models) >= _MAX_GROUPS:
+        if not self.knows(name) or len(self.models) >= _MAX_GROUPS:
             if self.is_led and self.epoch:
                 # Clients match the first words.
                 raise NotFound(f"Request for unknown model: '{name[:200]}' is not found")
@@ -122,6 +118,14 @@ class Fleet:
             served.is_held = True
         served.rebuild(self.clock())
         return served
+
+    def knows(self, name: str) -> bool:
+        """Whether anything is known of a model of this name."""
+        if name in self.models:
+            return True
+        if self.is_led:
+            return name in self.committed
+        return name in self.rules.models or any(name in (member.serves or ()) for member in self.members.values())
 
     # What a control plane says.
 

@@ -25,7 +25,7 @@ from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
 from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission
 from isochrone.gateway.placement.balancer import Balancer, Placement
-from isochrone.gateway.policies import make
+from isochrone.gateway.policies import make, reads_prompts
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.resilience.breaker import Breaker
@@ -142,6 +142,8 @@ class ServedModel:
         self.priority = rules.priority
         #: What most requests are to a policy: no key, no deadline.
         self.plain_demand = Demand(priority=rules.priority)
+        #: Its policy goes by the prompts of requests.
+        self.reads_prompts = reads_prompts(rules.policy)
         #: After how long a second copy may go, looked up ten times a second; 0: none does.
         self.hedge_delay_ns = 0
         self._hedges = rules.hedge.enabled and rules.retries.idempotent

@@ -12,10 +12,12 @@ from tritonclient.grpc import service_pb2
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, MethodNotAllowed, NotFound, Unsupported
 from isochrone.gateway.control_calls import routes as control
 from isochrone.gateway.control_calls.load_requests import checked_grpc, checked_http
+from isochrone.gateway.control_calls.openai_models import OpenAIModelsRoute
 from isochrone.gateway.front.compressed_requests import CompressedRoute
 from isochrone.gateway.front.grpc_requests import GrpcRoute
 from isochrone.gateway.front.grpc_streams import StreamRoute
 from isochrone.gateway.front.http_requests import HttpRoute
+from isochrone.gateway.front.openai_requests import OpenAIRoute
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.protocol.compression.codec import is_identity
 from isochrone.protocol.compression.inflating import inflating_messages
@@ -30,6 +32,9 @@ from isochrone.protocol.grpc.health import (
     HealthWatchRoute,
 )
 from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
+from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
+from isochrone.protocol.openai.answers import inflating as inflating_openai
+from isochrone.protocol.openai.paths import MODELS, find_path
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.protocol.rest.control import MODEL_NOT_READY
 from isochrone.protocol.rest.headers import inflating
@@ -76,7 +81,7 @@ EXTENSIONS = (
 
 
 class GatewayApplication:
-    """REST and gRPC; the content type tells them apart."""
+    """REST and gRPC; the content type tells them apart. And OpenAI's paths."""
 
     def __init__(
         self, gateway: Gateway, *, allow_file_overrides: bool = False, server_name: str = "isochrone-gateway"
@@ -88,6 +93,8 @@ class GatewayApplication:
     def route(self, head: Head) -> Route:
         is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
         try:
+            if not is_grpc and is_openai(head):
+                return self._openai(head)
             if not is_grpc:
                 route = self._rest(head)
                 encoding = head.get(b"content-encoding")
@@ -100,7 +107,7 @@ class GatewayApplication:
             if not head.is_http2:
                 raise InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1")
         except IsochroneError as error:
-            return ErrorRoute(error)
+            return OpenAIErrorRoute(error) if is_openai(head) else ErrorRoute(error)
         try:
             # Whatever reads a message here, or sends it on by a call of its own, gets it decompressed.
             encoding = head.get(b"grpc-encoding") or b"identity"
@@ -109,6 +116,12 @@ class GatewayApplication:
             return GrpcErrorRoute(error)
 
     # REST.
+
+    def _openai(self, head: Head) -> Route:
+        path, model = find_path(head)
+        if path == MODELS:
+            return OpenAIModelsRoute(self._gateway, head, model)
+        return inflating_openai(OpenAIRoute(self._gateway, head), head, self._gateway.limits.max_body_bytes)
 
     def _rest(self, head: Head) -> Route:
         gateway = self._gateway

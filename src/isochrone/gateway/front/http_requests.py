@@ -28,7 +28,9 @@ from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
+from isochrone.gateway.traffic.prompts import generate_prompt
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
+from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
 from isochrone.protocol.rest.answers import JSON, respond_error
@@ -65,6 +67,7 @@ _NOT_FORWARDED = frozenset(
         ORCA_FORMAT_HEADER,
         STAGES_HEADER,
         EPOCH_HEADER,
+        MODEL_HEADER,
     )
 )
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
@@ -91,6 +94,8 @@ class HttpRoute(Route):
 
     #: What the JSON part of one request says; None: it has to be read.
     parameters: Parameters | None = None
+    #: Further headers that are not forwarded.
+    dropped: ClassVar[frozenset[bytes]] = frozenset()
 
     def __init__(self, gateway: Gateway, head: Head, model: str, version: str, path: bytes, kind: Kind) -> None:
         self.gateway = gateway
@@ -116,7 +121,7 @@ class HttpRoute(Route):
         self.shareable = head.method != b"HEAD"
         # One that makes no sense is for the worker to refuse.
         self.json_length = int(length) if length is not None and length.isdigit() and len(length) <= 12 else -1
-        dropped = _NOT_FORWARDED | _named_by_connection(head)
+        dropped = _NOT_FORWARDED | self.dropped | _named_by_connection(head)
         self._passed: Headers = tuple(header for header in head.headers if header[0] not in dropped)
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
@@ -159,6 +164,8 @@ class HttpRoute(Route):
         head = self._heads.get(key)
         if head is None:
             head = b"%s %s HTTP/1.1\r\n%s" % (self._head.method, self._target(replica_set.version), self._headers)
+            for header in self._pins(replica_set):
+                head += b"%s: %s\r\n" % header
             if replica_set.stages:
                 head += b"%s: %s\r\n" % (STAGES_HEADER, replica_set.stages)
             if asks or self.wants_load:
@@ -177,6 +184,7 @@ class HttpRoute(Route):
             fields = tuple(header for header in self._passed if header[0] != b"host")
             if asks or self.wants_load:
                 fields = (*fields, (ORCA_FORMAT_HEADER, self._head.get(ORCA_FORMAT_HEADER) or b"text"))
+            fields += self._pins(replica_set)
             authority = self._head.get(b"host") or b"isochrone"
             block = (
                 request_block(self._head.method, b"http", authority, self._target(replica_set.version), fields)
@@ -186,6 +194,10 @@ class HttpRoute(Route):
                 self._blocks.clear()
             self._blocks[key] = block
         return block
+
+    def _pins(self, replica_set: ReplicaSet) -> Headers:
+        """Headers that say which version is to answer, where the target does not."""
+        return ()
 
     def _target(self, version: str) -> bytes:
         path = b"/v2/models/" + quote(self.model, safe="").encode()
@@ -260,8 +272,9 @@ class HttpRequest(CallerRequest):
         timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout
-        if timeout or key or priority != served.priority:
-            self.demand = Demand(key, self.deadline, 1, priority, (), starts_sequence)
+        prompt = self.read_prompt() if served.reads_prompts else b""
+        if timeout or key or priority != served.priority or prompt:
+            self.demand = Demand(key, self.deadline, 1, priority, (), starts_sequence, prompt)
 
     def _glance(self, start: bytes | None) -> Parameters | None:
         """The parameters of a JSON part that may have some."""
@@ -275,6 +288,13 @@ class HttpRequest(CallerRequest):
         if len(start) == route.json_length:
             _remember_plain(start)
         return None
+
+    def read_prompt(self) -> bytes:
+        """How the prompt begins, for policies that go by it."""
+        route = self.route
+        if route.json_length >= 0 or not route.path.startswith(b"/generate"):
+            return b""
+        return generate_prompt(self.exchange.body)
 
     def copy(self, served: ServedModel) -> HttpRequest:
         return HttpRequest(self.route.for_model(served.name), DiscardingExchange(self.exchange), served)

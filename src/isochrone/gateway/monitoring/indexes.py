@@ -33,6 +33,20 @@ class _IndexRow(msgspec.Struct):
     digest: str = ""
 
 
+class _Listed(msgspec.Struct):
+    """A model in OpenAI's list."""
+
+    id: str
+
+
+class _Listing(msgspec.Struct):
+    data: list[_Listed]
+
+
+#: The version of models that have none: servers of OpenAI's API alone.
+UNVERSIONED = "1"
+
+_listing = msgspec.json.Decoder(_Listing)
 _decoder = msgspec.json.Decoder(list[_IndexRow])
 _splitter = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -48,13 +62,18 @@ class Indexes:
         #: How many were decoded.
         self.decoded = 0
 
-    async def read(self, body: Buffer) -> tuple[bytes, Served]:
-        """The body and what is ready there; both are shared. Raises ``msgspec.DecodeError``, ``UnicodeDecodeError``."""
+    async def read(self, body: Buffer, is_openai: bool = False) -> tuple[bytes, Served]:
+        """The body and what is ready there; both are shared. Raises ``msgspec.DecodeError``, ``UnicodeDecodeError``.
+
+        ``is_openai``: the body is OpenAI's list of models.
+        """
         key = bytes(body)
         served = self._known.get(key)
         if served is not None:
             self._known.move_to_end(key)
             return next(reversed(self._known)), served
+        if is_openai:
+            return key, self._keep(key, {model.id: {UNVERSIONED: ""} for model in _listing.decode(key).data})
         if len(key) <= _SHORT:
             return key, finished(self._decode(key))
         decoding = self._decoding.get(key)
@@ -86,6 +105,9 @@ class Indexes:
             for start in range(0, len(rows), _ROWS_PER_TURN):
                 yield
                 _add(serves, b"[%b]" % b",".join(rows[start : start + _ROWS_PER_TURN]))
+        return self._keep(key, serves)
+
+    def _keep(self, key: bytes, serves: Served) -> Served:
         self._known[key] = serves
         self.decoded += 1
         if len(self._known) > _MOST:

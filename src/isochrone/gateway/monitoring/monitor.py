@@ -27,11 +27,15 @@ from isochrone.gateway.upstream.load_reports import pending_requests, report_of
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.exchange import Buffer
+from isochrone.wire.receiver import Response
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.fleet import Fleet
     from isochrone.gateway.fleet.member import Member
     from isochrone.gateway.upstream.connections import Connections
+
+#: The health check and the index of a server that speaks OpenAI's API alone.
+OPENAI_MODELS = b"/v1/models"
 
 log = structlog.get_logger(__name__)
 
@@ -186,7 +190,7 @@ class Monitor:
             answer = await ask_http(
                 member.connections,
                 b"GET",
-                b"/v2/health/ready",
+                OPENAI_MODELS if member.upstream.api else b"/v2/health/ready",
                 ((ORCA_FORMAT_HEADER, b"text"),),
                 seconds=self._rules.timeout,
             )
@@ -273,17 +277,11 @@ class Monitor:
         serves: Served | None = None
         fault, is_sure = "", True
         try:
-            answer = await ask_http(
-                member.connections,
-                b"POST",
-                b"/v2/repository/index",
-                ((b"content-type", b"application/json"),),
-                (b"{}",),
-                seconds=self._rules.index_timeout,
-            )
+            is_openai = bool(member.upstream.api)
+            answer = await self._ask_index(is_openai)
             if answer.status == 200:
                 if answer.body != self._index[0]:
-                    self._index = await self._indexes.read(answer.body)
+                    self._index = await self._indexes.read(answer.body, is_openai)
                 serves = self._index[1]
             else:
                 fault = f"it answers its repository index with HTTP {answer.status}"
@@ -325,6 +323,13 @@ class Monitor:
         if self._is_ready:
             self._is_index_known = True
             self._settle()
+
+    async def _ask_index(self, is_openai: bool) -> Response:
+        connections, seconds = self.member.connections, self._rules.index_timeout
+        if is_openai:
+            return await ask_http(connections, b"GET", OPENAI_MODELS, seconds=seconds)
+        kind = ((b"content-type", b"application/json"),)
+        return await ask_http(connections, b"POST", b"/v2/repository/index", kind, (b"{}",), seconds=seconds)
 
     def _take(self, serves: Served | None) -> None:
         if serves is not self.member.serves and serves != self.member.serves:

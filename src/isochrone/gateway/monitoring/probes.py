@@ -72,6 +72,8 @@ def probe(fleet: Fleet, replicas: Sequence[Replica], now: int) -> None:
     """Asks those of the replicas that were not asked a moment ago."""
     for replica in replicas:
         member: Member = replica.endpoint.handle
+        if member.upstream.api:
+            continue  # it reports no load
         if now - member.probed_at < (_PATIENCE_NS if member.probe is not None else _PAUSE_NS):
             continue
         member.probed_at = now

@@ -31,7 +31,7 @@ from typing import Any
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies.base import Demand, Policy
 
-__all__ = ["DEFAULT", "NAMES", "Demand", "Policy", "known_options", "make"]
+__all__ = ["DEFAULT", "NAMES", "Demand", "Policy", "known_options", "make", "reads_prompts"]
 
 DEFAULT = "prequal"
 #: Name → module and class. Imported on demand, so that a gateway loads only what it uses.
@@ -42,6 +42,7 @@ _CLASSES = {
     "power_of_two": ("power_of_two", "PowerOfTwo"),
     "least_pending": ("least_pending", "LeastPending"),
     "consistent_hash": ("hashing.consistent_hash", "ConsistentHash"),
+    "prefix": ("prefix.policy", "Prefix"),
     "maglev": ("hashing.maglev", "Maglev"),
     "token_bucket": ("token_bucket", "TokenBucket"),
     "latency_weighted": ("weighted.latency_weighted", "LatencyWeighted"),
@@ -69,6 +70,11 @@ def known_options(name: str) -> Mapping[str, Any]:
     """The options of a policy and their defaults."""
     parameters = inspect.signature(_policy_class(name)).parameters.values()
     return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def reads_prompts(name: str) -> bool:
+    """Whether a policy goes by the prompts of requests."""
+    return _policy_class(name).reads_prompts
 
 
 def _policy_class(name: str) -> type[Policy]:

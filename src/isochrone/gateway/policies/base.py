@@ -19,7 +19,7 @@ from isochrone.gateway.replicas import Replica
 class Demand:
     """What a policy knows about a request."""
 
-    __slots__ = ("avoid", "deadline", "key", "priority", "rows", "starts_sequence")
+    __slots__ = ("avoid", "deadline", "key", "priority", "prompt", "rows", "starts_sequence")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class Demand:
         priority: int = 0,
         avoid: tuple[Replica, ...] = (),
         starts_sequence: bool = False,
+        prompt: bytes = b"",
     ) -> None:
         #: The affinity key: agent, sequence or a header's value; empty: none.
         self.key = key
@@ -41,10 +42,13 @@ class Demand:
         self.avoid = avoid
         #: It carries ``sequence_start``.
         self.starts_sequence = starts_sequence
+        #: How the prompt of a model that generates text begins, as the caller wrote it; empty: there is none, or the
+        #: policy does not ask for it.
+        self.prompt = prompt
 
     def avoiding(self, replicas: tuple[Replica, ...]) -> Demand:
         """The same without replicas that were tried."""
-        return Demand(self.key, self.deadline, self.rows, self.priority, replicas, self.starts_sequence)
+        return Demand(self.key, self.deadline, self.rows, self.priority, replicas, self.starts_sequence, self.prompt)
 
 
 class Policy:
@@ -53,6 +57,8 @@ class Policy:
     name: ClassVar[str]
     #: Whether ``probes`` may return replicas now. The caller asks only then, since most policies never probe.
     wants_probes = False
+    #: Whether ``Demand.prompt`` is set for it.
+    reads_prompts: ClassVar[bool] = False
 
     def __init__(self, random: Random) -> None:
         self._random = random

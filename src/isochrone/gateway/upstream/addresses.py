@@ -1,7 +1,8 @@
 """An upstream as the command line and files name it: ``host:port``, and what is known of it beforehand.
 
 ``10.0.0.7:8000`` is one of our workers, whose every port speaks HTTP/1.1 and gRPC. Real Triton has a port for each:
-``10.0.0.7:8000,grpc=8001,metrics=8002``. Placement goes the same way: ``,tier=edge,device=gpu,region=eu``.
+``10.0.0.7:8000,grpc=8001,metrics=8002``. Placement goes the same way: ``,tier=edge,device=gpu,region=eu``. A server
+that speaks OpenAI's API alone, such as vLLM, is ``10.0.0.7:8000,api=openai``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from isochrone.errors import ConfigError
 
-_EXPECTED = "host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,region=NAME]"
+OPENAI = "openai"
+
+_EXPECTED = "host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,region=NAME][,api=openai]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Upstream:
     tier: str = ""
     device: str = ""
     region: str = ""
+    #: "openai": it speaks OpenAI's API alone; "": the Open Inference Protocol.
+    api: str = ""
 
     @property
     def address(self) -> str:
@@ -47,9 +52,11 @@ def parse_upstream(text: str, where: str = "--upstream") -> Upstream:
     known: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
-        if not equals or name not in ("grpc", "metrics", "tier", "device", "region"):
+        if not equals or name not in ("grpc", "metrics", "tier", "device", "region", "api"):
             raise ConfigError(where, name or "option", _EXPECTED, repr(option))
         known[name] = value
+    if known.get("api", OPENAI) != OPENAI:
+        raise ConfigError(where, "api", OPENAI, repr(known["api"]))
     return Upstream(
         host,
         number,
@@ -58,6 +65,7 @@ def parse_upstream(text: str, where: str = "--upstream") -> Upstream:
         known.get("tier", ""),
         known.get("device", ""),
         known.get("region", ""),
+        known.get("api", ""),
     )
 
 

@@ -43,6 +43,7 @@ _SERVER_APIS: Final = {
     "trace": "trace",
     "models/stats": "statistics",
 }
+_OPENAI_PATH = re.compile(r"/v1/(?:(?P<models>models)(?:/|$)|(?:chat/)?completions/?$)")
 _MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?(?:/(?P<verb>[a-z_]+))?(?:/.*)?$")
 _MODEL_APIS: Final = {
     "infer": "inference",
@@ -95,6 +96,8 @@ def rest_api(path: str) -> str | None:
         return _SERVER_APIS[server[1] or server[2]]
     if model := _MODEL_PATH.match(path):
         return _MODEL_APIS.get(model["verb"], "metadata")
+    if openai := _OPENAI_PATH.match(path):
+        return "metadata" if openai["models"] else "inference"
     return "metadata" if path.rstrip("/") == "/v2" else None
 
 

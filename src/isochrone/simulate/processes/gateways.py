@@ -166,7 +166,8 @@ class Gateway:
         self._arrivals = request.number = self._arrivals + 1
         if kind.deadline_ns != NEVER:
             request.deadline = now + kind.deadline_ns - self._client_ns
-        request.demand = Demand(key, request.deadline, kind.rows, kind.priority)
+        # The prompts of one agent begin alike.
+        request.demand = Demand(key, request.deadline, kind.rows, kind.priority, prompt=key)
         self.execute(self.machine.arrive(request, now), now)
         if not request.over:
             self._watch(request)

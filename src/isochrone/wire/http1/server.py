@@ -281,11 +281,11 @@ class Http1Connection(asyncio.Protocol):
                     self._dispatch(head, b"")
                     continue
                 if length > listener.limits.max_body_bytes:
-                    self._reject_body()
+                    self._reject_body(head)
                     return
                 if 0 < length <= end - position:
                     if length > SMALL and not self.memory.reserve(length):
-                        self._reject_for_memory()
+                        self._reject_for_memory(head)
                         return
                     self._dispatch(head, data[position : position + length])
                     position += length
@@ -299,7 +299,7 @@ class Http1Connection(asyncio.Protocol):
     def _begin_body(self, head: Head) -> bool:
         """Reserve memory for a body; False: there is none, and the request is rejected."""
         if not self.memory.reserve(head.content_length):
-            self._reject_for_memory()
+            self._reject_for_memory(head)
             return False
         self.head = head
         # Head and body have separate timeouts.
@@ -325,10 +325,10 @@ class Http1Connection(asyncio.Protocol):
                 self._reject(400, f"malformed chunked body: {error}")
                 return -1
             if decoder.total > self.listener.limits.max_body_bytes:
-                self._reject_body()
+                self._reject_body(head)
                 return -1
             if decoder.total > self.memory.arriving and not self.memory.reserve(decoder.total + (decoder.total >> 2)):
-                self._reject_for_memory()
+                self._reject_for_memory(head)
                 return -1
             if not decoder.done:
                 return -1
@@ -455,8 +455,9 @@ class Http1Connection(asyncio.Protocol):
         if exchange.reserved:
             exchange.give_back(exchange.reserved)
 
-    def _reject(self, status: int, message: str) -> None:
+    def _reject(self, status: int, message: str, head: Head | None = None) -> None:
         """Answer a request that cannot be read with an error, after earlier answers, and end the connection."""
+        head = head or self.head
         exchange = Http1Exchange(self, _REJECTED)
         self.head, self.chunked, self.body, self.unparsed = None, None, None, b""
         self.body_view = memoryview(b"")
@@ -465,15 +466,15 @@ class Http1Connection(asyncio.Protocol):
         self.lingering = True
         self.tick = self.listener.tick
         self.exchanges.append(exchange)
-        body, headers = self.listener.error_body(message)
+        body, headers = self.listener.error_body(message, status, head)
         exchange.respond(status, headers, [body])
 
-    def _reject_body(self) -> None:
+    def _reject_body(self, head: Head) -> None:
         limit = self.listener.limits.max_body_bytes
-        self._reject(413, f"the request's body is larger than max_body_bytes ({limit})")
+        self._reject(413, f"the request's body is larger than max_body_bytes ({limit})", head)
 
-    def _reject_for_memory(self) -> None:
-        self._reject(503, self.listener.no_memory())
+    def _reject_for_memory(self, head: Head) -> None:
+        self._reject(503, self.listener.no_memory(), head)
 
     # Back-pressure.
 

@@ -245,7 +245,7 @@ class ServerStream(Stream):
             fields = [(b"grpc-status", code), (b"grpc-message", message.encode())]
             self.end_with_trailers(_encode([(b":status", b"200"), (b"content-type", b"application/grpc"), *fields]))
             return
-        body, headers = cast(AcceptedConnection, self.connection).listener.error_body(message)
+        body, headers = cast(AcceptedConnection, self.connection).listener.error_body(message, status, self.head)
         self.respond(status, headers, [body])
 
     def reject_for_memory(self) -> None:

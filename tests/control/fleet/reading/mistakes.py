@@ -23,6 +23,7 @@ MISTAKES = [
     ("{workers: 1, tier", "{first_port: 1, addresses: ['h:1'], tier", "13: pools.gpu.first_port: expected nothing, since addresses names servers that run already, given 1"),
     ("{workers: 1, tier", "{addresses: ['h:1', 'h:1'], tier", "13: pools.gpu.addresses[1]: expected another address than in pools.gpu.addresses[0], given h:1"),
     ("{workers: 1, tier", "{addresses: ['h:1,grcp=2'], tier", "13: pools.gpu.addresses[0]: expected host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,region=NAME], given 'grcp=2'"),
+    ("{workers: 1, tier", "{addresses: ['h:1,api=openai'], tier", "13: pools.gpu.addresses[0]: expected a server of the Open Inference Protocol: others load no versions, given 'h:1,api=openai'"),
     ("{workers: 1, tier", "{arguments: [--name=x], tier", "13: pools.gpu.arguments[0]: expected a flag that the fleet does not set itself, given '--name=x'"),
     ("{workers: 1, tier", "{arguments: x, tier", "13: pools.gpu.arguments: expected a list, given 'x'"),
     ("{workers: 1, tier", "{kind: tritn, tier", "13: pools.gpu.kind: expected isochrone or triton (did you mean 'triton'?), given 'tritn'"),

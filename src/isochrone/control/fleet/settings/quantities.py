@@ -165,9 +165,11 @@ def join_address(host: str, port: int) -> str:
 
 def _upstream(given: str) -> str:
     try:
-        parse_upstream(given)
+        upstream = parse_upstream(given)
     except ConfigError as error:
-        raise wrong(error.expected, error.given) from None
+        raise wrong(error.expected.removesuffix("[,api=openai]"), error.given) from None
+    if upstream.api:
+        raise wrong("a server of the Open Inference Protocol: others load no versions", repr(given))
     return given
 
 
