@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
     from isochrone.protocol.service import InferenceService
 
-#: Tags of ModelInferRequest: model_name 1, id 3, parameters 4, raw_input_contents 7; all length-delimited.
-_NAME, _ID, _PARAMETERS, _RAW_INPUT = 0x0A, 0x1A, 0x22, 0x3A
+#: Tags of ModelInferRequest: model_name 1, model_version 2, id 3, parameters 4, raw_input_contents 7; all have lengths.
+_NAME, _VERSION, _ID, _PARAMETERS, _RAW_INPUT = 0x0A, 0x12, 0x1A, 0x22, 0x3A
 #: Bytes of a message, without its tensors, that are remembered; and forms and plans of all models together.
 _MAX_HEAD = 4096
 _MAX_REMEMBERED = 4096
@@ -66,12 +66,15 @@ class _Form:
 class InferDecoder:
     """Remembers the forms of the messages that it decoded."""
 
-    __slots__ = ("_forms", "_remembered", "_seen", "_service")
+    __slots__ = ("_forms", "_regional", "_remembered", "_seen", "_service")
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service
         #: By the field of the model's name; then by length and start of the message.
         self._forms: dict[bytes, dict[tuple[int, int], list[_Form]]] = {}
+        #: Messages whose tensors are all in shared memory, without their ids: only places in regions differ in them,
+        #: so that their forms have nothing but places to compare.
+        self._regional: dict[bytes, GrpcPlan] = {}
         #: Forms and plans in ``_forms``.
         self._remembered = 0
         #: Hashes of forms and parameters that were seen once. What never comes again (a version, a parameter that
@@ -104,9 +107,17 @@ class InferDecoder:
                         }
                         for name in form.bools:
                             inputs[name] = truth(inputs[name])
-                        for shared in plan.shared_inputs:
-                            inputs[shared.name] = read_input(shared, plan, self._service)
                         return plan, request_id, inputs
+            if self._regional and size <= _MAX_HEAD:
+                identity = _id_of(body, start)
+                known = self._regional.get(bytes(body[start : identity.start]) + bytes(body[identity.end :]))
+                if known is not None:
+                    try:
+                        request_id = str(body[identity.content : identity.end], "utf-8")
+                    except UnicodeDecodeError:
+                        return self._parse(body, start)  # which reports that
+                    shared = {each.name: read_input(each, known, self._service) for each in known.shared_inputs}
+                    return known, request_id, shared
         return self._parse(body, start)
 
     def _parse(self, body: Buffer, start: int) -> tuple[GrpcPlan, str, Tensors]:
@@ -117,9 +128,11 @@ class InferDecoder:
         plan = plan_of(message)
         view = memoryview(body)
         inputs = read_inputs(plan, message, [view[each.content : each.end] for each in raw], self._service)
-        is_known_form = (plan.is_plain and len(raw) == len(plan.sources)) or (plan.is_regional and not raw)
-        if is_known_form and len(head) <= _MAX_HEAD and fields:
-            self._remember(body, start, fields, plan)
+        if len(head) <= _MAX_HEAD and fields:
+            if plan.is_plain and len(raw) == len(plan.sources):
+                self._remember(body, start, fields, plan)
+            elif plan.is_regional and not raw:
+                self._remember_regional(body, start, plan)
         return plan, message.id, inputs
 
     def _remember(self, body: Buffer, start: int, fields: list[Field], plan: GrpcPlan) -> None:
@@ -141,8 +154,7 @@ class InferDecoder:
         form.fixed = _complement(body, start, sorted(varying))
         if not self._is_second((len(body), form.fixed)):
             return
-        # What is in shared memory has no bytes here; its place there is among the bytes that messages share.
-        for (name_, dtype, shape, count, _), each in zip([] if plan.is_regional else plan.sources, raw, strict=True):
+        for (name_, dtype, shape, count, _), each in zip(plan.sources, raw, strict=True):
             form.tensors.append((name_, dtype, count, each.content, shape))
         self._make_room()
         begin, end = form.parameters
@@ -151,6 +163,14 @@ class InferDecoder:
         alike = by_size.setdefault((len(body), start), [])
         alike.insert(0, form)
         del alike[_MAX_ALIKE:]
+
+    def _remember_regional(self, body: Buffer, start: int, plan: GrpcPlan) -> None:
+        identity = _id_of(body, start)
+        key = bytes(body[start : identity.start]) + bytes(body[identity.end :])
+        if len(body) - start <= _MAX_HEAD and self._is_second(key):
+            if len(self._regional) >= _MAX_REMEMBERED:
+                self._regional.clear()
+            self._regional[key] = plan
 
     def _new_plan(self, form: _Form, parameters: bytes) -> GrpcPlan | None:
         """The plan with parameters that are new; None: the bytes in their place are something else as well."""
@@ -181,6 +201,16 @@ class InferDecoder:
         if self._remembered > _MAX_REMEMBERED:
             self._forms.clear()
             self._remembered = 1
+
+
+def _id_of(body: Buffer, start: int) -> Field:
+    """The field of the id, behind a model's name and version; an empty one where a message has none there."""
+    position = start
+    while len(body) > position + 1 and body[position] in (_NAME, _VERSION) and body[position + 1] < 128:
+        position += 2 + body[position + 1]
+    if len(body) > position + 1 and body[position] == _ID and body[position + 1] < 128:
+        return Field(_ID, position, position + 2, position + 2 + body[position + 1])
+    return Field(_ID, position, position, position)
 
 
 def _complement(body: Buffer, start: int, varying: list[tuple[int, int]]) -> tuple[tuple[int, int, bytes], ...]:

@@ -59,13 +59,6 @@ class SystemRegion(Region):
 
     def read(self, offset: int, byte_size: int) -> memoryview:
         """A writable view."""
-        begin = self._start + offset
-        return memoryview(self._memory)[begin : begin + byte_size]
-
-    def check(self, offset: object, byte_size: object) -> None:
-        super().check(offset, byte_size)
-        assert is_size(offset)
-        assert is_size(byte_size)
         # The client may have truncated its memory; reading beyond its end raises SIGBUS. size() is an fstat.
         remaining = self._memory.size() - self.offset
         if offset + byte_size > remaining:
@@ -73,6 +66,8 @@ class SystemRegion(Region):
                 f"shared memory region {shown(self.name)}: asked for {byte_size} bytes at offset {offset}, "
                 f"but its memory '{self.key}' now ends {max(remaining, 0)} bytes after the region's start"
             )
+        begin = self._start + offset
+        return memoryview(self._memory)[begin : begin + byte_size]
 
     def write(self, offset: int, byte_size: int, data: Any) -> int:
         if isinstance(data, DeviceArray):
