@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from generation_models import SampleModel, write_sample
 from isochrone.devices.explanation import explain
 from isochrone.devices.gpu_facts import read_driver, read_runtime
 
@@ -19,3 +22,17 @@ def usable_gpu() -> None:
     reason = explain(read_driver(), read_runtime("torch"), 0)
     if reason:
         pytest.fail(f"these tests need a GPU that torch can use, but {reason}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def sample_model(tmp_path_factory: pytest.TempPathFactory) -> SampleModel:
+    """The folder of a version of a small model that generates, by its name; not to be changed."""
+    repository = tmp_path_factory.mktemp("generation")
+    written: dict[str, Path] = {}
+
+    def sample(name: str) -> Path:
+        if name not in written:
+            written[name] = write_sample(repository, name)
+        return written[name]
+
+    return sample

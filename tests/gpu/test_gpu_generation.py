@@ -6,13 +6,11 @@ import random
 
 import pytest
 import torch
-from generation_models import VOCABULARY, SampleModel, context_for
 
+from generation_models import VOCABULARY, SampleModel, context_for
 from isochrone.worker.backends.generative import Chosen, GenerativeExecutable, Row, Sampling
 from isochrone.worker.backends.transformer.attention import gathered_decode
 from isochrone.worker.backends.transformer.backend import load
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
 GPU, CPU = "instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_CPU }"
 LIMITS = {"max_rows": "20", "kv_cache_tokens": "2048", "prefill_tokens": "64"}
