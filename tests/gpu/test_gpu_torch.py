@@ -91,9 +91,7 @@ def on_gpu(directory: Path, config: str = MLP, name: str = "m") -> GpuExecutable
     return executable
 
 
-@pytest.mark.parametrize(
-    "extra", ["", "optimization { cuda { graphs: false } }", "optimization { cuda { graphs: true } }"]
-)
+@pytest.mark.parametrize("graphs", ["", "graphs: false", "graphs: true"])
 @pytest.mark.parametrize("rows", [1, 3, 16])
 def test_answers_are_those_of_the_cpu(tmp_path: Path, graphs: str, rows: int) -> None:
     module = Mlp().eval()
