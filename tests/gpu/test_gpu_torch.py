@@ -105,6 +105,7 @@ def test_answers_are_those_of_the_cpu(tmp_path: Path, graphs: str, rows: int) ->
     executable.close()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch's own code
 def test_half_precision_and_compiled_graphs(tmp_path: Path) -> None:
     module = Mlp().eval()
     write(tmp_path, module, torch.zeros(2, 64))

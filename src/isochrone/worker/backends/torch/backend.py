@@ -36,12 +36,10 @@ from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.results import Results
+from isochrone.worker.backends.torch.said import said
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
-
-# gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
-_LONGEST_MESSAGE = 2000
 
 _LOADER = "isochrone.worker.backends.torch.isolated"
 
@@ -82,10 +80,7 @@ class TorchExecutable(Executable):
         except IsochroneError:
             raise
         except Exception as error:
-            said = str(error).strip()
-            # TorchScript puts a listing of the program before the message, which is the last line.
-            said = said.rpartition("\n")[2] if "TorchScript interpreter" in said else said
-            raise ModelFailed(f"{self._label}: torch: {said[:_LONGEST_MESSAGE]}") from error
+            raise ModelFailed(f"{self._label}: torch: {said(error)}") from error
 
     def close(self) -> None:
         self._module = None

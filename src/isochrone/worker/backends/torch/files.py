@@ -40,7 +40,10 @@ def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
 
 
 def _exported(torch: Any, path: Path) -> LoadedFile:
-    program = torch.export.load(str(path))
+    with warnings.catch_warnings():
+        # torch 2.11 warns of its own way to read weights.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        program = torch.export.load(str(path))
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)
     if len(names) != positional.num_children + keywords.num_children:

@@ -26,6 +26,7 @@ from isochrone.worker.backends.torch.device_errors import device_error
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
+from isochrone.worker.backends.torch.said import said
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
@@ -347,8 +348,8 @@ class GpuExecutable(Executable):
             return error
         if (lost := device_error(error)) is not None:
             return DeviceLost(self._label, lost)
-        said = str(error).strip().partition("\n")[0]
-        return ModelFailed(f"{self._label}: torch: {said[:2000]}")
+        # The further lines of CUDA's errors are advice for those who debug kernels.
+        return ModelFailed(f"{self._label}: torch: {said(error).partition(chr(10))[0]}")
 
 
 def _gather(arrays: list[Any], target: Tensor) -> None:
