@@ -154,7 +154,7 @@ def deadlines(bench: Bench) -> None:
         }
 
     def variant() -> None:
-        with bench.variant("deadlines", {"prefill_tokens": 512}) as model:
+        with bench.variant("deadlines", {"max_rows": sizes.rows}) as model:
             seconds = given.warm + given.seconds
             closed = bench.run(model, (bench.chat(sizes.rows),), seconds)
             tokens = closed.tokens_per_second(given.warm, seconds)
