@@ -9,8 +9,8 @@ export ISOCHRONE_COMPILE ?= 0
 
 .PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
-	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-green-contexts \
-	soak peers models clean
+	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
+	bench-gpu-green-contexts soak peers models clean
 
 help:
 	@echo "make demo         a fleet under load: versions change while it runs; ends with a summary of all requests"
@@ -28,7 +28,7 @@ help:
 	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
 	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve;"
 	@echo "                  on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower, bench-gpu-memory,"
-	@echo "                  bench-gpu-green-contexts: bench/README.md says what each shows"
+	@echo "                  bench-gpu-generation, bench-gpu-green-contexts: bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
@@ -187,6 +187,9 @@ bench-gpu-two-tower:
 
 bench-gpu-memory:
 	$(GPU_BENCH).memory $(ARGS)
+
+bench-gpu-generation:
+	$(GPU_BENCH).generation $(ARGS)
 
 bench-gpu-green-contexts:
 	$(GPU_BENCH).green_contexts $(ARGS)

@@ -34,6 +34,11 @@ PROGRAMS = (
     Program("serve", (), ("--seconds", "0.5", "--warm", "0.3", "--rounds", "1", "--cells", "*/overlap/*")),
     Program("two_tower", (), ("--seconds", "10", "--step-seconds", "3", "--steps", "3")),
     Program("memory", (), ("--cycles", "10", "--seconds", "3"), shares_models=False),
+    Program(
+        "generation",
+        ("--cells", "throughput,prefill,cancel,deadlines,prefix"),
+        ("--seconds", "1", "--warm", "0.5", "--streams", "1,32,64", "--cuts", "3", "--grace", "1"),
+    ),
     Program("green_contexts", (), ("--seconds", "0.5", "--rounds", "1", "--shares", "16")),
 )
 #: Of --device cpu --tiny, on two cores.
@@ -42,6 +47,7 @@ _TINY = {
     "serve": ("--in-flight", "16", "--generators", "2"),
     "two_tower": ("--rate", "50", "--gateways", "1", "--generators", "2", "--limit-ms", "200"),
     "memory": ("--weight-gib", "0.01"),
+    "generation": ("--streams", "1,8", "--generators", "2"),
 }
 
 

@@ -53,6 +53,26 @@ def test_the_pieces_add_up_to_the_text_before_the_first_stop_string(tokens: list
     assert answer.was_cut == any(stop in decode_pieces(tokens) for stop in stops)
 
 
+def decode_bytes(tokens: Sequence[int]) -> str:
+    """A tokenizer of bytes: a text is the bytes of its tokens."""
+    return b"".join(PIECES[token] for token in tokens).decode("utf-8", "replace")
+
+
+def piece_of(token: int) -> str | None:
+    return None if "\ufffd" in (text := decode_bytes((token,))) else text
+
+
+@given(
+    st.lists(st.integers(0, len(PIECES) - 1), max_size=40),
+    st.lists(st.text("ab é", min_size=1, max_size=4), max_size=3),
+)
+def test_known_pieces_change_nothing(tokens: list[int], stops: list[str]) -> None:
+    decoding, knowing = AnswerText(decode_bytes, stops), AnswerText(decode_bytes, stops, piece_of)
+    for token in tokens:
+        assert knowing.add(token) == decoding.add(token)
+    assert (knowing.end(), knowing.was_cut) == (decoding.end(), decoding.was_cut)
+
+
 @given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=12).map("".join))
 def test_no_half_characters(text: str) -> None:
     answer = AnswerText(ByteTokenizer().decode)

@@ -78,7 +78,7 @@ def simulate(
         chosen = [None if part.row.sampling is None else Chosen(1, 0.0) for part in step.parts]
         for output in scheduler.completed(step, chosen, now, round(took)):
             last = before[output.sequence]
-            counts.note_token(output.sequence, last, now)
+            counts.note_token(output.sequence)
             if last and now - last > inter_ms * MILLISECOND:
                 outcome.late_tokens += 1
     outcome.first_late = sum(

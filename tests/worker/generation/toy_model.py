@@ -41,6 +41,9 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
 
+    def piece(self, token: int) -> str | None:
+        return None
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         if any(not isinstance(message.get("content"), str) for message in messages):
             raise InvalidArgument("messages: expected a 'content' that is a string")

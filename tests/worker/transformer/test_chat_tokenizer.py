@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from generation_models import SampleModel
 from isochrone.errors import ConfigError, InvalidArgument
 from isochrone.worker.backends.transformer.fields import Fields, read_fields
 from isochrone.worker.backends.transformer.tokenizer import FileTokenizer
+from isochrone.worker.generation.text import AnswerText
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -46,6 +48,26 @@ def test_a_part_of_a_character_is_the_replacement_character(folder: Path) -> Non
     tokens = tokenizer.encode("🎉", special=False)
     assert len(tokens) > 1
     assert set(tokenizer.decode(tokens[:1])) == {"�"}
+
+
+def test_pieces_add_up_to_the_text(folder: Path) -> None:
+    tokenizer = opened(folder)
+    chance = random.Random(3)
+    for _ in range(50):
+        # Parts of characters, special tokens and numbers beyond the vocabulary, beside whole words.
+        tokens = [chance.randrange(330) for _ in range(40)] + tokenizer.encode("grüße 世界 🎉", special=False)
+        answer = AnswerText(tokenizer.decode, (), tokenizer.piece)
+        pieces = [answer.add(token) for token in tokens]
+        assert "".join([*pieces, answer.end()]) == tokenizer.decode(tokens)
+    assert tokenizer.piece(tokenizer.encode("🎉", special=False)[0]) is None
+
+
+def test_a_tokenizer_of_words_has_no_pieces(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["decoder"] = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = opened(folder)
+    assert tokenizer.piece(tokenizer.encode("a", special=False)[0]) is None
 
 
 def test_special_tokens_in_a_text_are_those_tokens(folder: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
 from isochrone.worker.backends.transformer import packing
 
@@ -88,6 +89,29 @@ def test_a_reused_batch_says_what_a_new_one_says(seed: int) -> None:
             assert records[number, used].tolist() == expected[number, used].tolist()
             slot = int(records[number, packing.SLOT])
             assert slot // 4 == records[number, used][-1]
+
+
+def test_a_table_that_grew_is_written_on() -> None:
+    packed, records = batch()
+    blocks = [3]
+    packed.pack([Row([5], 3, blocks, None)])
+    blocks += [9, 4]
+    packed.pack([Row([5], 4, blocks, None)])
+    assert records[0, packing.TABLE : packing.TABLE + 3].tolist() == [3, 9, SCRATCH]
+    packed.pack([Row([5], 8, blocks, None), Row([6], 0, [7], None)])
+    assert records[:2, packing.TABLE : packing.TABLE + 3].tolist() == [[3, 9, 4], [7, SCRATCH, SCRATCH]]
+    # Another sequence with equal blocks, and fewer rows than before: the second record is filled up again.
+    packed.pack([Row([5], 1, [8], None), Row([6], 1, [7], None), Row([6], 1, [2], None)])
+    packed.pack([Row([5], 0, [1], None)] * 3)
+    assert records[:4, packing.SLOT].tolist() == [4, 4, 4, SCRATCH * 4]
+
+
+def test_a_table_with_an_unknown_block_is_rejected_each_time() -> None:
+    packed, _ = batch()
+    blocks = [1, SCRATCH + 1]
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="block"):
+            packed.pack([Row([5], 5, blocks, None)])
 
 
 def test_prompts_are_one_flat_list() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from isochrone.errors import Unsupported
 from isochrone.worker.backends.interface import Executable
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(NamedTuple):
     """How the next token of a row is chosen."""
 
     #: 0: the most probable token; the other values have no effect then.
@@ -35,22 +34,21 @@ class Sampling:
     uniform: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """The tokens of one sequence that a step computes."""
 
     #: At least one.
     tokens: Sequence[int]
     #: The position of the first of them in the sequence: the blocks hold this many tokens already.
     start: int
-    #: The blocks of the sequence in order; they have room for ``start + len(tokens)`` tokens.
+    #: The blocks of the sequence in order; they have room for ``start + len(tokens)`` tokens. An object that a later
+    #: step names again has at most grown at its end.
     blocks: Sequence[int]
     #: None: no token follows yet, since more of the prompt does.
     sampling: Sampling | None
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """The token that follows a row, and the logarithm of its probability before temperature, top-k and top-p."""
 
     token: int
@@ -85,6 +83,9 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special tokens. Bytes that are no character yet become U+FFFD."""
 
+    def piece(self, token: int) -> str | None:
+        """The text of a token, if it is the same beside any others; None: it depends on them."""
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt of a chat by the model's template; raises ``InvalidArgument``, also if there is no template."""
 
@@ -98,6 +99,8 @@ class GenerativeExecutable(Executable):
 
     limits: GenerationLimits
     tokenizer: Tokenizer
+    #: Whether the device computes on its own after ``launch`` has returned: the worker has time for other things then.
+    computes_alone = True
 
     def warm_steps(self) -> None:
         """Runs the sizes of step that requests will need (and captures them, on a GPU). Called once, on the thread that

@@ -120,6 +120,11 @@ class BlockTable:
         #: How many of the blocks are full and computed.
         self._sealed = 0
 
+    @property
+    def room(self) -> int:
+        """Tokens that the blocks hold."""
+        return len(self.blocks) * self._pool.block_tokens
+
     def find_prefix(self, tokens: Sequence[int]) -> list[int]:
         """The blocks that hold the longest known beginning of the sequence's tokens.
 
@@ -137,7 +142,7 @@ class BlockTable:
 
     def reserve(self, tokens: int) -> bool:
         """Makes room for so many tokens, or changes nothing and returns False."""
-        if len(self.blocks) * self._pool.block_tokens >= tokens:
+        if self.room >= tokens:
             return True
         missing = self._pool.blocks_for(tokens) - len(self.blocks)
         if missing > self._pool.free:

@@ -43,9 +43,10 @@ class EngineCounts:
         self.first_token = Durations()
         self.between_tokens = Durations()
 
-    def note_token(self, sequence: TokenSequence, last: int, now: int) -> None:
-        """A token came; ``last``: when the one before did, 0: it is the first."""
+    def note_token(self, sequence: TokenSequence) -> None:
+        """Counts the latest token of a sequence."""
         self.generated_tokens += 1
+        last, now = sequence.previous_at, sequence.last_at
         if not last:
             self.first_token.add(now - sequence.arrived)
             self.late_tokens += now > sequence.first_deadline

@@ -1,8 +1,9 @@
 """The engine of one instance: a thread that owns the model and runs it step by step.
 
 Each turn schedules a step, launches it, turns the tokens of the step before into text while the device works, and then
-collects. Responses of a step go to the loop's thread by one call. Cancelled requests leave before the next step. An
-engine without work waits for its inbox. A step that fails costs its own sequences, not the engine.
+collects. Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by
+one call. Cancelled requests leave before the next step. An engine without work waits for its inbox. A step that fails
+costs its own sequences, not the engine.
 """
 
 from __future__ import annotations
@@ -148,6 +149,11 @@ class GenerationEngine:
             self._publish(now, step, is_running)
             self._send()
             outputs = self._collect(step, ended or now) if is_running else []
+            if not self.executable.computes_alone:
+                # The next launch takes as long as its step: the tokens would wait for it.
+                self._process(outputs)
+                self._send()
+                outputs = []
             is_idle = not step.parts
             ended = now_ns() if is_running else 0
         if self.is_abandoned:
@@ -168,8 +174,8 @@ class GenerationEngine:
         for sequence in self._stopped:
             scheduler.ended(sequence)
         self._stopped.clear()
-        for sequence in [each for each in scheduler.sequences() if _job(each).request.cancelled]:
-            self._cancel(_job(sequence))
+        for cancelled in [job for job in map(_job, scheduler.sequences()) if job.request.cancelled]:
+            self._cancel(cancelled)
         for sequence in scheduler.remove_late(now):
             self._end(_job(sequence), late_error(sequence, now))
 
@@ -185,21 +191,15 @@ class GenerationEngine:
         """Waits for the step; returns its tokens."""
         try:
             chosen = self.executable.collect()
-            if [each is None for each in chosen] != [part.row.sampling is None for part in step.parts]:
+            if [each is None for each in chosen] != [row.sampling is None for _, row in step.parts]:
                 raise ModelFailed("the model gave tokens for other rows than those that end with one")
         except BaseException as error:
             self._fail(step, self._step_error(step, error))
             return []
         now = now_ns()
         self.step_began = 0
-        before = {part.sequence: part.sequence.last_at for part in step.parts}
         outputs = self.scheduler.completed(step, chosen, now, now - began)
-        counts = self.counts
-        counts.steps += 1
-        # Of a sequence whose text has ended, one more token was computed in vain.
-        outputs = [output for output in outputs if not _job(output.sequence).is_ended]
-        for output in outputs:
-            counts.note_token(output.sequence, before[output.sequence], now)
+        self.counts.steps += 1
         return outputs
 
     def _process(self, outputs: Sequence[Output]) -> None:
@@ -207,7 +207,9 @@ class GenerationEngine:
         for output in outputs:
             job = _job(output.sequence)
             if job.is_ended:
+                # Of a sequence whose text has ended, one more token was computed in vain.
                 continue
+            self.counts.note_token(output.sequence)
             try:
                 delivery = job.take(output.chosen, output.finish_reason)
             except BaseException as error:
@@ -247,7 +249,7 @@ class GenerationEngine:
         except IsochroneError as error:
             self._end(job, error)
             return
-        job.begin(sequence, text, tokenizer.decode)
+        job.begin(sequence, text, tokenizer)
         self.counts.prompt_tokens += len(tokens)
         self._load_until = 0
 

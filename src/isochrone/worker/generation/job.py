@@ -13,7 +13,7 @@ from isochrone.worker.generation.text import AnswerText
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.backends.generative import Chosen
+    from isochrone.worker.backends.generative import Chosen, Tokenizer
     from isochrone.worker.generation.requests import GenerationRequest
     from isochrone.worker.generation.sequence import TokenSequence
 
@@ -76,10 +76,10 @@ class Job:
 
     # On the engine's thread.
 
-    def begin(self, sequence: TokenSequence, prompt: str, decode: Callable[[Sequence[int]], str]) -> None:
+    def begin(self, sequence: TokenSequence, prompt: str, tokenizer: Tokenizer) -> None:
         self.sequence = sequence
-        self._decode = decode
-        self._text = AnswerText(decode, self.wanted.parameters.stop)
+        self._decode = tokenizer.decode
+        self._text = AnswerText(tokenizer.decode, self.wanted.parameters.stop, tokenizer.piece)
         if self.wanted.repeats_prompt:
             self._piece.text = prompt
 

@@ -21,6 +21,7 @@ from isochrone.worker.backends.generative import Sampling
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_STEP = 2.0**-53
 _MAX_STOPS = 16
 _MAX_STOP_CHARACTERS = 1024
 _LARGEST = (1 << 31) - 1
@@ -62,7 +63,7 @@ _MOST_PROBABLE = Sampling(temperature=0.0)
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) for a position of a seed: splitmix64 of Steele, Lea and Flood, as a counter."""
     # From a mixed seed: neighbouring seeds would otherwise meet at neighbouring positions.
-    return (_mix((_mixed_seed(seed) + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+    return (_mix((_mixed_seed(seed) + (position + 1) * _GOLDEN) & _MASK) >> 11) * _STEP
 
 
 def _mix(value: int) -> int:

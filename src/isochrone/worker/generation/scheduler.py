@@ -57,7 +57,7 @@ class Step:
 
     @property
     def rows(self) -> list[Row]:
-        return [part.row for part in self.parts]
+        return [row for _, row in self.parts]
 
 
 class Output(NamedTuple):
@@ -121,7 +121,7 @@ class StepScheduler:
 
     def remove_late(self, now: int) -> list[TokenSequence]:
         """Takes out the sequences whose first token, or whose end, was due before now."""
-        late = [each for each in self.sequences() if each.due < now]
+        late = [each for each in (*self.running, *self.waiting) if each.due < now]
         for sequence in late:
             self.remove(sequence)
         return late
@@ -151,9 +151,15 @@ class StepScheduler:
         """Chooses the next step. Empty only if every sequence is paused, or there is none."""
         if self.rules.batching != "continuous" and not self._active:
             self._form_batch()
-        decoding = [each for each in self.running if each.is_decoding and not each.is_paused]
-        # An earlier one of this step may preempt a later one.
-        parts = [_part(each, 1) for each in decoding if each.is_running and self._make_room(each)]
+        parts: list[Part] = []
+        for sequence in self.running.copy():
+            # An earlier one of this step may preempt a later one.
+            if sequence.is_decoding and not sequence.is_paused and sequence.is_running:
+                tokens = sequence.tokens
+                if sequence.table.room >= len(tokens) or self._make_room(sequence):
+                    parts.append(_decode_part(sequence, tokens))
+        if len(parts) == len(self.running) and not self.waiting:
+            return _step(parts, (), now)
         budget = self._prefill_budget(parts, now)
         prefill: list[Part] = []
         is_blocked = False
@@ -312,16 +318,18 @@ def _part(sequence: TokenSequence, count: int) -> Part:
     return Part(sequence, Row(tokens[start:end], start, sequence.table.blocks, sampling))
 
 
+def _decode_part(sequence: TokenSequence, tokens: list[int]) -> Part:
+    start = sequence.computed
+    return Part(sequence, Row((tokens[start],), start, sequence.table.blocks, sequence.parameters.sampling(start + 1)))
+
+
 def _step(decode: Sequence[Part], prefill: Sequence[Part], now: int) -> Step:
     parts = (*decode, *prefill)
     for sequence, _ in prefill:
         sequence.started_at = sequence.started_at or now
-    return Step(
-        parts,
-        len(decode),
-        sum(part.row.start + len(part.row.tokens) for part in parts),
-        sum(len(part.row.tokens) for part in prefill),
-    )
+    # Those that decode have one token each.
+    context, tokens = len(decode) + sum([row.start for _, row in parts]), sum([len(row.tokens) for _, row in prefill])
+    return Step(parts, len(decode), context + tokens, tokens)
 
 
 def late_error(sequence: TokenSequence, now: int) -> DeadlineExceeded:

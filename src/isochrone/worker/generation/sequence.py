@@ -41,6 +41,7 @@ class TokenSequence:
         "number",
         "parameters",
         "preemptions",
+        "previous_at",
         "priority",
         "prompt_tokens",
         "reused",
@@ -90,8 +91,8 @@ class TokenSequence:
         #: Its caller does not read: nothing is computed for it.
         self.is_paused = False
         self.preemptions = 0
-        #: When it was first part of a step, and when its first and its latest token came; 0: not yet.
-        self.started_at = self.first_at = self.last_at = 0
+        #: When it was first part of a step, and when its first, its latest and the token before came; 0: not yet.
+        self.started_at = self.first_at = self.last_at = self.previous_at = 0
 
     def give_blocks(self, pool: BlockPool, number: int, limit: int) -> None:
         self.table = BlockTable(pool)
@@ -132,7 +133,7 @@ class TokenSequence:
         tokens = self.tokens
         tokens.append(token)
         self.is_decoding = True
-        self.last_at = now
+        self.previous_at, self.last_at = self.last_at, now
         if not self.first_at:
             self.first_at = now
         if token in self.end_tokens:

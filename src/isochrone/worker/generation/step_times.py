@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from isochrone.worker.backends.generative import GenerationLimits
 
 #: The weight of a measurement halves after some 140 steps.
@@ -67,10 +65,11 @@ class StepTimes:
 
     def __init__(self, limits: GenerationLimits) -> None:
         # Comparable sizes: otherwise the fit's hold on earlier values would depend on the units.
-        self._scale = np.array([1.0, limits.rows, limits.rows * limits.context_tokens / 2, limits.prefill_tokens])
-        self._products = np.zeros((4, 4))
-        self._targets = np.zeros(4)
-        self._weights = np.zeros(4)
+        self._scale = (1.0, limits.rows, limits.rows * limits.context_tokens / 2, limits.prefill_tokens)
+        # Plain lists: of so few numbers, numpy's calls would take five times as long, after every step.
+        self._products = [[0.0] * 4 for _ in range(4)]
+        self._targets = [0.0] * 4
+        self._weights = [0.0] * 4
         self._deviation = 0.0
         self._measured = 0
         self.costs = StepCosts()
@@ -83,25 +82,51 @@ class StepTimes:
             ns = min(ns, round(_OUTLIER * expected))
             self._deviation += _NEW * (abs(ns - expected) - self._deviation)
         self._measured += 1
-        features = np.array([1.0, rows, context, prefill]) / self._scale
-        self._products = _KEEP * self._products + np.outer(features, features)
-        self._targets = _KEEP * self._targets + features * ns
+        _, row_scale, context_scale, prefill_scale = self._scale
+        features = (1.0, rows / row_scale, context / context_scale, prefill / prefill_scale)
+        one, two, three, four = features
+        self._products = [
+            [_KEEP * a + each * one, _KEEP * b + each * two, _KEEP * c + each * three, _KEEP * d + each * four]
+            for (a, b, c, d), each in zip(self._products, features, strict=True)
+        ]
+        self._targets = [_KEEP * old + each * ns for old, each in zip(self._targets, features, strict=True)]
         if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
     def _fit(self) -> None:
         """Least squares with no negative part: those that come out negative are left out."""
         used = [0, 1, 2, 3]
-        solution = np.zeros(4)
+        solution = [0.0] * 4
         while used:
-            products = self._products[np.ix_(used, used)] + _INERTIA * np.eye(len(used))
-            targets = self._targets[used] + _INERTIA * self._weights[used]
-            found = np.linalg.solve(products, targets)
-            worst = int(np.argmin(found))
+            products = [[self._products[line][column] for column in used] for line in used]
+            for place in range(len(used)):
+                products[place][place] += _INERTIA
+            targets = [self._targets[line] + _INERTIA * self._weights[line] for line in used]
+            found = _solved(products, targets)
+            worst = min(range(len(used)), key=found.__getitem__)
             if found[worst] >= 0:
-                solution[used] = found
+                for line, value in zip(used, found, strict=True):
+                    solution[line] = value
                 break
             del used[worst]
         self._weights = solution
-        fixed, row, context, prefill = (solution / self._scale).tolist()
+        fixed, row, context, prefill = (value / scale for value, scale in zip(solution, self._scale, strict=True))
         self.costs = StepCosts(fixed, row, context, prefill, self._deviation)
+
+
+def _solved(matrix: list[list[float]], targets: list[float]) -> list[float]:
+    """The solution of equations with a positive definite matrix, by elimination; it changes what it is given."""
+    size = len(targets)
+    for pivot in range(size):
+        line = matrix[pivot]
+        for below in range(pivot + 1, size):
+            share = matrix[below][pivot] / line[pivot]
+            if share:
+                matrix[below] = [value - share * above for value, above in zip(matrix[below], line, strict=True)]
+                targets[below] -= share * targets[pivot]
+    solution = [0.0] * size
+    for line_number in reversed(range(size)):
+        line = matrix[line_number]
+        known = sum(line[column] * solution[column] for column in range(line_number + 1, size))
+        solution[line_number] = (targets[line_number] - known) / line[line_number]
+    return solution

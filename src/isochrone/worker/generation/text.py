@@ -25,6 +25,7 @@ class AnswerText:
         "_emitted",
         "_held",
         "_longest",
+        "_piece",
         "_stops",
         "_tokens",
         "_unread",
@@ -33,8 +34,15 @@ class AnswerText:
         "was_cut",
     )
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str] = (),
+        piece: Callable[[int], str | None] | None = None,
+    ) -> None:
+        """``piece``: the text that a token has beside any others; None: it depends on them."""
         self._decode = decode
+        self._piece = piece
         self._stops = tuple(stops)
         self._longest = max(map(len, self._stops), default=0)
         self._tokens: list[int] = []
@@ -51,7 +59,14 @@ class AnswerText:
         """The text that is certain after one more token. ``may_stop``: whether stop strings count yet."""
         if self.is_stopped:
             return ""
-        self._tokens.append(token)
+        tokens = self._tokens
+        if self._piece is not None and self._unread == len(tokens) and (text := self._piece(token)) is not None:
+            # Nothing is held back, and nothing need be decoded.
+            self._window = len(tokens)
+            tokens.append(token)
+            self._unread, self._emitted = len(tokens), len(text)
+            return self._through_stops(text, may_stop) if self._stops else text
+        tokens.append(token)
         return self._through_stops(self._decoded(), may_stop)
 
     def end(self) -> str:

@@ -39,6 +39,7 @@ class TransformerExecutable(GenerativeExecutable):
         self._torch = torch
         self._steps: Steps | None = steps
         self._device = device
+        self.computes_alone = device != "cpu"
         self.limits = limits
         self.tokenizer = tokenizer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from math import isnan
 from typing import Any
 
 import torch
@@ -98,18 +99,17 @@ class Steps:
                 raise failure
             raise ModelFailed(f"torch: {str(failure)[:_LONGEST_MESSAGE]}") from failure
         try:
-            tokens, log_probabilities = self._results.wait().tolist()
+            tokens, log_probabilities = self._results.wait()[:, : len(self._places)].tolist()
         except Exception as error:
             raise ModelFailed(f"torch: {str(error)[:_LONGEST_MESSAGE]}") from error
-        chosen: list[Chosen | None] = []
-        for place in self._places:
-            if place is None:
-                chosen.append(None)
-                continue
-            if log_probabilities[place] != log_probabilities[place]:
-                raise ModelFailed("the model computed logits that are not numbers: its weights or its type are wrong")
-            chosen.append(Chosen(int(tokens[place]), log_probabilities[place]))
-        return chosen
+        # A sum is not a number if one of its parts is not.
+        if isnan(sum(log_probabilities)) and any(
+            place is not None and isnan(log_probabilities[place]) for place in self._places
+        ):
+            raise ModelFailed("the model computed logits that are not numbers: its weights or its type are wrong")
+        return [
+            None if place is None else Chosen(int(tokens[place]), log_probabilities[place]) for place in self._places
+        ]
 
     def close(self) -> None:
         """Waits for the device and lets go of what would keep this object alive: memory is free without a collection

@@ -1,0 +1,188 @@
+"""What streams of tokens say: tokens per second, times to the first and between tokens, deadlines kept. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.gpu.generation.streams import CUT, DROPPED, Stream
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+_REFUSED = (429, 503, 504)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Streams by column; the events of all of them one after the other. Times are ns of the monotonic clock."""
+
+    flow: Integers
+    due: Integers
+    sent: Integers
+    status: Integers
+    #: Tokens that the answer must have.
+    wanted: Integers
+    #: How many events each has.
+    events: Integers
+    #: Of the events: when they came, the tokens in them.
+    times: Integers
+    tokens: Integers
+    errors: Counter[str] = field(default_factory=Counter)
+    start_ns: int = 0
+
+    @classmethod
+    def of(cls, streams: Sequence[Stream]) -> Streams:
+        return cls(
+            *(
+                np.array([getattr(each, name) for each in streams], np.int64)
+                for name in ("flow", "due", "sent", "status", "wanted")
+            ),
+            np.array([len(each.times) for each in streams], np.int64),
+            _flat([each.times for each in streams]),
+            _flat([each.tokens for each in streams]),
+            Counter(each.error[:300] for each in streams if each.error and each.status != CUT),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Streams], start_ns: int) -> Streams:
+        columns = ("flow", "due", "sent", "status", "wanted", "events", "times", "tokens")
+        arrays = (np.concatenate([getattr(each, name) for each in parts]) for name in columns)
+        return cls(*arrays, sum((each.errors for each in parts), Counter()), start_ns)
+
+    def chosen(self, which: Booleans) -> Streams:
+        """Some of the streams."""
+        events = which[self._owner]
+        columns = (each[which] for each in (self.flow, self.due, self.sent, self.status, self.wanted, self.events))
+        return Streams(*columns, self.times[events], self.tokens[events], self.errors, self.start_ns)
+
+    def of_flow(self, number: int) -> Streams:
+        return self.chosen(self.flow == number)
+
+    def sent_between(self, begin: float, end: float) -> Streams:
+        """Those that were sent within some seconds of the run."""
+        at = (self.sent - self.start_ns) / 1e9
+        return self.chosen((at >= begin) & (at < end))
+
+    def __len__(self) -> int:
+        return len(self.sent)
+
+    @property
+    def _owner(self) -> Integers:
+        """The stream of each event."""
+        return np.repeat(np.arange(len(self.events)), self.events)
+
+    @property
+    def _first(self) -> Integers:
+        """The first event of each stream; meaningless for one without events."""
+        return np.cumsum(self.events) - self.events
+
+    @property
+    def received(self) -> Integers:
+        """Tokens of each stream."""
+        return np.bincount(self._owner, self.tokens, len(self.events)).astype(np.int64)
+
+    @property
+    def refused(self) -> Booleans:
+        """Rejected before the first token."""
+        return np.isin(self.status, _REFUSED) & (self.events == 0)
+
+    @property
+    def complete(self) -> Booleans:
+        return (self.status == 200) & (self.received == self.wanted)
+
+    @property
+    def failed(self) -> Booleans:
+        """Neither complete nor refused, nor dropped for its deadline, nor cut by the bench."""
+        return ~self.complete & ~self.refused & (self.status != CUT) & (self.status != DROPPED)
+
+    def tokens_per_second(self, begin: float, end: float) -> float:
+        """Of the tokens that came within some seconds of the run."""
+        at = (self.times - self.start_ns) / 1e9
+        return float(self.tokens[(at >= begin) & (at < end)].sum()) / (end - begin)
+
+    def first_token_ns(self) -> Integers:
+        """From sending to the first event, of the streams that have one."""
+        begun = self.events > 0
+        return self.times[self._first[begun]] - self.sent[begun]
+
+    def gaps_ns(self, begin: float = 0.0) -> Floats:
+        """The time before each token but the first of its stream; from some second of the run on.
+
+        Tokens that come in one event share the time before it: text is held back until its characters are complete.
+        """
+        gaps, counts = self._gaps()
+        late_enough = (self.times[1:] - self.start_ns) / 1e9 >= begin
+        keep = (self._owner[1:] == self._owner[:-1]) & late_enough
+        return np.repeat(gaps[keep], counts[keep])
+
+    def kept(self, first_ns: float, between_ns: float) -> Booleans:
+        """Of each stream: whether it is complete and kept both deadlines."""
+        kept = self.complete.copy()
+        begun = self.events > 0
+        kept[begun] &= self.first_token_ns() <= first_ns
+        gaps, _ = self._gaps()
+        late = (gaps > between_ns) & (self._owner[1:] == self._owner[:-1])
+        kept[self._owner[1:][late]] = False
+        return kept
+
+    def tokens_in_time(self, first_ns: float, between_ns: float) -> int:
+        """Tokens that came within their deadline, of all streams."""
+        begun = self.events > 0
+        first = self._first[begun]
+        in_time = int(self.tokens[first][self.first_token_ns() <= first_ns].sum())
+        gaps, counts = self._gaps()
+        return in_time + int(counts[(gaps <= between_ns) & (self._owner[1:] == self._owner[:-1])].sum())
+
+    def _gaps(self) -> tuple[Floats, Integers]:
+        """For each event but the first: the time per token since the event before, and its tokens."""
+        counts = self.tokens[1:]
+        return np.diff(self.times) / np.maximum(1, counts), counts
+
+    def problem(self) -> str:
+        """Why a figure does not count; empty if it does."""
+        failed = int(self.failed.sum())
+        if failed:
+            return f"{failed} of {len(self)} failed: {next(iter(self.errors), 'answers of another length')}"
+        return "" if self.tokens.sum() else "no tokens"
+
+
+def milliseconds(values_ns: Integers | Floats, name: str) -> dict[str, float]:
+    """p50, p99 and the largest in ms, each with a prefix; empty without values."""
+    if not len(values_ns):
+        return {}
+    found = [*np.percentile(values_ns, (50, 99)), values_ns.max()]
+    return {f"{name}_{key}_ms": float(value) / 1e6 for key, value in zip(("p50", "p99", "max"), found, strict=True)}
+
+
+def overload_figures(streams: Streams, first_ms: float, between_ms: float, seconds: float) -> dict[str, Any]:
+    """Of an open loop whose requests have deadlines, or would have had them."""
+    first_ns, between_ns = first_ms * 1e6, between_ms * 1e6
+    refused = streams.refused
+    kept = streams.kept(first_ns, between_ns)
+    admitted = int((~refused).sum())
+    received = streams.received
+    return {
+        "requests": len(streams),
+        "admitted": admitted,
+        "refused_share": float(refused.mean()) if len(streams) else 0.0,
+        "kept_share_of_admitted": float(kept.sum()) / admitted if admitted else None,
+        "tokens_in_time_share": streams.tokens_in_time(first_ns, between_ns) / max(1, int(received.sum())),
+        "tokens_per_second": float(received.sum()) / seconds,
+        "goodput_tokens_per_second": streams.tokens_in_time(first_ns, between_ns) / seconds,
+        "kept_requests_tokens_per_second": float(received[kept].sum()) / seconds,
+        "dropped": int((streams.status == DROPPED).sum()),
+        "unfinished": int((streams.status == CUT).sum()),
+        **milliseconds(streams.chosen(~refused).first_token_ns(), "first"),
+        **milliseconds(streams.gaps_ns(), "between"),
+        **milliseconds(streams.sent - streams.due, "generator_late"),
+    }
+
+
+def _flat(arrays: Sequence[Any]) -> Integers:
+    return np.concatenate([np.asarray(each, np.int64) for each in arrays]) if arrays else np.zeros(0, np.int64)

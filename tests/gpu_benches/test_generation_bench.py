@@ -1,0 +1,155 @@
+"""The pure parts of the generation bench: what streams say, how answers are read, lengths, metrics, tables."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.gpu.generation.parts import THROUGHPUT
+from bench.gpu.generation.report import report
+from bench.gpu.generation.repository import read_metrics
+from bench.gpu.generation.stream_figures import Streams, overload_figures
+from bench.gpu.generation.streams import CUT, DROPPED, LOST, Stream, StreamConnection
+from bench.gpu.generation.workload import Flow, Lengths, Request
+
+MS = 1_000_000
+EVENT = b'data: {"id":"1","text_output":"a","num_output_tokens":%d}\n\n'
+
+
+def stream(sent_ms: float, times_ms: list[float], status: int = 200, tokens: list[int] | None = None) -> Stream:
+    made = Stream(0, sum(tokens or [1] * len(times_ms)), round(sent_ms * MS))
+    made.sent, made.status = made.due, status
+    made.times.extend(round(at * MS) for at in times_ms)
+    made.tokens.extend(tokens or [1] * len(times_ms))
+    return made
+
+
+def streams(*given: Stream) -> Streams:
+    return Streams.joined([Streams.of(given)], 0)
+
+
+def test_times_of_tokens() -> None:
+    found = streams(stream(0, [10, 12, 18], tokens=[1, 2, 1]), stream(5, []), stream(5, [9, 10]))
+    assert found.first_token_ns().tolist() == [10 * MS, 4 * MS]
+    # Two tokens in one event share the time before it; the first of a stream has none.
+    assert sorted(found.gaps_ns()) == [MS, MS, MS, 6 * MS]
+    assert found.tokens_per_second(0.009, 0.0125) == pytest.approx(5 / 0.0035)
+    assert found.received.tolist() == [4, 0, 2]
+    assert sorted(found.sent_between(0.004, 1).gaps_ns()) == [MS]
+
+
+def test_deadlines_are_kept_by_whole_streams_and_by_tokens() -> None:
+    found = streams(
+        stream(0, [5, 7, 9]),
+        stream(0, [15, 17]),
+        stream(0, [5, 17]),
+        stream(0, [], status=504),
+        stream(0, [], status=DROPPED),
+        stream(0, [5], status=CUT),
+    )
+    assert found.kept(10 * MS, 3 * MS).tolist() == [True, False, False, False, False, False]
+    figures = overload_figures(found, 10, 3, 1.0)
+    assert (figures["admitted"], figures["refused_share"], figures["dropped"]) == (5, 1 / 6, 1)
+    assert figures["kept_share_of_admitted"] == pytest.approx(1 / 5)
+    assert figures["goodput_tokens_per_second"] == 6
+    assert figures["kept_requests_tokens_per_second"] == 3
+    assert not found.failed.any()
+    assert overload_figures(streams(), 10, 3, 1.0)["kept_share_of_admitted"] is None
+
+
+def test_an_answer_of_another_length_fails() -> None:
+    short = stream(0, [1, 2])
+    short.wanted = 3
+    found = streams(short, stream(0, [], status=LOST))
+    assert found.failed.tolist() == [True, True]
+    assert "2 of 2 failed" in found.problem()
+
+
+class Sink:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+
+def answered(answer: bytes, pieces: int) -> Stream:
+    connection: Any = StreamConnection("host:1", "/path")
+    connection.connection_made(Sink())
+    ended: list[Stream] = []
+    connection.send(Request(b"{}", 3), Stream(0, 3, 0), ended.append)
+    for part in np.array_split(np.frombuffer(answer, np.uint8), pieces):
+        connection.data_received(part.tobytes())
+    (found,) = ended
+    return found
+
+
+def chunked(*events: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in events) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 50, 120])
+def test_events_are_counted_wherever_the_bytes_are_split(pieces: int) -> None:
+    found = answered(chunked(EVENT % 1, EVENT % 2, EVENT % 1), pieces)
+    assert (found.status, list(found.tokens), len(found.times)) == (200, [1, 2, 1], 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (chunked(b'data: {"error":"the first token would come 3 ms after its deadline"}\n\n'), 504),
+        (chunked(b'data: {"error":"the deadline of the first token passed 3 ms ago"}\n\n'), DROPPED),
+        (chunked(EVENT % 1, b'data: {"error":"a step failed"}\n\n'), 500),
+        (b'HTTP/1.1 429 x\r\nContent-Length: 5\r\n\r\n{"a"}', 429),
+        (b"HTTP/1.1 504 x\r\ncontent-length: 21\r\n\r\na token would take 9ms", 504),
+    ],
+)
+@pytest.mark.parametrize("pieces", [1, 9])
+def test_refused_dropped_and_failed_answers(answer: bytes, status: int, pieces: int) -> None:
+    assert answered(answer, pieces).status == status
+
+
+def test_lengths_and_shares() -> None:
+    source = random.Random(1)
+    drawn = [Lengths(16, 512).draw(source) for _ in range(4000)]
+    assert (min(drawn) >= 16, max(drawn) <= 512) == (True, True)
+    # Each doubling is as frequent as the next.
+    assert np.histogram(drawn, [16, 32, 64, 128, 256, 513])[0] == pytest.approx([800] * 5, rel=0.15)
+    flow = Flow("chat", Lengths(1, 1), Lengths(1, 1), 10, 90.0)
+    shares = [flow.share(number, 3) for number in range(3)]
+    assert ([each.streams for each in shares], shares[0].rate) == ([4, 3, 3], 30.0)
+    few = Flow("long", Lengths(1, 1), Lengths(1, 1), 0, 2.0)
+    assert [few.share(number, 3).rate for number in range(3)] == [2.0, 0.0, 0.0]
+
+
+def test_metrics_by_name() -> None:
+    page = (
+        "# TYPE isochrone_generation_steps counter\n"
+        'isochrone_generation_steps_total{model="a",version="1"} 12.0\n'
+        'isochrone_generation_blocks_in_use{model="a",version="1"} 3.0\n'
+        'isochrone_generation_inter_token_seconds_count{model="a",version="1"} 11.0\n'
+    )
+    assert read_metrics(page) == {"steps": 12, "blocks_in_use": 3, "inter_token_seconds_count": 11}
+
+
+def test_the_report_compares_cells_of_the_same_size() -> None:
+    figures = [
+        {"part": THROUGHPUT, "cell": f"{THROUGHPUT}/{name}", "tokens_per_second": rate, "problem": ""}
+        for name, rate in (("continuous/8", 800.0), ("static/8", 400.0), ("static/32", 500.0), ("single/1", 100.0))
+    ]
+    text, failed = report(figures)
+    assert "throughput/continuous/8: 8.00 x throughput/single/1, 2.00 x throughput/static/8" in text
+    assert not failed
+    assert report([*figures, {"part": "", "cell": "load", "problem": "out of memory"}])[1]
