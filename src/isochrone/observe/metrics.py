@@ -25,6 +25,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from isochrone.observe.device_metrics import device_metrics
 from isochrone.observe.generation_metrics import generation_metrics
 from isochrone.observe.machine import MachineCollector
 from isochrone.observe.model_metrics import counters, model_metrics
@@ -160,6 +161,7 @@ class _Families(Collector):
         yield from self._gauges()
         yield self._histogram()
         yield from generation_metrics(self._snapshot.generation)
+        yield from device_metrics(self._snapshot.device_memory, self._snapshot.padded_rows)
         yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:
             yield from collector.collect()

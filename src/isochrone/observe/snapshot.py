@@ -131,6 +131,28 @@ class GenerationSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of a device that one instance holds."""
+
+    device: str
+    model_name: str
+    model_version: str
+    instance: int
+    #: For what: weights, graphs, slots, cache.
+    holding: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRows:
+    """Rows that one version on a device computed for nobody, since its load."""
+
+    model_name: str
+    model_version: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """The server's own part of a scrape."""
 
@@ -143,3 +165,5 @@ class ServerSnapshot:
     of_models: Sequence[FamilySnapshot] = ()
     #: Models that generate tokens; they are among ``models``, too.
     generation: Sequence[GenerationSnapshot] = ()
+    device_memory: Sequence[DeviceMemory] = ()
+    padded_rows: Sequence[PaddedRows] = ()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from tritonclient.grpc import service_pb2
 
 import isochrone
+from isochrone.devices import losses
 from isochrone.devices.cuda.library import CudaLibrary
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
-from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
+from isochrone.observe.snapshot import DeviceMemory, PaddedRows, ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory_requests import (
@@ -22,6 +23,7 @@ from isochrone.protocol.shared_memory_requests import (
 )
 from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
+from isochrone.worker.backends.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.states import is_unloaded
 from isochrone.worker.generation.runner import GenerationRunner
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
     from isochrone.worker.catalog.catalog import Catalog
+    from isochrone.worker.served_version import ServedVersion
 
 log = structlog.get_logger(__name__)
 
@@ -168,10 +171,10 @@ class WorkerService(InferenceService):
     # The server.
 
     def is_live(self) -> bool:
-        return True
+        return not losses.is_lost()
 
     def is_ready(self) -> bool:
-        if not self.accepting or self.stopping:
+        if not self.accepting or self.stopping or losses.is_lost():
             return False
         return not self._strict_readiness or not any(row[2] == "UNAVAILABLE" for row in self._requested())
 
@@ -269,8 +272,29 @@ class WorkerService(InferenceService):
             self.catalog.cache_snapshot(),
             self.catalog.metrics_of_models(),
             tuple(runner.snapshot() for runner in generating),
+            _device_memory(),
+            _padded_rows(versions),
         )
 
     @property
     def in_flight(self) -> int:
         return sum(served.in_flight for served in self.catalog.all_versions())
+
+
+def _device_memory() -> tuple[DeviceMemory, ...]:
+    return tuple(
+        DeviceMemory(ledger.device, account.model, account.version, account.instance, str(holding), size)
+        for ledger in ledgers()
+        for account, holding, size in ledger
+    )
+
+
+def _padded_rows(versions: Iterable[ServedVersion]) -> tuple[PaddedRows, ...]:
+    """Of the versions whose instances pad."""
+    padded = []
+    for served in versions:
+        executables = [instance.executable for instance in getattr(served.runner, "instances", ())]
+        if any(executable.pads for executable in executables):
+            rows = sum(executable.padded_rows for executable in executables)
+            padded.append(PaddedRows(served.model_name, served.model_version, rows))
+    return tuple(padded)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import tokenizers
-from generation_models import SampleModel
 
+from generation_models import SampleModel
 from isochrone.errors import ConfigError, InvalidArgument
 from isochrone.worker.backends.transformer.fields import Fields, read_fields
 from isochrone.worker.backends.transformer.tokenizer import FileTokenizer

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from generation_models import SampleModel, context_for
 from tritonclient.grpc import model_config_pb2
 
+from generation_models import SampleModel, context_for
 from isochrone.errors import ConfigError, ModelFailed, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
 from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
@@ -114,11 +114,10 @@ def test_instances_of_one_group_on_two_gpus(tmp_path: Path) -> None:
     assert [device_of(replace(context, instance=number), 2) for number in (0, 1)] == ["cuda:0", "cuda:1"]
 
 
-@pytest.mark.parametrize(("gpus", "given"), [(0, "none that torch sees"), (1, "1 that torch sees")])
-def test_a_gpu_that_is_not_there(tmp_path: Path, gpus: int, given: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_gpu_that_is_not_there(tmp_path: Path, gpus: int) -> None:
+    with pytest.raises(ConfigError, match=r"instance_group\.kind: expected a GPU that torch can use, but .* KIND_CPU"):
         device_of(context_for(tmp_path, "instance_group { kind: KIND_GPU gpus: [ 1 ] }"), gpus)
-    assert caught.value.given == given
 
 
 def test_what_a_gpu_runs_by_default(sample_model: SampleModel) -> None:

@@ -86,6 +86,8 @@ class CudaTensor:
 
 def device_address(foreign: Any) -> int:
     """The address of a contiguous tensor of torch, cupy or this module."""
+    if isinstance(foreign, CudaTensor):
+        return foreign.address
     if hasattr(foreign, "data_ptr"):  # torch, whose other interface has no bfloat16
         return int(foreign.data_ptr())
     return int(foreign.__cuda_array_interface__["data"][0])

@@ -112,6 +112,9 @@ class Executable(abc.ABC):
     overlaps: bool = False
     #: Whether inputs may be ``DeviceArray`` objects; only where ``takes_requests`` or ``overlaps``.
     takes_device_arrays: bool = False
+    #: Whether batches are padded to the sizes of captured graphs; and the rows that were computed for nobody by it.
+    pads: bool = False
+    padded_rows: int = 0
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
     warms_up: bool = True
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.

@@ -50,10 +50,13 @@ class _Reshaping(Executable):
         # What overlaps is called by ``execute`` here, which takes arrays of the host.
         self.takes_device_arrays = inner.takes_device_arrays and inner.takes_requests
         self.warms_up = inner.warms_up
+        self.pads = inner.pads
         inner.outlet_of = self._reshaping_outlet
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
-        return self._after(self._inner.execute(self._before(inputs), outputs))
+        results = self._after(self._inner.execute(self._before(inputs), outputs))
+        self.padded_rows = self._inner.padded_rows
+        return results
 
     def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
         responses = self._inner.stream(self._before(inputs), parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
+from isochrone.devices import losses
 from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.models.signature import signature_of
-from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.interface import DeviceLost, LoadContext
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.files import LoadedFile
 from isochrone.worker.backends.torch.gpu.device import HostDevice
@@ -340,8 +342,38 @@ def test_graphs_need_fixed_shapes() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+    blind: Any = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False, device_count=lambda: 0))
     group = "instance_group { kind: KIND_GPU count: 1 gpus: [ 0 ] }"
-    with pytest.raises(ConfigError, match=r"instance_group.*KIND_CPU, or a torch that was built for CUDA"):
-        gpu_of(context_of(BATCHED + group), torch)
+    with pytest.raises(ConfigError, match=r"instance_group\.kind: expected a GPU that torch can use, but .* KIND_CPU"):
+        gpu_of(context_of(BATCHED + group), blind)
+
+
+def test_automatic_is_the_first_gpu_where_there_is_one() -> None:
+    context = context_of(BATCHED)
+    for there, expected_gpu in ((True, 0), (False, None)):
+        given: Any = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda found=there: found))
+        assert gpu_of(replace(context, gpu=None), given) == expected_gpu
+
+
+class Lost(HostDevice):
+    """A device whose work fails for good."""
+
+    def event(self) -> Any:
+        def fail() -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+
+        return SimpleNamespace(record=lambda stream=None: None, synchronize=fail)
+
+    def wait(self, stream: Any, event: Any) -> None: ...
+
+
+def test_a_lost_device_is_recorded_for_whoever_watches_the_process() -> None:
+    executable = loaded(device=Lost(torch), name="lost")
+    try:
+        assert not losses.is_lost()
+        with pytest.raises(DeviceLost, match="an illegal memory access was encountered"):
+            executable.execute({"x": np.ones((1, 3), np.float32)}, None)
+        assert losses.is_lost()
+    finally:
+        losses.forget()
+        executable.close()

@@ -22,6 +22,7 @@ from isochrone.worker.backends.generative import (
     Tokenizer,
 )
 from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.transformer.checkpoint import Checkpoint, open_checkpoint
 from isochrone.worker.backends.transformer.memory import MemoryPlan, free_memory, plan_memory
 from isochrone.worker.backends.transformer.settings import PAGED, Settings, settings_of, torch_dtype
@@ -35,7 +36,17 @@ _EXTRA = "generation"
 class TransformerExecutable(GenerativeExecutable):
     """One loaded decoder with its cache."""
 
-    def __init__(self, torch: Any, steps: Steps, limits: GenerationLimits, tokenizer: Tokenizer, device: str) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        steps: Steps,
+        limits: GenerationLimits,
+        tokenizer: Tokenizer,
+        device: str,
+        account: Account | None = None,
+    ) -> None:
+        """``account``: in the ledger of the device; None: it has none."""
+        self._account = account
         self._torch = torch
         self._steps: Steps | None = steps
         self._device = device
@@ -64,6 +75,8 @@ class TransformerExecutable(GenerativeExecutable):
             del steps
             if self._device != "cpu":
                 self._torch.cuda.empty_cache()
+            if self._account is not None:
+                ledger_of(self._device).release(self._account)
 
 
 def load(context: LoadContext) -> GenerativeExecutable:
@@ -85,13 +98,24 @@ def load(context: LoadContext) -> GenerativeExecutable:
         rows=settings.request.rows,
         prefill_tokens=settings.request.prefill_tokens,
     )
+    account = None if settings.device == "cpu" else _reserve(torch, context, settings.device, plan)
     try:
         steps = _steps(torch, safetensors, checkpoint, settings, limits)
-    except IsochroneError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if account is not None:
+            ledger_of(settings.device).release(account)
+        if isinstance(error, IsochroneError) or not isinstance(error, Exception):
+            raise
         raise ConfigError(str(context.directory), "weights", "a checkpoint that torch can load", str(error)) from error
-    return TransformerExecutable(torch, steps, limits, tokenizer, settings.device)
+    return TransformerExecutable(torch, steps, limits, tokenizer, settings.device, account)
+
+
+def _reserve(torch: Any, context: LoadContext, device: str, plan: MemoryPlan) -> Account:
+    account = Account(context.model_name, context.model_version, context.instance)
+    free, total = torch.cuda.mem_get_info(device)
+    needs = {Holding.WEIGHTS: plan.weights, Holding.CACHE: plan.cache}
+    ledger_of(device).reserve(account, needs, free, total, plan.workspace)
+    return account
 
 
 def _plan(torch: Any, checkpoint: Checkpoint, settings: Settings) -> MemoryPlan:

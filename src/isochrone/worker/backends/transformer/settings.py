@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from isochrone.devices.gpu_facts import explain_missing_gpu
 from isochrone.errors import ConfigError
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
@@ -37,10 +38,9 @@ def device_of(context: LoadContext, visible_gpus: int) -> str:
     if gpu is None:
         return "cpu" if group.kind == group.KIND_CPU or not visible_gpus else "cuda:0"
     if gpu >= visible_gpus:
-        where = parameters.where(context)
-        given = f"{visible_gpus} that torch sees" if visible_gpus else "none that torch sees"
-        expected = f"GPU {gpu}; KIND_CPU or KIND_AUTO run on the CPU"
-        raise ConfigError(where, "instance_group.gpus", expected, given)
+        reason = explain_missing_gpu(gpu, "torch")
+        expected = f"a GPU that torch can use, but {reason}. To run on the CPU, change it to KIND_CPU"
+        raise ConfigError(parameters.where(context), "instance_group.kind", expected, f"GPU {gpu}")
     return f"cuda:{gpu}"
 
 

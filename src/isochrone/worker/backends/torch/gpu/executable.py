@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from isochrone.devices import losses
 from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.interface import DeviceLost, Executable
@@ -66,6 +67,7 @@ class GpuExecutable(Executable):
     only_computes = True
     fresh_outputs = True
     takes_device_arrays = True
+    pads = True
 
     def __init__(
         self,
@@ -90,8 +92,6 @@ class GpuExecutable(Executable):
         self._tensors: dict[Any, Any] = {}
         self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
-        #: Rows that were computed for nobody, because a graph is larger than its batch.
-        self.padded_rows = 0
         self.slots = [self._new_slot(call) for _ in range(SLOTS)]
         self._ring = StagingRing(SLOTS)
         #: Guards the ring, and the order of launches.
@@ -347,6 +347,7 @@ class GpuExecutable(Executable):
         if isinstance(error, IsochroneError):
             return error
         if (lost := device_error(error)) is not None:
+            losses.record(self._device.name, lost)
             return DeviceLost(self._label, lost)
         # The further lines of CUDA's errors are advice for those who debug kernels.
         return ModelFailed(f"{self._label}: torch: {said(error).partition(chr(10))[0]}")

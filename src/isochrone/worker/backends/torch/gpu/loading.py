@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isochrone.devices.gpu_facts import explain_missing_gpu
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
@@ -36,17 +37,10 @@ def gpu_of(context: LoadContext, torch: Any) -> int | None:
         automatic = group is None or group.kind == group.KIND_AUTO
         return 0 if automatic and torch.cuda.is_available() else None
     if not torch.cuda.is_available() or context.gpu >= torch.cuda.device_count():
-        raise ConfigError(parameters.where(context), "instance_group.kind", *_missing_gpu(context.gpu, torch))
+        reason = explain_missing_gpu(context.gpu, "torch")
+        expected = f"a GPU that torch can use, but {reason}. To run on the CPU, change it to KIND_CPU"
+        raise ConfigError(parameters.where(context), "instance_group.kind", expected, f"GPU {context.gpu}")
     return context.gpu
-
-
-def _missing_gpu(gpu: int, torch: Any) -> tuple[str, str]:
-    count = torch.cuda.device_count()
-    if torch.version.cuda is None:
-        return "KIND_CPU, or a torch that was built for CUDA", f"KIND_GPU and torch {torch.__version__}"
-    if not count:
-        return "KIND_CPU, or a GPU that torch can use ('isochrone doctor' says what it lacks)", "KIND_GPU"
-    return f"GPUs 0 to {count - 1}, which torch sees", f"GPU {gpu}"
 
 
 def load_on_gpu(
