@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import safetensors
 import torch
-from generation_models import CONFIGS, SampleModel
 from safetensors.torch import load_file, save_file
 
+from generation_models import CONFIGS, SampleModel
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
 from isochrone.worker.backends.transformer.fields import Fields

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from generation_models import CONFIGS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from generation_models import CONFIGS
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.transformer.fields import Fields
 from isochrone.worker.backends.transformer.memory import Request, free_memory, plan_memory, workspace_bytes

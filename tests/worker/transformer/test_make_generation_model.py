@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from generation_models import context_for
 
 from documented import ROOT
+from generation_models import context_for
 from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.worker.backends.generative import Row, Sampling
 from isochrone.worker.backends.transformer.backend import load

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generation_models import CONFIGS, VOCABULARY, SampleModel, context_for, reference_logits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from generation_models import CONFIGS, VOCABULARY, SampleModel, context_for, reference_logits
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import Chosen, GenerativeExecutable, Row, Sampling
 from isochrone.worker.backends.transformer.backend import load
