@@ -76,8 +76,10 @@ class EngineLoad:
         lower = self.running - bisect_left(self.running_priorities, candidate.priority + 1)
         behind_running = ahead + 1 - (limits.rows - self.running + lower)
         if behind_running > 0 and self.to_end:
-            ends = self.to_end[min(behind_running, len(self.to_end)) - 1]
-            at += ends * costs.estimate(rows, context, 0)
+            # With more ahead than there are rows, rows are taken several times; those that wait now are taken to be as
+            # long as the longest that runs.
+            turns, place = divmod(behind_running - 1, len(self.to_end))
+            at += (turns * self.to_end[-1] + self.to_end[place]) * costs.estimate(rows, context, 0)
         chunk = self._chunk(rows, context)
         whole, rest = divmod(candidate.prompt_tokens + tokens_ahead, chunk)
         at += whole * costs.estimate(rows, context + chunk, chunk)
