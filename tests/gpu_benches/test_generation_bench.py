@@ -127,9 +127,11 @@ def test_lengths_and_shares() -> None:
     assert (min(drawn) >= 16, max(drawn) <= 512) == (True, True)
     # Each doubling is as frequent as the next.
     assert np.histogram(drawn, [16, 32, 64, 128, 256, 513])[0] == pytest.approx([800] * 5, rel=0.15)
-    flow = Flow("chat", Lengths(1, 1), Lengths(1, 1), 10, 9.0)
+    flow = Flow("chat", Lengths(1, 1), Lengths(1, 1), 10, 90.0)
     shares = [flow.share(number, 3) for number in range(3)]
-    assert ([each.streams for each in shares], shares[0].rate) == ([4, 3, 3], 3.0)
+    assert ([each.streams for each in shares], shares[0].rate) == ([4, 3, 3], 30.0)
+    few = Flow("long", Lengths(1, 1), Lengths(1, 1), 0, 2.0)
+    assert [few.share(number, 3).rate for number in range(3)] == [2.0, 0.0, 0.0]
 
 
 def test_metrics_by_name() -> None:

@@ -48,7 +48,7 @@ SIZES = {
         Sizes(
             *("cpu", 4, 256, 8, 4, 4096, "float32", 32, 60_000),
             *(Lengths(8, 128), Lengths(8, 64)),
-            long_prompt=2000,
+            long_prompt=1000,
             background=4,
         ),
         # To check that everything works.

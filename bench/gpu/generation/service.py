@@ -107,7 +107,8 @@ class Bench:
     def variant(self, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[str]:
         """A model with these parameters, loaded while the block runs. Raises ``LoadRejected``."""
         defaults = {
-            "max_rows": self.sizes.rows,
+            # Sizes of batches up to it are captured at each load, which takes a while.
+            "max_rows": min(64, self.sizes.rows),
             "kv_cache_tokens": self.sizes.cache_tokens,
             "max_waiting": 1_000_000,
         }

@@ -85,8 +85,9 @@ def main() -> None:
 
     library.logging.set_verbosity_error()
     device = torch.device("cuda:0" if given.device == "cuda" else "cpu")
-    model = library.AutoModelForCausalLM.from_pretrained(str(given.model), torch_dtype=getattr(torch, given.dtype))
-    model = model.to(device).eval()
+    model = library.AutoModelForCausalLM.from_pretrained(str(given.model))
+    model = model.to(device, getattr(torch, given.dtype)).eval()
+    model.generation_config.eos_token_id = None  # end tokens do not end an answer
     texts, source = texts_of(given.model / "tokenizer.json"), random.Random(3)
     prompts = Lengths(*map(int, given.prompts.split(",")))
     answers = Lengths(*map(int, given.answers.split(",")))
@@ -95,17 +96,17 @@ def main() -> None:
 
     def batch(size: int) -> int:
         """Runs a batch; the tokens that its requests asked for."""
-        rows = [texts.tokens(texts.cut(prompts.draw(source), source)) for _ in range(size)]
+        rows = [texts.tokens(texts.cut(prompts.draw(source), source))[: prompts.most] for _ in range(size)]
         wanted = [answers.draw(source) for _ in range(size)]
-        longest = max(map(len, rows)) if not options else prompts.most + 8
+        longest = prompts.most if options else max(map(len, rows))
         ids = torch.zeros((size, longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
         for number, row in enumerate(rows):
             ids[number, longest - len(row) :] = torch.tensor(row)
             mask[number, longest - len(row) :] = 1
         most = max(wanted)
-        # The length of the cache must not change from batch to batch.
-        extra = {"max_length": longest + answers.most} if options else {}
+        # The length of a static cache must not change from batch to batch.
+        extra = {"max_length": longest + answers.most} if options else {"max_new_tokens": most}
         stop = library.StoppingCriteriaList([_Until(longest + most)]) if options else None
         model.generate(
             ids.to(device),
@@ -113,10 +114,8 @@ def main() -> None:
             do_sample=True,
             temperature=0.8,
             top_k=0,
-            eos_token_id=-1,
             pad_token_id=0,
             stopping_criteria=stop,
-            **({} if options else {"max_new_tokens": most, "min_new_tokens": most}),
             **extra,
             **options,
         )

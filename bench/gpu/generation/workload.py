@@ -18,6 +18,8 @@ from bench.worker.peers.process import REPOSITORY_ROOT
 
 #: Characters of the text that prompts are cut from.
 _TEXT_CHARACTERS = 400_000
+#: Requests per second.
+_FEW = 20.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Flow:
     def share(self, number: int, count: int) -> Flow:
         """The part of one of ``count`` generators."""
         streams = self.streams // count + (number < self.streams % count)
-        return Flow(self.name, self.prompts, self.answers, streams, self.rate / count, self.parameters)
+        # Few arrivals come from one generator: a share of them might be none.
+        rate = self.rate / count if self.rate >= _FEW else self.rate if not number else 0.0
+        return Flow(self.name, self.prompts, self.answers, streams, rate, self.parameters)
 
 
 @dataclass(frozen=True)
