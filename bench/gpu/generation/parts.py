@@ -156,7 +156,11 @@ def deadlines(bench: Bench) -> None:
     def variant() -> None:
         with bench.variant("deadlines", {"max_rows": sizes.rows}) as model:
             seconds = given.warm + given.seconds
-            closed = bench.run(model, (bench.chat(sizes.rows),), seconds)
+
+            def closed_loop() -> Streams:
+                return bench.run(model, (bench.chat(sizes.rows),), seconds)
+
+            closed = closed_loop()
             tokens = closed.tokens_per_second(given.warm, seconds)
             mean = float(closed.wanted.mean())
             if not tokens:
@@ -170,6 +174,10 @@ def deadlines(bench: Bench) -> None:
                 if bench.has_time(given.seconds + given.grace):
                     about = {"part": DEADLINES, "cell": name, "factor": factor, "deadlines": kept}
                     attempt(bench, about, partial(measure, model, factor, kept == "with", facts))
+            if bench.has_time(seconds):
+                # How much the machine itself has changed meanwhile.
+                after = closed_loop().tokens_per_second(given.warm, seconds)
+                bench.results.add(part=DEADLINES, cell=f"{DEADLINES}/capacity", drift=after / tokens - 1, problem="")
 
     _guard(bench, variant)
 

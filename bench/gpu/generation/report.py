@@ -86,7 +86,9 @@ def report(figures: Sequence[Figure]) -> tuple[str, bool]:
         lines += [markdown((part, *(heading for heading, _, _ in columns)), rows), ""]
     lines += _ratios(figures)
     for each in figures:
-        if each["cell"] == f"{DEADLINES}/capacity":
+        if each["cell"] == f"{DEADLINES}/capacity" and "drift" in each:
+            lines.append(f"capacity after the last of them: {each['drift']:+.0%}")
+        elif each["cell"] == f"{DEADLINES}/capacity":
             lines.append(
                 f"capacity {each['capacity']:.1f} requests/s, {each['tokens']:,.0f} tokens/s; deadlines: first token "
                 f"{each['first_ms']:.0f} ms, between tokens {each['between_ms']:.1f} ms"
