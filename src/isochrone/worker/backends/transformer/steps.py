@@ -13,6 +13,7 @@ from math import isnan
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
@@ -31,6 +32,10 @@ from isochrone.worker.backends.transformer.streams import SHELF
 
 # gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
+
+
+#: Without cuDNN's, which takes 80 ms to plan for every length of a prompt that it has not seen.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Steps:
@@ -189,7 +194,8 @@ class Steps:
             for begin, end, start, offset, width in packed.chunks
         ]
         attend = prompt_attend(self._cache, slots.long(), chunks)
-        states = hidden_states(self._decoder, tokens, positions, attend)
+        with sdpa_kernel(_KERNELS):
+            states = hidden_states(self._decoder, tokens, positions, attend)
         if not packed.sampled:
             return None
         values = data[3 * packed.tokens : 3 * packed.tokens + 5 * packed.sampled].view(5, packed.sampled)
