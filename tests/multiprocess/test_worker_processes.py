@@ -151,8 +151,9 @@ def test_the_page_is_also_there_in_open_metrics(server: ServerProcess) -> None:
 def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
     page = metrics_text(server)
     docs = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text().partition("\n## Several processes")[2]
-    # Without a response cache its metrics are not there, as in Triton.
-    named = {name for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", docs) if not name.startswith("nv_cache")}
+    # Without a response cache or a GPU their metrics are not there, as in Triton.
+    absent = ("nv_cache", "nv_gpu", "nv_energy")
+    named = {name for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", docs) if not name.startswith(absent)}
     assert len(named) > 10
     for name in named:
         assert re.search(rf"^# TYPE {name} ", page, re.M), name

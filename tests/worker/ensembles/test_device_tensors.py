@@ -99,8 +99,20 @@ class Streamed(RecordedRequest):
     takes_many = True
 
 
+class OnDevice(RecordedRequest):
+    """Of a caller who takes Y on the device: it is in CUDA shared memory."""
+
+    def keeps_on_device(self, output: str) -> bool:
+        return output == "Y"
+
+
 def asked(
-    repository: Path, steps: tuple[Step, ...], outputs: tuple[str, ...] = ("Y",), *, streams: bool = False
+    repository: Path,
+    steps: tuple[Step, ...],
+    outputs: tuple[str, ...] = ("Y",),
+    *,
+    streams: bool = False,
+    kind: type[RecordedRequest] = RecordedRequest,
 ) -> list[Any]:
     """The answers to one request; ``outputs`` beside what the steps saw."""
     made = [tensor(name) for name in outputs]
@@ -116,7 +128,7 @@ def asked(
             names = {"e", *(each.model for each in steps)}
             assert await catalog.load_all({name: LoadParameters() for name in names}) == {}
             plan = Plan("e", "", (("X", "FP32", (4,)),), None)
-            request: InferRequest = (Streamed if streams else RecordedRequest)(plan, {"X": FOUR.copy()}, now_ns())
+            request: InferRequest = (Streamed if streams else kind)(plan, {"X": FOUR.copy()}, now_ns())
             catalog.find("e", "").submit(request)
             await until(lambda: request.answers and (not streams or request.answers[-1] == "finished"))
             return request.answers  # type: ignore[attr-defined, no-any-return]
@@ -169,6 +181,13 @@ def test_what_the_caller_reads_comes_to_the_host(repository: Path) -> None:
     assert not was_on_device(answer, 1)
     assert type(answer["t1"]) is np.ndarray
     np.testing.assert_array_equal(answer["t1"], FOUR + 1)
+
+
+def test_what_the_caller_takes_on_the_device_stays_there(repository: Path) -> None:
+    (answer,) = asked(repository, chain("on", "on"), ("Y", "t1"), kind=OnDevice)
+    assert type(answer["Y"]) is DeviceArray
+    assert type(answer["t1"]) is np.ndarray
+    np.testing.assert_array_equal(answer["Y"].foreign.get(), FOUR + 2)
 
 
 @pytest.mark.parametrize("models", [("on", "rows", "on"), ("on", "reshaped", "on")])
