@@ -244,6 +244,14 @@ def test_backend_settings_without_a_counterpart_get_a_warning() -> None:
     ]
 
 
+def test_a_limit_of_a_gpu() -> None:
+    loading = settings("--model-load-gpu-limit=0:0.9", "--model-load-gpu-limit=2:0").loading
+    assert loading.gpu_limits == {0: 0.9, 2: 0.0}
+    for wrong in ("0.9", "0:1.5", "0:-1", "x:0.5", "0:", "0:nan"):
+        with pytest.raises(BadFlag, match="--model-load-gpu-limit"):
+            settings(f"--model-load-gpu-limit={wrong}")
+
+
 def test_host_policies_are_cpus() -> None:
     assert settings("--host-policy=cpu,cpu-cores=0").loading.host_policies == {"cpu": (0,)}
     for wrong in ("cpu", "cpu,gpu=1", "cpu,cpu-cores=a", "cpu,cpu-cores=99999", "cpu,numa-node=999"):

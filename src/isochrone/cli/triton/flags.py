@@ -45,7 +45,7 @@ class Flag:
 _OWN, _DONE, _NONE, _NO = Outcome.OWN, Outcome.TRANSLATED, Outcome.NO_EFFECT, Outcome.REFUSED
 _FLAG, _BOOL, _INT, _NUM, _TEXT = Value.NONE, Value.BOOLEAN, Value.INTEGER, Value.NUMBER, Value.TEXT
 
-_GPU_MEMORY = "the worker keeps no GPU memory pool of its own"
+_GPU_MEMORY = "each instance has its own memory for tensors on their way, which isochrone_device_memory_bytes shows"
 _PINGS = "HTTP/2 pings are answered and never sent; --idle-timeout closes idle connections"
 _ONE_LOOP = "one event loop serves all connections; start more workers with --reuse-port to use more cores"
 _COMPLETION = (
@@ -229,7 +229,13 @@ FLAGS: tuple[Flag, ...] = (
         "NAME,cpu-cores=RANGES or NAME,numa-node=N: the CPUs of instances whose group names this host_policy; cpu is"
         " the policy of groups that name none.",
     ),
-    Flag("model-load-gpu-limit", _TEXT, _NONE, "GPU memory is not measured before a load"),
+    Flag(
+        "model-load-gpu-limit",
+        _TEXT,
+        _DONE,
+        "GPU:FRACTION: a torch or generating model that would bring the used memory of that GPU over this fraction of"
+        " it, 0 to 1, fails to load.",
+    ),
     # Deprecated by Triton
     Flag("strict-model-config", _BOOL, _NONE, _COMPLETION, ("false",)),
     Flag("response-cache-byte-size", _INT, _DONE, "The same as --cache-config local,size=BYTES."),

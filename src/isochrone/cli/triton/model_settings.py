@@ -46,6 +46,7 @@ def load_settings(given: GivenFlags) -> LoadSettings:
         parameters=parameters,
         host_policies=_host_policies(given),
         rate_limits=_rate_limits(given),
+        gpu_limits=_gpu_limits(given),
     )
 
 
@@ -86,6 +87,20 @@ def _rate_limits(given: GivenFlags) -> dict[str, int] | None:
     if limits and mode == "off":
         given.warnings.append("--rate-limit-resource has no effect without --rate-limit=execution_count")
     return limits if mode == "execution_count" else None
+
+
+def _gpu_limits(given: GivenFlags) -> dict[int, float]:
+    limits: dict[int, float] = {}
+    for text in given.all("model-load-gpu-limit"):
+        gpu, colon, fraction = text.partition(":")
+        try:
+            limit = float(fraction)
+        except ValueError:
+            limit = -1.0
+        if not colon or not gpu.isdigit() or not 0 <= limit <= 1:
+            raise BadFlag(f"--model-load-gpu-limit: expected GPU:FRACTION, as in 0:0.9, given {text!r}")
+        limits[int(gpu)] = limit
+    return limits
 
 
 def _host_policies(given: GivenFlags) -> dict[str, tuple[int, ...]]:

@@ -85,6 +85,8 @@ class LoadContext:
     config_source: str = ""
     #: The number of the instance's GPU; None: the configuration gives it none.
     gpu: int | None = None
+    #: The share of its memory that may be used after the load.
+    gpu_share: float = 1.0
 
 
 class Executable(abc.ABC):

@@ -46,16 +46,19 @@ class MemoryLedger:
         self._held: dict[tuple[Account, Holding], int] = {}
         self._lock = threading.Lock()
 
-    def reserve(self, account: Account, needs: dict[Holding, int], free: int, total: int, spare: int = 0) -> None:
+    def reserve(
+        self, account: Account, needs: dict[Holding, int], free: int, total: int, spare: int = 0, share: float = 1.0
+    ) -> None:
         """Records what a load is about to allocate; raises ``Unavailable`` if it does not fit.
 
         ``free`` and ``total`` are the device's own figures; ``spare`` bytes stay free for what nobody can state before
-        it happens: workspaces of libraries, fragmentation.
+        it happens: workspaces of libraries, fragmentation. Of ``total``, only ``share`` may be in use.
         """
         needed = sum(needs.values())
+        withheld = int(total * (1 - share))
         with self._lock:
-            if needed + spare > free:
-                raise Unavailable(self._refusal(account, needs, free, total, spare))
+            if needed + spare > free - withheld:
+                raise Unavailable(self._refusal(account, needs, free, total, spare, withheld))
             for holding, size in needs.items():
                 self._held[account, holding] = self._held.get((account, holding), 0) + size
 
@@ -84,16 +87,19 @@ class MemoryLedger:
         with self._lock:
             return sum(self._held.values())
 
-    def _refusal(self, account: Account, needs: dict[Holding, int], free: int, total: int, spare: int) -> str:
+    def _refusal(
+        self, account: Account, needs: dict[Holding, int], free: int, total: int, spare: int, withheld: int
+    ) -> str:
         parts = ", ".join(f"{holding} {mebibytes(size)}" for holding, size in needs.items())
         by_owner: dict[Account, int] = {}
         for (owner, _), size in self._held.items():
             by_owner[owner] = by_owner.get(owner, 0) + size
         largest = sorted(by_owner.items(), key=lambda entry: -entry[1])[:5]
         holders = "; ".join(f"{owner} holds {mebibytes(size)}" for owner, size in largest)
+        limit = f", of which {mebibytes(withheld)} may not be used (--model-load-gpu-limit)" if withheld else ""
         return (
             f"{account} does not fit on {self.device}: it needs {mebibytes(sum(needs.values()))} ({parts}) and "
-            f"{mebibytes(spare)} to spare, {mebibytes(free)} of {mebibytes(total)} are free; "
+            f"{mebibytes(spare)} to spare, {mebibytes(free)} of {mebibytes(total)} are free{limit}; "
             f"{holders or 'no model of this process holds any'}"
         )
 

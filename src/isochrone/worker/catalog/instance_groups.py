@@ -56,6 +56,7 @@ def load_contexts(
             description.model_object.make if description.model_object is not None else None,
             description.config_source,
             gpu,
+            settings.gpu_limits.get(gpu or 0, 1.0),
         )
         for index, gpu in enumerate(gpus)
     ]

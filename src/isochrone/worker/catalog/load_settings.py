@@ -26,5 +26,7 @@ class LoadSettings:
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Host policy → the CPUs of instances that have it.
     host_policies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: GPU → the share of its memory that may be used after a load; others may be used wholly.
+    gpu_limits: Mapping[int, float] = field(default_factory=dict)
     #: Resource → available amount, for the rate limiter. None: no rate limiter.
     rate_limits: Mapping[str, int] | None = None

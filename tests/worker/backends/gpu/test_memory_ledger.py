@@ -75,6 +75,13 @@ def test_a_refusal_has_all_figures() -> None:
     assert ledger.held(account("new")) == {}
 
 
+def test_a_share_of_the_device_may_not_be_used() -> None:
+    ledger = MemoryLedger("cuda:0")
+    ledger.reserve(account(), {Holding.WEIGHTS: 50}, 100, 100, share=0.5)
+    with pytest.raises(Unavailable, match=r"50 bytes of 100 bytes are free, of which 50 bytes may not be used"):
+        ledger.reserve(account("other"), {Holding.WEIGHTS: 1}, 50, 100, share=0.5)
+
+
 def test_nobody_else_holds_memory() -> None:
     with pytest.raises(Unavailable, match="no model of this process holds any"):
         MemoryLedger("cuda:1").reserve(account(), {Holding.CACHE: 5}, 4, 8)

@@ -114,7 +114,7 @@ def _reserve(torch: Any, context: LoadContext, device: str, plan: MemoryPlan) ->
     account = Account(context.model_name, context.model_version, context.instance)
     free, total = torch.cuda.mem_get_info(device)
     needs = {Holding.WEIGHTS: plan.weights, Holding.CACHE: plan.cache}
-    ledger_of(device).reserve(account, needs, free, total, plan.workspace)
+    ledger_of(device).reserve(account, needs, free, total, plan.workspace, context.gpu_share)
     return account
 
 

@@ -74,7 +74,7 @@ def load_on_device(
         Holding.SLOTS: SLOTS * slot_bytes(context),
     }
     free, total = device.memory()
-    ledger.reserve(account, needs, free, total, settings.spare_bytes)
+    ledger.reserve(account, needs, free, total, settings.spare_bytes, context.gpu_share)
     executable: GpuExecutable | None = None
     module: Any = None
     call: Any = None
