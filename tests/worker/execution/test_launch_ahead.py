@@ -27,9 +27,15 @@ class Overlapping(Executable):
         self.collected: list[list[float]] = []
         self.endings = threading.Semaphore(0)
         self.fails_at_launch = False
+        self.quick = False
+        self.launching_threads: list[int] = []
         self.closed = threading.Event()
 
+    def launches_quickly(self, requests: Sequence[Any], rows: int) -> bool:
+        return self.quick
+
     def launch_batch(self, requests: Sequence[Any], rows: int) -> Any:
+        self.launching_threads.append(threading.get_ident())
         values = [request.inputs["x"] for request in requests]
         self.launched.append([float(value[0, 0]) for value in values])
         if self.fails_at_launch and any((value == 13).any() for value in values):
@@ -167,6 +173,40 @@ def test_requests_that_were_cancelled_cost_nothing() -> None:
         await until(lambda: not bench.in_flight)
         assert executable.launched[0] == [1, 2]
         assert not np.isin(3, [value for batch in executable.launched for value in batch])
+        await end(bench)
+
+    run(main)
+
+
+def test_a_quick_launch_needs_no_thread_but_the_batch_behind_it_does() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=1, run_ns=SECOND)
+        requests = [bench.send(value) for value in (1, 2, 3)]
+        await until(lambda: len(executable.launched) == 2)
+        here = threading.get_ident()
+        assert executable.launching_threads[0] == here
+        assert executable.launching_threads[1] != here
+        let_end(executable, 3)
+        assert await values(bench, *requests) == [2, 4, 6]
+        await until(lambda: not bench.in_flight)
+        await end(bench)
+        assert executable.closed.is_set()
+
+    run(main)
+
+
+def test_a_quick_launch_that_fails_fails_its_request_alone() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.fails_at_launch = True
+        bench = Bench(executable, max_rows=2, run_ns=SECOND)
+        bad, good = bench.send(13), bench.send(4)
+        (error,) = await bench.answers(bad)
+        assert isinstance(error, ModelFailed)
+        assert await values(bench, good) == [8]
+        await until(lambda: not bench.in_flight)
         await end(bench)
 
     run(main)

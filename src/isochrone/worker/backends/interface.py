@@ -150,9 +150,14 @@ class Executable(abc.ABC):
         """
         return False
 
-    def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Any:
-        """Starts a batch and returns before it has ended. Only where ``overlaps``; on the instance's thread.
+    def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
+        """Whether ``launch_batch`` takes so little time that the event loop's thread may call it."""
+        return False
 
+    def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Any:
+        """Starts a batch and returns before it has ended. Only where ``overlaps``.
+
+        On the instance's thread, or on the event loop's while no other batch is in the instance.
         Another batch may be running. An exception makes the worker run the requests one by one by ``execute``.
         """
         raise NotImplementedError

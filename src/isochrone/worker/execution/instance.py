@@ -82,7 +82,13 @@ class Instance:
                 # A run that needs it, such as the one after a crash, shall not have to wait for it.
                 self._start_thread()
         elif self.executable.overlaps:
-            self.submit(lambda: self._launch(batch))
+            if self.executable.launches_quickly(batch.requests, batch.rows):
+                # Nothing is before it, and a hand-over to a thread that sleeps takes as long as the launch.
+                self._launch(batch)
+                if self._own_thread is None:
+                    self._start_thread()
+            else:
+                self.submit(lambda: self._launch(batch))
         else:
             self.submit(lambda: self._run(batch))
 

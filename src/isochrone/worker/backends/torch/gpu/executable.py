@@ -116,6 +116,15 @@ class GpuExecutable(Executable):
         rows = next(iter(inputs.values())).shape[0] if self._batched and inputs else 0
         return self.collect_batch(self._launch([inputs], [rows], [outputs], rows, ()))[0]
 
+    def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
+        """A small batch is one launch, of 0.1 ms; inputs on a device take several."""
+        if self.graphs is None or not requests:
+            return False
+        graph = self.graphs.graph_for(rows if self._batched else 0, requests[0].plan.shape_key)
+        if graph is None or not graph.by_slot:
+            return False
+        return not any(isinstance(array, DeviceArray) for request in requests for array in request.inputs.values())
+
     def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Flight:
         return self._launch(
             [request.inputs for request in requests],
