@@ -38,9 +38,15 @@ def commands() -> list[tuple[str, str]]:
     return [(page.name, line) for page, text in blocks("sh") if not is_of_a_fleet(text) for line in lines_of(text)]
 
 
+#: Metrics of devices that no test machine needs, and of models that none of these servers has.
+_ABSENT = ("nv_gpu", "nv_energy", "isochrone_device", "isochrone_padded", "isochrone_generation")
+
+
 def scripts() -> list[tuple[str, str]]:
     shown = [(page.name, text) for page, text in blocks("python") if not _FILE.match(text) and not _MODULE.match(text)]
-    return [(page, text) for page, text in shown if _FLEET_HEADER not in text and _PYTHON_API not in text]
+    # tests/system/test_openai_clients.py runs those of openai; tests/gpu has a GPU.
+    elsewhere = (_FLEET_HEADER, _PYTHON_API, "import openai", "cuda_shared_memory")
+    return [(page, text) for page, text in shown if not any(word in text for word in elsewhere)]
 
 
 def documented_files() -> dict[str, str]:
@@ -222,8 +228,8 @@ def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
     # tests/multiprocess looks for those of several processes.
     text = (ROOT / "docs" / "metrics.md").read_text().partition("\n## Several processes")[0]
     for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", text):
-        # Without a GPU its metrics are not there: tests/observe/test_gpu_metrics.py.
-        if not name.startswith(("nv_gpu", "nv_energy")):
+        # Without a GPU its metrics are not there: tests/observe has them, and tests/worker/generation those of text.
+        if not name.startswith(_ABSENT):
             assert re.search(rf"^# TYPE {name.removesuffix('_total')}(_total)? ", page, re.MULTILINE), name
 
 

@@ -231,7 +231,7 @@ class TestMalformed:
             ("/v2/models//infer", 404),
             ("/v2/models/identity_int32/infer/", 200),
             ("/v2/models/identity_int32/infer/../../../health/live", 404),
-            ("/v1/models", 404),
+            ("/v1/models", 405),
         ],
     )
     def test_paths(self, fleet: Fleet, target: str, status: int) -> None:

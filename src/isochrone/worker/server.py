@@ -42,6 +42,7 @@ from isochrone.worker.backends.python.triton.completion import completed_by_mode
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.load_settings import LoadSettings
+from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
 
@@ -400,7 +401,7 @@ class Worker:
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
         if self._gpus is not None:
-            await asyncio.to_thread(self._gpus.stop)
+            await in_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)

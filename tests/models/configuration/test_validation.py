@@ -21,7 +21,7 @@ ONNX_BASE = BASE.replace('"python"', '"onnxruntime"')
 GPU_BASE = ONNX_BASE + (
     'parameters { key: "providers" value { string_value: "CUDAExecutionProvider,CPUExecutionProvider" } }'
 )
-TORCH_BASE = BASE.replace('"python"', '"pytorch"')
+OPENVINO_BASE = BASE.replace('"python"', '"openvino"')
 SAMPLE = 'inputs { key: "X" value: { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } }'
 
 
@@ -150,12 +150,12 @@ CONTROL = SEQUENCE + "control_input[0].control[0]"
             "-1",
         ),
         (
-            TORCH_BASE + "instance_group { count: 1 } instance_group { count: 1 kind: KIND_GPU }",
+            OPENVINO_BASE + "instance_group { count: 1 } instance_group { count: 1 kind: KIND_GPU }",
             "instance_group[1].kind",
             "KIND_CPU or KIND_AUTO without gpus",
             "KIND_GPU",
         ),
-        (TORCH_BASE + "instance_group { count: 1 gpus: 0 }", "instance_group[0].gpus", "without gpus", "a GPU"),
+        (OPENVINO_BASE + "instance_group { count: 1 gpus: 0 }", "instance_group[0].gpus", "without gpus", "a GPU"),
         (
             GPU_BASE.replace("CUDAExecutionProvider,", "") + "instance_group { count: 1 kind: KIND_GPU }",
             "instance_group[0].kind",
