@@ -94,7 +94,11 @@ def read_input(shared: SharedInput, plan: Plan, service: InferenceService) -> Te
         return from_binary(shared.name, shared.datatype, shared.shape, region.read(offset, size), plan.model_name)
     if size != shared.expected_bytes:
         raise size_mismatch(shared.name, plan.model_name, shared.expected_bytes, size)
-    if isinstance(region, CudaRegion) and service.takes_device_arrays(plan.model_name, plan.model_version):
+    if (
+        isinstance(region, CudaRegion)
+        and region.is_aligned(offset, shared.dtype)
+        and service.takes_device_arrays(plan.model_name, plan.model_version)
+    ):
         return cast("Tensor", region.tensor(offset, shared.shape, shared.dtype))
     array: Tensor = np.frombuffer(region.read(offset, size), shared.dtype) if size else np.empty(0, shared.dtype)
     return array.reshape(shared.shape)

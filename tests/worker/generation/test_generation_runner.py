@@ -109,9 +109,15 @@ def test_chats_and_bad_inputs() -> None:
         def chat(messages: object) -> dict[str, object]:
             return {"messages": text_tensor(json.dumps(messages))}
 
-        request = bench.send(None, stream=False, inputs=chat([{"role": "user", "content": "hi"}]))
+        hello = chat([{"role": "user", "content": "hi"}])
+        request = bench.send(None, stream=False, inputs=hello, max_tokens=16)
         await until(lambda: request.is_over)
         assert request.text == expected("<user>hi")
+        # As OpenAI's, an answer that nobody limits fills the context.
+        long = bench.send(None, stream=False, inputs=hello)
+        await until(lambda: long.is_over)
+        assert long.text.startswith(request.text)
+        assert len(long.text) > 100
         for messages in ([], {}, ["x"], [{"content": "hi"}], [{"role": "user"}]):
             bad = bench.send(None, inputs=chat(messages))
             await until(lambda bad=bad: bad.is_over)  # type: ignore[misc]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,15 +15,15 @@ import torch
 from tritonclient.grpc import model_config_pb2
 
 from generation_models import SampleModel, context_for
-from isochrone.errors import ConfigError, ModelFailed, Unsupported
+from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
+from isochrone.worker.backends.device_streams import StreamShelf
 from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.backends.transformer.backend import load
 from isochrone.worker.backends.transformer.fields import read_fields
 from isochrone.worker.backends.transformer.settings import Settings, device_of, settings_of
 from isochrone.worker.backends.transformer.shape import shape_of
-from isochrone.worker.backends.transformer.streams import StreamShelf
 
 CPU = "instance_group { kind: KIND_CPU }"
 
@@ -151,12 +153,29 @@ def test_close_frees_weights_and_cache(sample_model: SampleModel) -> None:
 
 
 def test_a_closed_instance_hands_its_stream_on() -> None:
-    shelf, made = StreamShelf(), iter(range(10))
-    first, second = (shelf.take("cuda:0", lambda: next(made)) for _ in range(2))
+    shelf, handles = StreamShelf(), iter(range(10))
+
+    def make() -> Any:
+        return SimpleNamespace(cuda_stream=next(handles))
+
+    first, second = (shelf.take("cuda:0", make) for _ in range(2))
     shelf.give("cuda:0", first)
-    assert shelf.take("cuda:1", lambda: next(made)) == 2
-    assert shelf.take("cuda:0", lambda: next(made)) == first
-    assert (first, second) == (0, 1)
+    assert shelf.take("cuda:1", make).cuda_stream == 2
+    assert shelf.take("cuda:0", make) is first
+    assert (first.cuda_stream, second.cuda_stream) == (0, 1)
+
+
+def test_no_two_instances_have_the_same_stream() -> None:
+    """torch hands out its few streams in turn, whoever has them."""
+    shelf, handles = StreamShelf(), cycle(range(4))
+
+    def make() -> Any:
+        return SimpleNamespace(cuda_stream=next(handles))
+
+    taken = [shelf.take("cuda:0", make).cuda_stream for _ in range(4)]
+    assert sorted(taken) == [0, 1, 2, 3]
+    with pytest.raises(Unavailable, match="instances use all 4 streams"):
+        shelf.take("cuda:0", make)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.0), Sampling(1.0, 5, 0.5, 0.9)])

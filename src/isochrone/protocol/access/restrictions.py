@@ -43,7 +43,7 @@ _SERVER_APIS: Final = {
     "trace": "trace",
     "models/stats": "statistics",
 }
-_OPENAI_PATH = re.compile(r"/v1/(?:(?P<models>models)(?:/|$)|(?:chat/)?completions/?$)")
+_OPENAI_PATH = re.compile(r"/v1/(?:(?P<models>models)(?:/|$)|(?:chat/)?completions/*$)")
 _MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?(?:/(?P<verb>[a-z_]+))?(?:/.*)?$")
 _MODEL_APIS: Final = {
     "infer": "inference",

@@ -132,7 +132,7 @@ class InferDecoder:
             if plan.is_plain and len(raw) == len(plan.sources):
                 self._remember(body, start, fields, plan)
             elif plan.is_regional and not raw:
-                self._remember_regional(body, start, plan)
+                self._remember_regional(body, start, plan, message.id)
         return plan, message.id, inputs
 
     def _remember(self, body: Buffer, start: int, fields: list[Field], plan: GrpcPlan) -> None:
@@ -164,8 +164,10 @@ class InferDecoder:
         alike.insert(0, form)
         del alike[_MAX_ALIKE:]
 
-    def _remember_regional(self, body: Buffer, start: int, plan: GrpcPlan) -> None:
+    def _remember_regional(self, body: Buffer, start: int, plan: GrpcPlan, request_id: str) -> None:
         identity = _id_of(body, start)
+        if bytes(body[identity.content : identity.end]) != request_id.encode():
+            return  # the id is elsewhere
         key = bytes(body[start : identity.start]) + bytes(body[identity.end :])
         if len(body) - start <= _MAX_HEAD and self._is_second(key):
             if len(self._regional) >= _MAX_REMEMBERED:

@@ -84,6 +84,10 @@ class CudaRegion(Region):
     def status(self) -> CudaSharedMemoryRegion:
         return CudaSharedMemoryRegion(self.name, self.device_id, self.byte_size)
 
+    def is_aligned(self, offset: int, dtype: np.dtype[Any]) -> bool:
+        """Whether a tensor of that type may begin there: a kernel that reads another one ends the use of the GPU."""
+        return (self._memory.address + offset) % dtype.itemsize == 0
+
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """The memory itself, as a tensor of that type."""
         address = self._memory.address + offset

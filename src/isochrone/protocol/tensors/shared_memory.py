@@ -134,6 +134,8 @@ class SharedMemoryRegions:
         region = self._regions.get(choice.region) if isinstance(choice.region, str) else None
         if not isinstance(region, CudaRegion) or prod(shape) * dtype.itemsize > choice.region_size:
             return None
+        if not region.is_aligned(choice.region_offset, dtype):
+            return None
         return region.tensor(choice.region_offset, shape, dtype)
 
     def is_on_device(self, name: object) -> bool:

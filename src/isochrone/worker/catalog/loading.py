@@ -244,7 +244,8 @@ def serve(
         )
         finished = runner.finished
     # Batches of sequences are gathered on the host.
-    on_devices = prepared.executables[0].takes_device_arrays and not config.HasField("sequence_batching")
+    on_devices = all(each.takes_device_arrays for each in prepared.executables)
+    on_devices = on_devices and not config.HasField("sequence_batching")
     served.runs_on_devices = on_devices
     _start(runner, prepared, finished)
     served.runner = runner

@@ -90,7 +90,7 @@ class BatchRunner(InlineRunner):
         self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None
         if executable.inline_allowed:
             self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
-        if executable.overlaps:
+        if any(instance.executable.overlaps for instance in instances):
             self._ahead = LaunchAhead(self.queue, self.curve, self.instances, self._loop, self._update_busy)
         else:
             self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)

@@ -64,7 +64,7 @@ class LaunchAhead:
             now = now_ns()
             soonest, instance = NEVER, None
             for candidate in self._instances:
-                if candidate.running is None or candidate.following is not None:
+                if candidate.running is None or candidate.following is not None or not candidate.executable.overlaps:
                     continue
                 ends = candidate.busy_since + int(self._curve.mean(candidate.running.rows))
                 if ends < soonest:

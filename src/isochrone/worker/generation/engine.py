@@ -20,7 +20,9 @@ from typing import Any
 import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
+from isochrone.devices.loads import loading
 from isochrone.errors import Cancelled, IsochroneError, ModelFailed
+from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.generative import GenerativeExecutable
 from isochrone.worker.generation.admission import EngineLoad
 from isochrone.worker.generation.calibration import calibrate
@@ -73,10 +75,13 @@ class GenerationEngine:
 
         def warm() -> None:
             try:
-                self.executable.warm_steps()
+                with loading():
+                    self.executable.warm_steps()
                 calibrate(self.executable, self.scheduler.times)
                 self.load = self.scheduler.load(0)
             except BaseException as error:
+                # They hold the model, whose memory is needed.
+                forget_frames(error)
                 failures.append(error)
             done.set()
 

@@ -69,7 +69,8 @@ def read_request(request: InferRequest, defaults: GenerationParameters) -> Gener
         for output, flag in EXTRA_OUTPUTS.items()
         if _flag(inputs, flag) or (asked is not None and output in asked)
     )
-    parameters = read_parameters(request.plan.parameters, _bytes(inputs, "sampling_parameters"), defaults)
+    given_json = _bytes(inputs, "sampling_parameters")
+    parameters = read_parameters(request.plan.parameters, given_json, defaults, is_chat=messages is not None)
     decoded = None if text is None else _decoded(text)
     return GenerationRequest(parameters, decoded, messages, streams, repeats, extra)
 

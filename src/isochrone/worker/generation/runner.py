@@ -137,6 +137,10 @@ class GenerationRunner:
         error = self._rejection = error or Unavailable(f"model '{self._name}' is being unloaded")
         for job in list(self._jobs):
             self._cancel(job, error)
+        for engine in self._engines:
+            if engine.step_began:
+                # Its step may never end: nobody waits for it.
+                engine.is_abandoned = True
 
     def release(self) -> None:
         self._rejection = self._rejection or Unavailable(f"model '{self._name}' is being unloaded")

@@ -81,8 +81,13 @@ def read_parameters(
     parameters: Mapping[str, Any],
     sampling_json: bytes | None = None,
     defaults: GenerationParameters | None = None,
+    *,
+    is_chat: bool = False,
 ) -> GenerationParameters:
-    """Reads request parameters, which take precedence over the JSON. Raises ``InvalidArgument``."""
+    """Reads request parameters, which take precedence over the JSON. Raises ``InvalidArgument``.
+
+    Unless somebody limits it, the answer of a chat may fill the context, as OpenAI's do.
+    """
     fields: dict[str, Any] = {}
     if sampling_json is not None:
         for key, value in _json_object(sampling_json).items():
@@ -96,7 +101,10 @@ def read_parameters(
         # Other parameters than ours may be there, such as headers that are passed on; a misspelling is not one of them.
         if not _take(fields, key, value, "") and (near := get_close_matches(key, _KNOWN, n=1, cutoff=0.85)):
             raise InvalidArgument(f"parameter '{key[:100]}': expected a known name (did you mean '{near[0]}'?)")
-    made = replace(defaults or GenerationParameters(), **fields)
+    defaults = defaults or GenerationParameters()
+    if is_chat and defaults.max_tokens == GenerationParameters().max_tokens:
+        fields.setdefault("max_tokens", _LARGEST)
+    made = replace(defaults, **fields)
     if made.min_tokens > made.max_tokens:
         raise InvalidArgument(
             f"parameter 'min_tokens': expected at most max_tokens ({made.max_tokens}), given {made.min_tokens}"

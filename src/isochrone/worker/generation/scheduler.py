@@ -138,7 +138,7 @@ class StepScheduler:
         sequence.is_paused = False
         if self._active > self.limits.rows:
             # Another one has its row.
-            self._preempt(self.running[-1])
+            self._preempt(next(each for each in reversed(self.running) if not each.is_paused))
 
     @property
     def _active(self) -> int:
@@ -198,6 +198,8 @@ class StepScheduler:
     def ended(self, sequence: TokenSequence) -> None:
         """A sequence ended by itself, unless it left before."""
         if not sequence.is_running:
+            # Preempted after the step that ended it: it must not be computed again.
+            self.remove(sequence)
             return
         share = sequence.generated / max(1, sequence.limit - sequence.prompt_tokens)
         self._used_share += _NEW * (share - self._used_share)

@@ -18,6 +18,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.devices import losses
 from isochrone.devices.device_array import DeviceArray
+from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.models.signature import signature_of
 from isochrone.worker.backends.interface import DeviceLost, LoadContext
@@ -287,7 +288,7 @@ def test_the_ledger_knows_an_instance_until_it_is_closed() -> None:
     account = Account("accounted", "1", 0)
     held = ledger_of("cpu").held(account)
     assert held[Holding.WEIGHTS] == 4 * (3 * 2 + 2)
-    assert held[Holding.SLOTS] == 3 * 8 * 4 * (3 + 2 + 1)
+    assert held[Holding.SLOTS] == 4 * 8 * 4 * (3 + 2 + 1)
     executable.close()
     assert ledger_of("cpu").held(account) == {}
 
@@ -377,3 +378,45 @@ def test_a_lost_device_is_recorded_for_whoever_watches_the_process() -> None:
     finally:
         losses.forget()
         executable.close()
+
+
+def test_a_failed_batch_is_retried_while_others_are_under_way() -> None:
+    """The retry runs on the thread that collects, while the other one launches what follows."""
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", Raising())
+    arrays = [np.full((1, 3), value, np.float32) for value in (1, 13, 3, 4)]
+    with pytest.raises(ModelFailed):
+        executable.launch_batch([request(array) for array in arrays], 4)
+    behind = [executable.launch_batch([request(np.full((1, 3), 9, np.float32))], 1) for _ in range(3)]
+    for array in arrays:
+        if array[0, 0] == 13:
+            with pytest.raises(ModelFailed):
+                executable.execute({"x": array}, None)
+        else:
+            assert executable.execute({"x": array}, None)["total"].item() == 3 * array[0, 0]
+    assert [executable.collect_batch(flight)[0]["total"].item() for flight in behind] == [27, 27, 27]
+    executable.close()
+
+
+class OneRow(Affine):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, total = super().forward(x)
+        return y[:1], total
+
+
+def test_a_model_that_returns_too_few_rows_is_refused() -> None:
+    with pytest.raises(ModelFailed, match="output 'y': expected 8 rows, one for each given, given"):
+        loaded(module=OneRow(), name="short")
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", OneRow(), name="short")
+    with pytest.raises(ModelFailed, match="output 'y': expected 2 rows, one for each given, given"):
+        executable.execute({"x": np.ones((2, 3), np.float32)}, None)
+    executable.close()
+
+
+def test_while_a_model_is_loaded_the_event_loop_launches_nothing() -> None:
+    executable = loaded()
+    small = request(np.ones((1, 3), np.float32))
+    small.plan.shape_key = (("x", (3,)),)
+    assert executable.launches_quickly([small], 1)
+    with loading():
+        assert not executable.launches_quickly([small], 1)
+    executable.close()

@@ -29,6 +29,7 @@ class SentContext(msgspec.Struct):
     parameters: dict[str, str]
     config_source: str
     gpu: int | None
+    gpu_share: float
 
 
 def sent_context(context: LoadContext) -> SentContext:
@@ -42,6 +43,7 @@ def sent_context(context: LoadContext) -> SentContext:
         parameters={key: value for key, value in context.parameters.items() if key.lower() not in _OF_THE_SERVER},
         config_source=context.config_source,
         gpu=context.gpu,
+        gpu_share=context.gpu_share,
     )
 
 
@@ -59,4 +61,5 @@ def received_context(model: msgspec.Raw) -> LoadContext:
         parameters=sent.parameters,
         config_source=sent.config_source,
         gpu=sent.gpu,
+        gpu_share=sent.gpu_share,
     )

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isochrone.errors import ConfigError, IsochroneError
+from isochrone.devices.loads import loading
+from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.runtimes import optional_runtime
 from isochrone.worker.backends import parameters
+from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.generative import (
     Chosen,
     GenerationLimits,
@@ -100,13 +102,18 @@ def load(context: LoadContext) -> GenerativeExecutable:
     )
     account = None if settings.device == "cpu" else _reserve(torch, context, settings.device, plan)
     try:
-        steps = _steps(torch, safetensors, checkpoint, settings, limits)
+        with loading():
+            steps = _steps(torch, safetensors, checkpoint, settings, limits)
     except BaseException as error:
+        forget_frames(error)
         if account is not None:
             ledger_of(settings.device).release(account)
+            torch.cuda.empty_cache()
         if isinstance(error, IsochroneError) or not isinstance(error, Exception):
             raise
-        raise ConfigError(str(context.directory), "weights", "a checkpoint that torch can load", str(error)) from error
+        if type(error).__name__ == "OutOfMemoryError":
+            raise Unavailable(f"model '{context.model_name}' does not fit on {settings.device}: {error}") from None
+        raise ConfigError(str(context.directory), "weights", "a checkpoint that torch can load", str(error)) from None
     return TransformerExecutable(torch, steps, limits, tokenizer, settings.device, account)
 
 

@@ -15,8 +15,12 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from isochrone.devices import losses
 from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.worker.backends.device_errors import device_error
+from isochrone.worker.backends.device_streams import SHELF
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.transformer import packing
 from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of
 from isochrone.worker.backends.transformer.attention import (
@@ -28,7 +32,6 @@ from isochrone.worker.backends.transformer.attention import (
 from isochrone.worker.backends.transformer.graphs import DecodeGraphs
 from isochrone.worker.backends.transformer.sampler import KINDS, SamplingTensors, choose, kind_of
 from isochrone.worker.backends.transformer.staging import StagedInput, StagedResults
-from isochrone.worker.backends.transformer.streams import SHELF
 
 # gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
@@ -100,13 +103,11 @@ class Steps:
     def collect(self) -> list[Chosen | None]:
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            if isinstance(failure, IsochroneError):
-                raise failure
-            raise ModelFailed(f"torch: {str(failure)[:_LONGEST_MESSAGE]}") from failure
+            raise self._failed(failure) from failure
         try:
             tokens, log_probabilities = self._results.wait()[:, : len(self._places)].tolist()
         except Exception as error:
-            raise ModelFailed(f"torch: {str(error)[:_LONGEST_MESSAGE]}") from error
+            raise self._failed(error) from error
         # A sum is not a number if one of its parts is not.
         if isnan(sum(log_probabilities)) and any(
             place is not None and isnan(log_probabilities[place]) for place in self._places
@@ -115,6 +116,14 @@ class Steps:
         return [
             None if place is None else Chosen(int(tokens[place]), log_probabilities[place]) for place in self._places
         ]
+
+    def _failed(self, error: Exception) -> IsochroneError:
+        if isinstance(error, IsochroneError):
+            return error
+        if (lost := device_error(error)) is not None:
+            losses.record(str(self._cache.device), lost)
+            return DeviceLost("torch", lost)
+        return ModelFailed(f"torch: {str(error)[:_LONGEST_MESSAGE]}")
 
     def close(self) -> None:
         """Waits for the device and lets go of what would keep this object alive: memory is free without a collection

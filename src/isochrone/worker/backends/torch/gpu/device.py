@@ -12,10 +12,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-#: Streams of unloaded instances, by device. cuBLAS keeps a workspace of up to 32 MiB for every stream that it has seen:
-#: a new stream for every load would use up the device.
-_FREE_STREAMS: dict[int, list[Any]] = {}
-_STREAMS_LOCK = threading.Lock()
+import structlog
+
+from isochrone.worker.backends.device_streams import SHELF
+
+log = structlog.get_logger(__name__)
 
 #: Runs before a capture, until libraries have chosen their algorithms and allocated their workspaces.
 WARM_RUNS = 3
@@ -105,13 +106,10 @@ class CudaDevice:
         self._default = torch.cuda.default_stream(index)
 
     def stream(self) -> Any:
-        with _STREAMS_LOCK:
-            free = _FREE_STREAMS.get(self.index)
-            return free.pop() if free else self._cuda.Stream(self.index)
+        return SHELF.take(self.name, lambda: self._cuda.Stream(self.index))
 
     def release_stream(self, stream: Any) -> None:
-        with _STREAMS_LOCK:
-            _FREE_STREAMS.setdefault(self.index, []).append(stream)
+        SHELF.give(self.name, stream)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         return _OnStream(self._cuda, stream, self._default, self._current)
@@ -144,6 +142,9 @@ class CudaDevice:
             # thread_local: other models go on using the device meanwhile.
             with self._cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 results = run()
+        except BaseException:
+            self._end_capture(stream, pool)
+            raise
         finally:
             if collects:
                 gc.enable()
@@ -152,6 +153,22 @@ class CudaDevice:
             graph.replay()
         stream.synchronize()
         return graph.replay, results
+
+    def _end_capture(self, stream: Any, pool: Any) -> None:
+        """Ends the use of a pool whose capture failed.
+
+        torch leaves that to the end of the capture, which raised: its allocator would give no memory back to the device
+        any more. There is no public call.
+        """
+        end = getattr(self._torch._C, "_cuda_endAllocateToPool", None)
+        release = getattr(self._torch._C, "_cuda_releasePool", None)
+        with self._cuda.device(self.index):
+            for call in (end, release):
+                if call is not None:
+                    try:
+                        call(self.index, pool)
+                    except Exception as error:  # it had ended
+                        log.debug("a pool of a failed capture was released before", error=str(error))
 
     def graph_pool(self) -> Any:
         return self._cuda.graph_pool_handle()

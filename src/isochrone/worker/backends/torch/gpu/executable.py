@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from isochrone.devices import losses
+from isochrone.devices import loads, losses
 from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.interface import DeviceLost, Executable
-from isochrone.worker.backends.torch.device_errors import device_error
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Filling, computing, draining.
 SLOTS = 3
+#: The slot of ``execute``, beside the ring.
+_OWN_SLOT = SLOTS
 #: Tensors of callers' memory that an instance remembers: making one takes 10 µs.
 _MAX_TENSORS = 4096
 
@@ -92,7 +94,7 @@ class GpuExecutable(Executable):
         self._tensors: dict[Any, Any] = {}
         self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
-        self.slots = [self._new_slot(call) for _ in range(SLOTS)]
+        self.slots = [self._new_slot(call) for _ in range(SLOTS + 1)]
         self._ring = StagingRing(SLOTS)
         #: Guards the ring, and the order of launches.
         self._changed = threading.Condition()
@@ -113,12 +115,21 @@ class GpuExecutable(Executable):
     # Called by the worker.
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        """Runs one batch alone, from its launch to its result, whatever is in the ring."""
         rows = next(iter(inputs.values())).shape[0] if self._batched and inputs else 0
-        return self.collect_batch(self._launch([inputs], [rows], [outputs], rows, ()))[0]
+        flight = Flight(_OWN_SLOT, [rows], [outputs], {}, {})
+        with self._changed:
+            try:
+                self._start(flight, [inputs], rows, ())
+                self.slots[_OWN_SLOT].copied_out.synchronize()
+            except Exception as error:
+                self._settle()
+                raise self._failed(error) from error
+            return _split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
 
     def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
         """A small batch is one launch, of 0.1 ms; inputs on a device take several."""
-        if self.graphs is None or not requests:
+        if self.graphs is None or not requests or loads.is_loading():
             return False
         graph = self.graphs.graph_for(rows if self._batched else 0, requests[0].plan.shape_key)
         if graph is None or not graph.by_slot:
@@ -160,10 +171,12 @@ class GpuExecutable(Executable):
         self._call = None
         self.slots = []
         self._tensors.clear()
-        for stream in (self.compute_stream, self._copy_in, self._copy_out):
-            self._device.release_stream(stream)
-        self._device.free_cached()
-        self.closed()
+        try:
+            for stream in (self.compute_stream, self._copy_in, self._copy_out):
+                self._device.release_stream(stream)
+            self._device.free_cached()
+        finally:
+            self.closed()
 
     # The way of a batch.
 
@@ -285,7 +298,7 @@ class GpuExecutable(Executable):
                 if names is None or name in names:
                     own = result[start:stop] if self._batched else result
                     target = request.output_target(name, tuple(own.shape), dtype)
-                    if target is None:
+                    if target is None or not self._is_here(target.foreign):
                         left = True
                     else:
                         targets.append(self._tensor_at(target.foreign))
@@ -296,10 +309,16 @@ class GpuExecutable(Executable):
             self._torch._foreach_copy_(targets, rows_of_results)
         return left
 
+    def _is_here(self, foreign: Any) -> bool:
+        """Whether a caller's memory is on the instance's own device."""
+        number = getattr(foreign, "device_number", None)
+        return number is None or self._device.name in ("cpu", f"cuda:{number}")
+
     def _tensor_at(self, foreign: Any) -> Any:
         """torch's tensor of a caller's memory. It owns nothing: only the address is remembered."""
-        if not hasattr(foreign, "address"):
-            return self._torch.as_tensor(foreign, device=self._device.name)
+        if not hasattr(foreign, "address") or not self._is_here(foreign):
+            # Of another library, or a copy from another device.
+            return self._torch.from_dlpack(foreign).to(self._device.name)
         key = (foreign.address, foreign.shape, foreign.dtype)
         tensor = self._tensors.get(key)
         if tensor is None:
@@ -324,6 +343,9 @@ class GpuExecutable(Executable):
         """Starts the copies to the host, of no results if all are with the callers. On the stream that computes."""
         apart: list[tuple[Any, Any]] = []
         for name, result in zip(self._output_names, results, strict=False):
+            if self._batched and result.shape[0] < rows:
+                given = list(result.shape)
+                raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {given}")
             value = result[:rows] if self._batched else result
             array, host, on_device = slot.outputs[name].views(tuple(value.shape))
             flight.arrays[name] = array

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
-from isochrone.errors import ConfigError, Unavailable
+from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.worker.backends.memory_ledger import mebibytes
 from isochrone.worker.backends.torch.gpu.capture_plan import CapturePlan
 
@@ -136,6 +136,8 @@ class GraphCapture:
                     memory=mebibytes(max(0, grown)),
                     capture_ms=(now_ns() - started) // MILLISECOND,
                 )
+        except ModelFailed:
+            raise
         except Exception as error:
             captured.clear()
             if is_out_of_memory(error):
@@ -164,6 +166,11 @@ class GraphCapture:
         # Largest first: the smaller graphs read the first rows of the same memory.
         own = {name: tensor[: size.rows] if size.rows else tensor for name, tensor in whole.items()}
         replay, results = self._device.capture(lambda: self._run(own), self._stream, self._pool)
+        for name, result in zip(self._output_names, results, strict=True):
+            if size.rows and result.shape[0] != size.rows:
+                raise ModelFailed(
+                    f"output '{name}': expected {size.rows} rows, one for each given, given {list(result.shape)}"
+                )
         graph = CapturedGraph(size.rows, own, replay, results)
         copied = sum(tensor.numel() * tensor.element_size() for tensor in (*own.values(), *results))
         if copied < LARGE_COPY_BYTES:

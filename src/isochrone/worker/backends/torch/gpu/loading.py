@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.devices.gpu_facts import explain_missing_gpu
+from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
+from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
@@ -53,7 +55,8 @@ def load_on_gpu(
 ) -> Executable:
     settings = gpu_settings(context)
     device = CudaDevice(torch, gpu, busy_wait=settings.busy_wait)
-    return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
+    with loading():
+        return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
 
 
 def load_on_device(
@@ -71,7 +74,7 @@ def load_on_device(
     needs = {
         # The weights of a package are on the device already.
         Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file.call, settings.dtype),
-        Holding.SLOTS: SLOTS * slot_bytes(context),
+        Holding.SLOTS: (SLOTS + 1) * slot_bytes(context),
     }
     free, total = device.memory()
     ledger.reserve(account, needs, free, total, settings.spare_bytes, context.gpu_share)
@@ -99,7 +102,7 @@ def load_on_device(
         if executable is not None:
             executable.close()
         ledger.release(account)
-        error.__traceback__ = None  # it holds tensors
+        forget_frames(error)
         gc.collect()
         device.free_cached()
         if isinstance(error, IsochroneError) or not is_out_of_memory(error):

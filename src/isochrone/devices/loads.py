@@ -1,0 +1,30 @@
+"""Whether a model is being loaded onto a device by this process.
+
+The driver holds locks while it loads code, allocates and captures: a launch may then wait, and the event loop's thread
+must not make one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOCK = threading.Lock()
+_loads = 0
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    global _loads
+    with _LOCK:
+        _loads += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _loads -= 1
+
+
+def is_loading() -> bool:
+    return _loads > 0
