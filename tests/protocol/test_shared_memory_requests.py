@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from fake_cuda import FakeDriver
+from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import Internal, InvalidArgument, NotFound, Unavailable
 from isochrone.protocol.grpc.answers import render
+from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.plan import plan_of
-from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
-from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
+from isochrone.protocol.shared_memory_requests import SharedInput, SharedMemoryRequest, infer_with_regions, read_input
 from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
@@ -188,3 +192,50 @@ def test_a_grpc_output_in_shared_memory_leaves_an_empty_raw_entry(regions: Share
     assert len(body) == size
     assert body == TRITON_ANSWER
     assert bytes(regions.view("r", 64, 16)) == outputs["OUTPUT0"].tobytes()
+
+
+def regional(request_id: str = "", offset: int = 0, **fields: str) -> bytes:
+    """A message whose tensors are all in region "r"."""
+    message = service_pb2.ModelInferRequest(model_name="m", id=request_id, **fields)
+    shared(message.inputs.add(name="x", datatype="FP32", shape=[1, 4]), offset=offset)
+    shared(message.outputs.add(name="y"), offset=offset)
+    return bytes(message.SerializeToString())
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=200), st.sampled_from((0, 16, 112)), st.sampled_from(("", "1", "17"))),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_messages_of_a_known_form_are_read_as_new_ones(messages: list[tuple[str, int, str]]) -> None:
+    """The id, the place in the region and the version are those of the message, however often others came before."""
+    places = {offset: np.full((1, 4), offset, np.float32).tobytes() for offset in (0, 16, 112)}
+    regions: Any = SimpleNamespace(
+        region=lambda name, offset, size: SimpleNamespace(read=lambda start, count: memoryview(places[start]))
+    )
+    decoder = InferDecoder(service(regions))
+    for _ in range(3):
+        for request_id, offset, version in messages:
+            body = regional(request_id, offset, model_version=version)
+            plan, found, inputs = decoder.decode(b"\0" * 5 + body, 5)
+            assert (found, plan.model_version) == (request_id, version)
+            assert inputs["x"].tolist() == [[offset] * 4]
+            assert plan.choices["y"].region_offset == offset
+
+
+def test_a_tensor_that_is_not_aligned_goes_through_the_host() -> None:
+    """A kernel that reads it on the device would end the use of the GPU for the whole process."""
+    driver = FakeDriver()
+    regions = SharedMemoryRegions(allows_system=False, cuda=CudaMemory(lambda: driver))
+    regions.register_cuda("r", driver.export(128)[0], 0, 128)
+    on_gpu = SimpleNamespace(shared_memory=regions, takes_device_arrays=lambda name, version: True)
+    plan = plan_of(message_of())
+    for offset, is_on_device in ((0, True), (8, True), (2, False), (5, False)):
+        array = read_input(SharedInput("x", "FP32", (1, 4), "r", offset, 16), plan, on_gpu)  # type: ignore[arg-type]
+        assert isinstance(array, DeviceArray) is is_on_device
+        choice = OutputChoice(True, 0, "r", offset, 16)
+        target = regions.device_target(choice, (1, 4), np.dtype(np.float32))
+        assert (target is not None) is is_on_device

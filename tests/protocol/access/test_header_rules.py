@@ -44,6 +44,8 @@ def head(target: bytes, *headers: tuple[bytes, bytes]) -> Head:
         ("/v2/models/m/versions/1/generate_stream", "inference"),
         ("/v1/chat/completions", "inference"),
         ("/v1/completions/", "inference"),
+        ("/v1/completions//", "inference"),
+        ("/v1/chat/completions///", "inference"),
         ("/v1/models", "metadata"),
         ("/v1/models/m", "metadata"),
         ("/v1/embeddings", None),

@@ -369,3 +369,37 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
+
+
+def test_sequences_that_go_on_never_have_more_rows_than_there_are() -> None:
+    driver = Driver(GenerationLimits(context_tokens=24, block_tokens=2, blocks=60, rows=3, prefill_tokens=24))
+    scheduler = driver.scheduler
+    a, b, c = (driver.admit(sequence_of(name, 15)) for name in "abc")
+    driver.step()
+    scheduler.pause(a)
+    driver.admit(sequence_of("d", 15))
+    driver.step()
+    scheduler.pause(b)
+    e = driver.admit(sequence_of("e", 15))
+    driver.step()
+    scheduler.pause(e)
+    scheduler.resume(b)
+    assert len(driver.step().parts) <= 3
+    scheduler.resume(a)
+    assert len(driver.step().parts) <= 3
+    scheduler.resume(e)
+    assert c in driver.ended or len(driver.step().parts) <= 3
+    driver.finish()
+    assert len(driver.ended) == 5
+
+
+def test_a_sequence_that_ended_after_it_was_preempted_does_not_come_back() -> None:
+    """Its last token is known to be its last, by a stop string, only when the next step is under way."""
+    driver = Driver(TINY)
+    first = driver.admit(sequence_of("a", 15))
+    driver.step()
+    driver.scheduler._preempt(first)
+    assert first in driver.scheduler.waiting
+    driver.scheduler.ended(first)
+    assert not list(driver.scheduler.sequences())
+    assert not driver.step().parts
