@@ -7,7 +7,7 @@ processes hold; the ledger says which of our models hold the rest, so that a ref
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,62 +38,89 @@ class Account:
         return f"model '{self.model}' version {self.version} instance {self.instance}"
 
 
+class Reservation:
+    """What one load holds. Two loads of one instance, such as an old one and its replacement, have one each."""
+
+    def __init__(self, ledger: MemoryLedger, account: Account, needs: dict[Holding, int]) -> None:
+        self._ledger = ledger
+        self.account = account
+        self.held = dict(needs)
+        #: Bytes that are reserved and may not be allocated yet: the device shows them as free.
+        self.pending = sum(needs.values())
+
+    def settle(self) -> None:
+        """Everything is allocated: the device's own figures show it."""
+        self.pending = 0
+
+    def record(self, holding: Holding, size: int) -> None:
+        """Records what was measured after it was allocated; it replaces an earlier figure."""
+        with self._ledger.lock:
+            self.held[holding] = size
+
+    def release(self) -> None:
+        """The load holds nothing any more."""
+        self._ledger.forget(self)
+
+
 class MemoryLedger:
     """The memory of one device. Loads come from several threads."""
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._held: dict[tuple[Account, Holding], int] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        self._reservations: list[Reservation] = []
 
     def reserve(
-        self, account: Account, needs: dict[Holding, int], free: int, total: int, spare: int = 0, share: float = 1.0
-    ) -> None:
+        self,
+        account: Account,
+        needs: dict[Holding, int],
+        memory: Callable[[], tuple[int, int]],
+        spare: int = 0,
+        share: float = 1.0,
+    ) -> Reservation:
         """Records what a load is about to allocate; raises ``Unavailable`` if it does not fit.
 
-        ``free`` and ``total`` are the device's own figures; ``spare`` bytes stay free for what nobody can state before
-        it happens: workspaces of libraries, fragmentation. Of ``total``, only ``share`` may be in use.
+        ``memory`` gives the device's own figures, free and in total; ``spare`` bytes stay free for what nobody can
+        state before it happens: workspaces of libraries, fragmentation. Of all, only ``share`` may be in use.
         """
-        needed = sum(needs.values())
-        withheld = int(total * (1 - share))
-        with self._lock:
-            if needed + spare > free - withheld:
+        with self.lock:
+            free, total = memory()
+            # What other loads are about to allocate is not free.
+            free = max(0, free - sum(each.pending for each in self._reservations))
+            withheld = int(total * (1 - share))
+            if sum(needs.values()) + spare > free - withheld:
                 raise Unavailable(self._refusal(account, needs, free, total, spare, withheld))
-            for holding, size in needs.items():
-                self._held[account, holding] = self._held.get((account, holding), 0) + size
+            made = Reservation(self, account, needs)
+            self._reservations.append(made)
+            return made
 
-    def record(self, account: Account, holding: Holding, size: int) -> None:
-        """Records what was measured after it was allocated; it replaces an earlier figure."""
-        with self._lock:
-            self._held[account, holding] = size
-
-    def release(self, account: Account) -> None:
-        """Forgets everything that an instance holds."""
-        with self._lock:
-            for key in [key for key in self._held if key[0] == account]:
-                del self._held[key]
+    def forget(self, reservation: Reservation) -> None:
+        with self.lock:
+            if reservation in self._reservations:
+                self._reservations.remove(reservation)
 
     def held(self, account: Account) -> dict[Holding, int]:
-        with self._lock:
-            return {holding: size for (owner, holding), size in self._held.items() if owner == account}
+        """What all loads of an instance hold."""
+        found: dict[Holding, int] = {}
+        for owner, holding, size in self:
+            if owner == account:
+                found[holding] = found.get(holding, 0) + size
+        return found
 
     def __iter__(self) -> Iterator[tuple[Account, Holding, int]]:
-        with self._lock:
-            entries = [(owner, holding, size) for (owner, holding), size in self._held.items()]
+        with self.lock:
+            entries = [
+                (each.account, holding, size) for each in self._reservations for holding, size in each.held.items()
+            ]
         return iter(entries)
-
-    @property
-    def total_held(self) -> int:
-        with self._lock:
-            return sum(self._held.values())
 
     def _refusal(
         self, account: Account, needs: dict[Holding, int], free: int, total: int, spare: int, withheld: int
     ) -> str:
         parts = ", ".join(f"{holding} {mebibytes(size)}" for holding, size in needs.items())
         by_owner: dict[Account, int] = {}
-        for (owner, _), size in self._held.items():
-            by_owner[owner] = by_owner.get(owner, 0) + size
+        for each in self._reservations:
+            by_owner[each.account] = by_owner.get(each.account, 0) + sum(each.held.values())
         largest = sorted(by_owner.items(), key=lambda entry: -entry[1])[:5]
         holders = "; ".join(f"{owner} holds {mebibytes(size)}" for owner, size in largest)
         limit = f", of which {mebibytes(withheld)} may not be used (--model-load-gpu-limit)" if withheld else ""

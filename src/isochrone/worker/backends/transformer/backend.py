@@ -24,7 +24,7 @@ from isochrone.worker.backends.generative import (
     Tokenizer,
 )
 from isochrone.worker.backends.interface import LoadContext
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
+from isochrone.worker.backends.memory_ledger import Account, Holding, Reservation, ledger_of
 from isochrone.worker.backends.transformer.checkpoint import Checkpoint, open_checkpoint
 from isochrone.worker.backends.transformer.memory import MemoryPlan, free_memory, plan_memory
 from isochrone.worker.backends.transformer.settings import PAGED, Settings, settings_of, torch_dtype
@@ -45,10 +45,10 @@ class TransformerExecutable(GenerativeExecutable):
         limits: GenerationLimits,
         tokenizer: Tokenizer,
         device: str,
-        account: Account | None = None,
+        reservation: Reservation | None = None,
     ) -> None:
-        """``account``: in the ledger of the device; None: it has none."""
-        self._account = account
+        """``reservation``: in the ledger of the device; None: it has none."""
+        self._reservation = reservation
         self._torch = torch
         self._steps: Steps | None = steps
         self._device = device
@@ -77,8 +77,8 @@ class TransformerExecutable(GenerativeExecutable):
             del steps
             if self._device != "cpu":
                 self._torch.cuda.empty_cache()
-            if self._account is not None:
-                ledger_of(self._device).release(self._account)
+            if self._reservation is not None:
+                self._reservation.release()
 
 
 def load(context: LoadContext) -> GenerativeExecutable:
@@ -100,29 +100,31 @@ def load(context: LoadContext) -> GenerativeExecutable:
         rows=settings.request.rows,
         prefill_tokens=settings.request.prefill_tokens,
     )
-    account = None if settings.device == "cpu" else _reserve(torch, context, settings.device, plan)
+    reservation = None if settings.device == "cpu" else _reserve(torch, context, settings.device, plan)
     try:
         with loading():
             steps = _steps(torch, safetensors, checkpoint, settings, limits)
     except BaseException as error:
         forget_frames(error)
-        if account is not None:
-            ledger_of(settings.device).release(account)
+        if reservation is not None:
+            reservation.release()
             torch.cuda.empty_cache()
         if isinstance(error, IsochroneError) or not isinstance(error, Exception):
             raise
         if type(error).__name__ == "OutOfMemoryError":
             raise Unavailable(f"model '{context.model_name}' does not fit on {settings.device}: {error}") from None
         raise ConfigError(str(context.directory), "weights", "a checkpoint that torch can load", str(error)) from None
-    return TransformerExecutable(torch, steps, limits, tokenizer, settings.device, account)
+    if reservation is not None:
+        reservation.settle()
+    return TransformerExecutable(torch, steps, limits, tokenizer, settings.device, reservation)
 
 
-def _reserve(torch: Any, context: LoadContext, device: str, plan: MemoryPlan) -> Account:
+def _reserve(torch: Any, context: LoadContext, device: str, plan: MemoryPlan) -> Reservation:
     account = Account(context.model_name, context.model_version, context.instance)
-    free, total = torch.cuda.mem_get_info(device)
     needs = {Holding.WEIGHTS: plan.weights, Holding.CACHE: plan.cache}
-    ledger_of(device).reserve(account, needs, free, total, plan.workspace, context.gpu_share)
-    return account
+    return ledger_of(device).reserve(
+        account, needs, lambda: torch.cuda.mem_get_info(device), plan.workspace, context.gpu_share
+    )
 
 
 def _plan(torch: Any, checkpoint: Checkpoint, settings: Settings) -> MemoryPlan:

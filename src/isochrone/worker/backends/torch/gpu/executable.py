@@ -25,7 +25,7 @@ from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
-from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot
+from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
 from isochrone.worker.backends.torch.said import said
 
@@ -95,6 +95,7 @@ class GpuExecutable(Executable):
         self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
         self.slots = [self._new_slot(call) for _ in range(SLOTS + 1)]
+        self._slot_sizes = tensor_bytes(context)
         self._ring = StagingRing(SLOTS)
         #: Guards the ring, and the order of launches.
         self._changed = threading.Condition()
@@ -111,6 +112,12 @@ class GpuExecutable(Executable):
             for name, dtype in call.outputs
         }
         return Slot(self._device, inputs, outputs)
+
+    def reserve_slots(self) -> None:
+        """Takes the memory that the slots will need at most, as far as the configuration fixes shapes."""
+        for slot in self.slots:
+            for name, size in self._slot_sizes.items():
+                (slot.inputs.get(name) or slot.outputs[name]).reserve(size)
 
     # Called by the worker.
 

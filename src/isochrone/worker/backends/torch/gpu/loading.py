@@ -19,7 +19,7 @@ from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
 from isochrone.worker.backends.torch.gpu.graphs import GraphCapture, is_out_of_memory
 from isochrone.worker.backends.torch.gpu.module_call import ModuleCall
 from isochrone.worker.backends.torch.gpu.settings import GpuSettings, gpu_settings
-from isochrone.worker.backends.torch.gpu.slots import slot_bytes
+from isochrone.worker.backends.torch.gpu.slots import tensor_bytes
 from isochrone.worker.backends.torch.modes import run_mode
 
 if TYPE_CHECKING:
@@ -70,20 +70,18 @@ def load_on_device(
 ) -> Executable:
     """Loads a module onto a device. If it raises, the device's memory is free again."""
     account = Account(context.model_name, context.model_version, context.instance)
-    ledger = ledger_of(device.name)
     needs = {
         # The weights of a package are on the device already.
         Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file.call, settings.dtype),
-        Holding.SLOTS: (SLOTS + 1) * slot_bytes(context),
+        Holding.SLOTS: (SLOTS + 1) * sum(tensor_bytes(context).values()),
     }
-    free, total = device.memory()
-    ledger.reserve(account, needs, free, total, settings.spare_bytes, context.gpu_share)
+    reservation = ledger_of(device.name).reserve(account, needs, device.memory, settings.spare_bytes, context.gpu_share)
     executable: GpuExecutable | None = None
     module: Any = None
     call: Any = None
     try:
         if file.to_device is None:
-            ledger.record(account, Holding.WEIGHTS, file_bytes)
+            reservation.record(Holding.WEIGHTS, file_bytes)
             module = file.call
         else:
             module = file.to_device(device.name)
@@ -92,22 +90,23 @@ def load_on_device(
         mode = run_mode(context, torch)
         call = ModuleCall(context, torch, module, arguments, settings.dtype, mode)
         executable = GpuExecutable(context, torch, call, device, settings, mode)
-        executable.closed = lambda: ledger.release(account)
+        executable.closed = reservation.release
+        executable.reserve_slots()
         executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
-            ledger.record(account, Holding.GRAPHS, executable.graphs.size)
+            reservation.record(Holding.GRAPHS, executable.graphs.size)
+        reservation.settle()
         return executable
     except BaseException as error:
         module = call = None
         if executable is not None:
             executable.close()
-        ledger.release(account)
+        reservation.release()
         forget_frames(error)
         gc.collect()
         device.free_cached()
         if isinstance(error, IsochroneError) or not is_out_of_memory(error):
             raise
-        free, total = device.memory()
         raise Unavailable(f"{account} does not fit on {device.name}: {str(error).partition('. ')[0]}") from None
 
 

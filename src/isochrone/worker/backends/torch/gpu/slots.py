@@ -28,16 +28,16 @@ def torch_dtype(torch: Any, dtype: np.dtype[Any]) -> Any:
     return torch.bfloat16 if dtype == ml_dtypes.bfloat16 else getattr(torch, dtype.name)
 
 
-def slot_bytes(context: LoadContext) -> int:
-    """Bytes of the device's memory that a slot will hold, as far as the configuration fixes shapes."""
+def tensor_bytes(context: LoadContext) -> dict[str, int]:
+    """Most bytes of each input and output of a batch; a dimension that callers choose counts as 1."""
     signature = context.signature
     rows = max(1, signature.max_batch_size)
-    return sum(
-        rows
-        * prod(size if size > 0 else 1 for size in (spec.dims if spec.reshape is None else spec.reshape))
-        * NUMPY_BY_NAME[spec.datatype].itemsize
-        for spec in (*signature.inputs, *signature.outputs)
-    )
+    sizes: dict[str, int] = {}
+    for spec in (*signature.inputs, *signature.outputs):
+        dims = spec.dims if spec.reshape is None else spec.reshape
+        elements = rows * prod(size if size > 0 else 1 for size in dims)
+        sizes[spec.name] = max(sizes.get(spec.name, 0), elements * NUMPY_BY_NAME[spec.datatype].itemsize)
+    return sizes
 
 
 class Buffer:
@@ -89,7 +89,3 @@ class Slot:
         self.copied_in = device.event()
         self.computed = device.event()
         self.copied_out = device.event()
-
-    @property
-    def device_bytes(self) -> int:
-        return sum(buffer.capacity for buffer in (*self.inputs.values(), *self.outputs.values()))
