@@ -5,7 +5,7 @@ one by one choose. The kernel itself is compared on a GPU (``tests/gpu``).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from generation_models import CONFIGS, VOCABULARY, SampleModel
+from generation_models import VOCABULARY, SampleModel
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.transformer import steps as steps_module
 from isochrone.worker.backends.transformer.architecture import build_decoder
 from isochrone.worker.backends.transformer.attention import gathered_decode, new_cache
 from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
+from isochrone.worker.backends.transformer.graphs import PartKey
 from isochrone.worker.backends.transformer.steps import Steps
 
 BLOCK, ROWS, PREFILL = 4, 5, 48
@@ -47,26 +49,45 @@ def tile_by_tile(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, 
     return attended
 
 
+class Recorded:
+    """In place of CUDA graphs: keeps the functions and calls them again."""
+
+    def __init__(self, stream: Any) -> None:
+        assert stream is None
+        self._functions: dict[PartKey, Callable[[], None]] = {}
+
+    def capture(self, parts: Iterable[tuple[PartKey, Callable[[], None]]]) -> None:
+        for key, function in parts:
+            function()
+            assert key not in self._functions
+            self._functions[key] = function
+
+    def replay(self, key: PartKey) -> None:
+        self._functions[key]()
+
+
 @pytest.fixture(scope="module", params=["llama3", "qwen3", "gpt2"])
 def both(request: pytest.FixtureRequest, sample_model: SampleModel) -> Iterator[tuple[Steps, Steps]]:
-    """Steps that compute prompts one by one, and steps that pad them."""
-    assert request.param in CONFIGS
+    """Steps that compute prompts one by one, and steps that pad them and have captured their parts."""
     checkpoint = open_checkpoint(safetensors, sample_model(request.param))
     shape = checkpoint.shape
     with checkpoint.tensors(safetensors, "cpu") as get, torch.inference_mode():
         decoder = build_decoder(shape, lambda name: get(name).to(torch.float32, copy=True), checkpoint.prefix)
-        steps = [
-            Steps(
-                decoder,
-                new_cache(shape.layers, LIMITS.blocks, BLOCK, shape.kv_heads, shape.head_dim, decoder.embedding),
-                LIMITS,
-                gathered_decode,
-                attention,
-                fixed_width=attention is not None,
-                graphs=False,
-            )
-            for attention in (None, tile_by_tile)
-        ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(steps_module, "StepGraphs", Recorded)
+            steps = [
+                Steps(
+                    decoder,
+                    new_cache(shape.layers, LIMITS.blocks, BLOCK, shape.kv_heads, shape.head_dim, decoder.embedding),
+                    LIMITS,
+                    gathered_decode,
+                    attention,
+                    fixed_width=attention is not None,
+                    graphs=attention is not None,
+                )
+                for attention in (None, tile_by_tile)
+            ]
+    steps[1].warm()
     yield steps[0], steps[1]
     for each in steps:
         each.close()
@@ -117,12 +138,25 @@ def test_a_chunked_prompt_gives_what_the_whole_gives(both: tuple[Steps, Steps]) 
     same(step(both[1], [Row(tokens[38:], 38, list(range(20, 31)), greedy)]), whole)
 
 
-def test_warming_leaves_blocks_alone_and_a_wrong_step_does_not_harm_the_next(both: tuple[Steps, Steps]) -> None:
+def test_a_wrong_step_does_not_harm_the_next(both: tuple[Steps, Steps]) -> None:
     tokens = random.Random(4).choices(range(VOCABULARY), k=9)
     for steps in both:
         step(steps, [Row(tokens[:6], 0, [0, 127, 1], None)])
-    both[1].warm()
     with pytest.raises(InvalidArgument, match="block: expected 0 to 127"):
         step(both[1], [Row([1, 2], 0, [129], None)])
+    rows = [Row(tokens[6:], 6, [0, 127, 1], Sampling(0.0))]
+    same(step(both[0], rows), step(both[1], rows))
+
+
+def test_filling_up_leaves_blocks_alone(both: tuple[Steps, Steps]) -> None:
+    tokens = random.Random(5).choices(range(VOCABULARY), k=9)
+    for steps in both:
+        step(steps, [Row(tokens[:6], 0, [0, 127, 1], None)])
+    tiled = both[1]._tiled
+    assert tiled is not None
+    with torch.inference_mode():
+        for bucket in tiled.buckets:
+            tiled.fill(bucket)
+            tiled.compute(bucket)
     rows = [Row(tokens[6:], 6, [0, 127, 1], Sampling(0.0))]
     same(step(both[0], rows), step(both[1], rows))

@@ -56,7 +56,7 @@ class Packer:
     def __init__(self, limits: GenerationLimits, vocabulary: int) -> None:
         self._limits = limits
         self._vocabulary = vocabulary
-        self.rows, self.prefill_tokens = limits.rows, limits.prefill_tokens
+        self.rows, self.prefill_tokens, self.context_tokens = limits.rows, limits.prefill_tokens, limits.context_tokens
         self.block_tokens = limits.block_tokens
         self.scratch_block = limits.blocks
         #: Of the longest sequence.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ _TILE_QUERIES = 64
 #: Parts of the array begin at multiples of this: aligned memory is read faster.
 _ALIGNMENT = 4
 _LEAST_BUCKET = 16
+_SAMPLING = Struct("=fiff")
 
 
 def token_buckets(most: int) -> tuple[int, ...]:
@@ -100,83 +102,80 @@ class PromptBatch:
     def __init__(self, layouts: PromptLayouts, data: Integers) -> None:
         self._layouts, self._packer = layouts, layouts.packer
         rows, width = self._packer.rows, self._packer.table_width
-        self._sampling = data[: 4 * rows].reshape(rows, 4)
-        self._sampling_floats = self._sampling.view(np.float32)
+        self._sampling = data[: 4 * rows].data.cast("B")
         self._lasts = data[layouts.lasts : layouts.lasts + rows]
         self._views = {size: _views(layouts[size], data, rows, width) for size in layouts.buckets}
+        self._positions = np.arange(self._packer.context_tokens, dtype=np.int32)
+        most = max(layouts[size].tile_count for size in layouts.buckets)
+        tokens = layouts.tile_tokens
+        #: What a tile differs by from the first of all.
+        self._tile_steps = np.arange(most, dtype=np.int32)[:, None] * np.array([0, tokens, tokens, -tokens], np.int32)
 
     def pack(self, rows: Sequence[Row]) -> PaddedPrompts:
         total = sum(len(row.tokens) for row in rows)
-        return self._pack(rows, bucket(total, self._layouts.buckets))
+        return self._pack(rows, total, bucket(total, self._layouts.buckets))
 
     def fill(self, size: int) -> PaddedPrompts:
         """A bucket of tokens that only fill up."""
-        return self._pack([], size)
+        return self._pack([], 0, size)
 
-    def _pack(self, rows: Sequence[Row], size: int) -> PaddedPrompts:
-        packer, layout = self._packer, self._layouts[size]
-        block_tokens, scratch = packer.block_tokens, packer.scratch_block
+    def _pack(self, rows: Sequence[Row], total: int, size: int) -> PaddedPrompts:
+        packer, width, block_tokens = self._packer, self._packer.table_width, self._packer.block_tokens
         (tokens, positions, slots), tiles, tables = self._views[size]
-        counts = np.array([len(row.tokens) for row in rows], np.int32)
-        starts = np.array([row.start for row in rows], np.int32)
-        ends = counts.cumsum(dtype=np.int32)
-        begins = ends - counts
-        total = int(ends[-1]) if rows else 0
+        spans: list[tuple[int, int, int]] = []
+        lasts: list[int] = []
+        begin = 0
         for number, row in enumerate(rows):
+            count, start = len(row.tokens), row.start
             table = packer.table(row)
             packer.check_table(table)
-            tables[number, : len(table)] = table
-            tokens[begins[number] : ends[number]] = row.tokens
-        places = np.repeat(starts - begins, counts) + np.arange(total, dtype=np.int32)
-        blocks = tables[np.repeat(np.arange(len(rows)), counts), places // block_tokens]
-        positions[:total] = places
-        slots[:total] = blocks * block_tokens + places % block_tokens
-        tokens[total:] = 0
-        positions[total:] = 0
-        slots[total:] = scratch * block_tokens
-        self._put_tiles(tiles, counts, starts, begins, size - total)
-        sampled = self._put_sampling(rows, ends)
-        return PaddedPrompts(size, sampled, layout.tables + len(rows) * packer.table_width)
-
-    def _put_tiles(self, tiles: Integers, counts: Integers, starts: Integers, begins: Integers, padding: int) -> None:
-        most, total = self._layouts.tile_tokens, int(counts.sum())
-        # The tokens that fill up are one more row, in front of whose positions nothing is.
-        counts, starts, begins = np.append(counts, padding), np.append(starts, 0), np.append(begins, total)
-        per_row = -(-counts // most)
-        used = int(per_row.sum())
-        rows = np.repeat(np.arange(len(counts)), per_row)
-        before = (np.arange(used) - np.repeat(per_row.cumsum() - per_row, per_row)) * most
-        tiles[:used, TILE_ROW] = rows
-        tiles[:used, TILE_FIRST] = begins[rows] + before
-        tiles[:used, TILE_POSITION] = starts[rows] + before
-        tiles[:used, TILE_TOKENS] = np.minimum(most, counts[rows] - before)
-        fillers = tiles[used - int(per_row[-1]) : used]
-        fillers[:, TILE_ROW] = 0
-        fillers[:, TILE_POSITION] = -fillers[:, TILE_TOKENS]
-        tiles[used:] = 0
-
-    def _put_sampling(self, rows: Sequence[Row], ends: Integers) -> int:
-        sampled = 0
-        values, floats = self._sampling, self._sampling_floats
-        # Places that are not used keep values of earlier steps: what they choose is dropped.
-        self._lasts[:] = 0
-        for number, row in enumerate(rows):
+            tables[number * width : number * width + len(table)] = table
+            tokens[begin : begin + count] = row.tokens
+            positions[begin : begin + count] = self._positions[start : start + count]
+            spans.append((begin, start, count))
+            begin += count
             if row.sampling is not None:
-                floats[sampled, 0], values[sampled, 1], floats[sampled, 2], floats[sampled, 3] = sampling_values(
-                    row.sampling
-                )
-                self._lasts[sampled] = ends[number] - 1
-                sampled += 1
-        return sampled
+                _SAMPLING.pack_into(self._sampling, len(lasts) * _SAMPLING.size, *sampling_values(row.sampling))
+                lasts.append(begin - 1)
+        places, offsets = np.divmod(positions[:total], block_tokens)
+        for number, (begin, _, count) in enumerate(spans):
+            places[begin : begin + count] += number * width
+        np.add(tables[places] * block_tokens, offsets, out=slots[:total])
+        tokens[total:] = positions[total:] = 0
+        slots[total:] = packer.scratch_block * block_tokens
+        # Places that are not used keep the sampling of earlier steps: what they choose is dropped.
+        self._lasts[: len(lasts)] = lasts
+        self._lasts[len(lasts) :] = 0
+        self._put_tiles(tiles, spans, total, size - total)
+        return PaddedPrompts(size, len(lasts), self._layouts[size].tables + len(rows) * width)
+
+    def _put_tiles(self, tiles: Integers, spans: list[tuple[int, int, int]], total: int, padding: int) -> None:
+        most = self._layouts.tile_tokens
+        firsts, counts, used = [], [], 0
+        for row, (begin, start, count) in enumerate(spans):
+            # As the first of all tiles would be, if all belonged to this row.
+            before = used * most
+            firsts.append((row, begin - before, start - before, count + before))
+            counts.append(-(-count // most))
+            used += counts[-1]
+        fillers = used
+        firsts.append((0, total - used * most, 0, padding + used * most))
+        counts.append(-(-padding // most))
+        used += counts[-1]
+        written = tiles[:used]
+        np.add(np.repeat(np.array(firsts, np.int32), counts, axis=0), self._tile_steps[:used], out=written)
+        np.minimum(written[:, TILE_TOKENS], most, out=written[:, TILE_TOKENS])
+        np.negative(tiles[fillers:used, TILE_TOKENS], out=tiles[fillers:used, TILE_POSITION])
+        tiles[used:] = 0
 
 
 def _views(layout: PromptLayout, data: Integers, rows: int, width: int) -> tuple[Integers, Integers, Integers]:
-    """Tokens with positions and slots, tiles, tables. Buckets share the memory: a table is only right as far as the
-    row's own blocks."""
+    """Tokens with positions and slots, tiles, and the tables in a row. Buckets share the memory: a table is right only
+    as far as the row's own blocks."""
     return (
         data[layout.tokens : layout.tokens + 3 * layout.bucket].reshape(3, layout.bucket),
         data[layout.tiles : layout.tiles + 4 * layout.tile_count].reshape(layout.tile_count, 4),
-        data[layout.tables : layout.tables + rows * width].reshape(rows, width),
+        data[layout.tables : layout.tables + rows * width],
     )
 
 
