@@ -29,6 +29,7 @@ from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, GenerativeExecutable, Row
 from isochrone.worker.backends.transformer import packing
 from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
+from isochrone.worker.backends.transformer.prompt_packing import PromptBatch, PromptLayouts, tile_tokens
 from isochrone.worker.backends.transformer.sampler import kind_of
 from isochrone.worker.backends.transformer.tokenizer import FileTokenizer
 from isochrone.worker.generation.engine import GenerationEngine
@@ -58,7 +59,8 @@ class NoModel(GenerativeExecutable):
         self.limits = GenerationLimits(4096, 16, 400_000 // 16, rows, 512)
         self._packer = packing.Packer(self.limits, vocabulary)
         self._batch = packing.DecodeBatch(self._packer, np.zeros((rows, self._packer.record), np.int32))
-        self._prompts = np.zeros(self._packer.prompt_capacity, np.int32)
+        layouts = PromptLayouts(self._packer, tile_tokens(1))
+        self._prompts = PromptBatch(layouts, np.zeros(layouts.capacity, np.int32))
         self._source = np.random.default_rng(1)
         self._vocabulary = vocabulary
         self._rows: Sequence[Row] = ()
@@ -69,7 +71,7 @@ class NoModel(GenerativeExecutable):
         prompts = [row for row in rows if len(row.tokens) > 1]
         decoding = [row for row in rows if len(row.tokens) == 1]
         if prompts:
-            packing.pack_prompts(self._packer, prompts, self._prompts)
+            self._prompts.pack(prompts)
         if decoding:
             kind_of([row.sampling for row in decoding])
             self._batch.pack(decoding)

@@ -3,8 +3,8 @@ of its sequence.
 
 The cache is one tensor [layers, 2, blocks, block_tokens, kv_heads, head_dim]; a slot is a place for one token, numbered
 over all blocks. The last block is scratch: rows that only fill up a batch write there. ``gathered_decode`` and
-``decode_attention`` of ``paged_kernel`` have one signature; the first copies the rows' blocks together and runs
-anywhere.
+``paged_decode`` of ``paged_kernel`` have one signature; the first copies the rows' blocks together and runs anywhere.
+Prompts are computed chunk by chunk anywhere, or all at once by ``paged_prompt_kernel``.
 
 Heads of queries that share a head of keys count as queries of one sequence: so keys and values are never repeated.
 """
@@ -21,6 +21,9 @@ from torch.nn import functional
 #: (queries [rows, heads, head_dim], keys [blocks, block_tokens, kv_heads, head_dim], values, tables [rows, width],
 #: lengths [rows]) → [rows, heads, head_dim]. ``lengths`` count the token that is computed.
 DecodeAttention = Callable[[Any, Any, Any, Any, Any], Any]
+#: (queries [tokens, heads, head_dim], keys as above, values, tables [rows, width], tiles [tiles, 4] as
+#: ``prompt_packing`` writes them, most tokens of a tile) → [tokens, heads, head_dim]. All tokens are in tiles.
+PromptAttention = Callable[[Any, Any, Any, Any, Any, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,18 @@ def prompt_attend(cache: Any, slots: Any, chunks: list[PromptChunk]) -> Callable
                 masks[number] = _causal_mask(chunk, groups, cache.shape[3], queries.device)
             attended.append(_chunk(queries[chunk.begin : chunk.end], cache[layer], chunk.table, masks[number]))
         return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+    return attend
+
+
+def tiled_attend(
+    cache: Any, slots: Any, tables: Any, tiles: Any, tile_tokens: int, prompt: PromptAttention
+) -> Callable[..., Any]:
+    """The attention of all prompts of a step at once."""
+
+    def attend(layer: int, queries: Any, keys: Any, values: Any) -> Any:
+        write(cache, layer, slots, keys, values)
+        return prompt(queries, cache[layer, 0], cache[layer, 1], tables, tiles, tile_tokens)
 
     return attend
 

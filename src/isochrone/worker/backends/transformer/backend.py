@@ -138,11 +138,12 @@ def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Setti
     from isochrone.worker.backends.transformer.attention import gathered_decode, new_cache
     from isochrone.worker.backends.transformer.steps import Steps
 
-    decode_attention = gathered_decode
+    decode_attention, prompt_attention = gathered_decode, None
     if settings.attention == PAGED:
         from isochrone.worker.backends.transformer.paged_kernel import paged_decode
+        from isochrone.worker.backends.transformer.paged_prompt_kernel import paged_prompt
 
-        decode_attention = paged_decode
+        decode_attention, prompt_attention = paged_decode, paged_prompt
     shape, dtype = checkpoint.shape, torch_dtype(torch, settings)
     with torch.inference_mode():
         with checkpoint.tensors(safetensors, settings.device) as get:
@@ -156,6 +157,7 @@ def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Setti
             cache,
             limits,
             decode_attention,
+            prompt_attention,
             fixed_width=settings.attention == PAGED,
             graphs=settings.cuda_graphs,
         )

@@ -56,6 +56,7 @@ class Packer:
     def __init__(self, limits: GenerationLimits, vocabulary: int) -> None:
         self._limits = limits
         self._vocabulary = vocabulary
+        self.rows, self.prefill_tokens, self.context_tokens = limits.rows, limits.prefill_tokens, limits.context_tokens
         self.block_tokens = limits.block_tokens
         self.scratch_block = limits.blocks
         #: Of the longest sequence.
@@ -138,7 +139,7 @@ class DecodeBatch:
             temperature, top_k, top_p, uniform = sampling or _GREEDY
             slot = blocks[used - 1] * block_tokens + start % block_tokens
             if top_k > _MOST_TOP_K or uniform > _LARGEST_UNIFORM:
-                _, top_k, _, uniform = _values(Sampling(temperature, top_k, top_p, uniform))
+                _, top_k, _, uniform = sampling_values(Sampling(temperature, top_k, top_p, uniform))
             # For up to 64 rows it takes no longer than one assignment per column of numpy, and for few much less.
             _HEAD.pack_into(data, offset, tokens[0], start, slot, start + 1, temperature, top_k, top_p, uniform)
             offset += stride
@@ -149,7 +150,7 @@ class DecodeBatch:
             if held[number] is not self._scratch:
                 self._put_table(number, self._scratch, 1)
                 slot = packer.scratch_block * block_tokens
-                _HEAD.pack_into(data, number * stride, 0, 0, slot, 1, *_values(_GREEDY))
+                _HEAD.pack_into(data, number * stride, 0, 0, slot, 1, *sampling_values(_GREEDY))
         return size, bucket(widest, packer.width_buckets)
 
     def _put_table(self, number: int, blocks: Sequence[int], used: int) -> None:
@@ -199,11 +200,11 @@ def pack_prompts(packer: Packer, rows: Sequence[Row], data: Integers) -> PackedP
     floats = values.view(np.float32)
     values[0] = lasts
     for number, sampling in enumerate(sampled):
-        floats[1, number], values[2, number], floats[3, number], floats[4, number] = _values(sampling)
+        floats[1, number], values[2, number], floats[3, number], floats[4, number] = sampling_values(sampling)
     return PackedPrompts(total, len(sampled), chunks, offset)
 
 
-def _values(sampling: Sampling) -> tuple[float, int, float, float]:
+def sampling_values(sampling: Sampling) -> tuple[float, int, float, float]:
     """Temperature, top-k, top-p and uniform, within the range of 32 bits."""
     return (
         sampling.temperature,

@@ -1,14 +1,16 @@
 """Steps: rows in, a token for each out.
 
-Rows of one token are one batch, rows of several tokens another: two passes through the decoder. On a GPU a step is only
-started by ``launch``; the GPU works while the worker does other things, and ``collect`` waits. All calls come from one
-thread.
+Rows of one token are one batch, rows of several tokens another: two passes through the decoder. On a GPU both are
+padded to sizes that are captured as graphs (``tiled_prompts``, ``graphs``); elsewhere prompts are computed as they are.
+On a GPU a step is only started by ``launch``; the GPU works while the worker does other things, and ``collect`` waits.
+All calls come from one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -25,13 +27,19 @@ from isochrone.worker.backends.transformer import packing
 from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of
 from isochrone.worker.backends.transformer.attention import (
     DecodeAttention,
+    PromptAttention,
     PromptChunk,
     decode_attend,
     prompt_attend,
 )
-from isochrone.worker.backends.transformer.graphs import DecodeGraphs
+from isochrone.worker.backends.transformer.graphs import PartKey, StepGraphs
 from isochrone.worker.backends.transformer.sampler import KINDS, SamplingTensors, choose, kind_of
 from isochrone.worker.backends.transformer.staging import StagedInput, StagedResults
+from isochrone.worker.backends.transformer.tiled_prompts import TiledPrompts
+
+#: Parts of steps that are captured: the model on rows of one token, the model on prompts, the logits of prompts, the
+#: choice of tokens.
+_DECODE, _PROMPT, _HEAD, _SAMPLE = "decode", "prompt", "head", "sample"
 
 # gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
@@ -50,11 +58,13 @@ class Steps:
         cache: Any,
         limits: GenerationLimits,
         decode_attention: DecodeAttention,
+        prompt_attention: PromptAttention | None = None,
         *,
         fixed_width: bool,
         graphs: bool,
     ) -> None:
-        """``fixed_width``: the decode attention reads what it needs of tables of any width."""
+        """``prompt_attention``: None: torch's own, prompt by prompt. ``fixed_width``: the decode attention reads what
+        it needs of tables of any width. ``graphs`` need both."""
         self._decoder, self._cache, self._limits = decoder, cache, limits
         self._decode_attention = decode_attention
         self._fixed_width = fixed_width
@@ -62,30 +72,35 @@ class Steps:
         self._packer = packing.Packer(limits, decoder.shape.vocabulary)
         self._records = StagedInput(limits.rows * self._packer.record, device)
         self._batch = packing.DecodeBatch(self._packer, self._records.array.reshape(limits.rows, -1))
-        self._prompts = StagedInput(self._packer.prompt_capacity, device)
+        self._prompts: StagedInput | None = None
+        self._tiled: TiledPrompts | None = None
+        if prompt_attention is None:
+            self._prompts = StagedInput(self._packer.prompt_capacity, device)
+        else:
+            self._tiled = TiledPrompts(decoder, cache, self._packer, prompt_attention)
         self._results = StagedResults(limits.rows, device)
         # Fixed, since graphs write to them.
         self._logits = torch.zeros((limits.rows, decoder.shape.vocabulary), dtype=torch.float32, device=device)
+        self._sampling = torch.zeros((limits.rows, 4), dtype=torch.int32, device=device)
         self._chosen = torch.zeros((2, limits.rows), dtype=torch.float64, device=device)
         is_cuda = device.type == "cuda"
         self._stream = SHELF.take(str(device), lambda: torch.cuda.Stream(device)) if is_cuda else None
-        self._graphs = DecodeGraphs(self._stream, self._compute_fixed, self._sample) if graphs else None
+        self._graphs = StepGraphs(self._stream) if graphs else None
         #: Of the launched step: for each row its place in the results, or None.
         self._places: list[int | None] = []
         self._failure: Exception | None = None
 
     def warm(self) -> None:
-        """Runs every size of batch and a chunk of a prompt in the scratch block; with graphs, captures the sizes."""
+        """Runs every size of batch and chunks of prompts in the scratch block; with graphs, captures the sizes."""
         scratch, block_tokens = self._packer.scratch_block, self._limits.block_tokens
         greedy = Sampling(temperature=0.0)
-        tokens = min(self._limits.prefill_tokens, self._limits.context_tokens)
-        for count in sorted({min(2, tokens), tokens}):
-            self._run([Row([0] * count, 0, [scratch] * -(-count // block_tokens), greedy)])
         if self._graphs is not None:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
-                self._batch.pack([Row([0], 0, [scratch], greedy)] * self._limits.rows)
-                self._records.upload(self._limits.rows * self._packer.record)
-                self._graphs.capture(self._packer.row_buckets, KINDS)
+                self._graphs.capture(self._parts())
+        tokens = min(self._limits.prefill_tokens, self._limits.context_tokens)
+        sizes = {2, tokens} if self._tiled is None else {min(size, tokens) for size in self._tiled.buckets}
+        for count in sorted(sizes, reverse=True):
+            self._run([Row([0] * count, 0, [scratch] * -(-count // block_tokens), greedy)])
         for size in reversed(self._packer.row_buckets):
             self._run([Row([0], 0, [scratch], greedy)] * size)
 
@@ -141,6 +156,20 @@ class Steps:
             except Exception as error:
                 self._failure = error
 
+    def _parts(self) -> Iterator[tuple[PartKey, Callable[[], None]]]:
+        """What is captured, the largest first; writes valid inputs for each."""
+        assert self._tiled is not None
+        for bucket in reversed(self._tiled.buckets):
+            self._tiled.fill(bucket)
+            yield (_PROMPT, bucket, ""), partial(self._tiled.compute, bucket)
+        self._batch.pack([Row([0], 0, [self._packer.scratch_block], None)] * self._limits.rows)
+        self._records.upload(self._limits.rows * self._packer.record)
+        for size in reversed(self._packer.row_buckets):
+            yield (_DECODE, size, ""), partial(self._compute, size, self._packer.table_width)
+            yield (_HEAD, size, ""), partial(self._compute_head, size)
+            for kind in KINDS:
+                yield (_SAMPLE, size, kind), partial(self._sample, size, kind)
+
     def _run(self, rows: Sequence[Row]) -> None:
         self.launch(rows)
         self.collect()
@@ -169,13 +198,11 @@ class Steps:
         size, width = self._batch.pack(rows)
         self._records.upload(size * self._packer.record)
         if self._graphs is not None:
-            self._graphs.replay(size, kind)
+            self._graphs.replay((_DECODE, size, ""))
+            self._graphs.replay((_SAMPLE, size, kind))
         else:
             self._compute(size, self._packer.table_width if self._fixed_width else width)
             self._sample(size, kind)
-
-    def _compute_fixed(self, size: int) -> None:
-        self._compute(size, self._packer.table_width)
 
     def _compute(self, size: int, width: int) -> None:
         """The logits of the first ``size`` records."""
@@ -186,14 +213,41 @@ class Steps:
         attend = decode_attend(self._cache, slots, tables, lengths, self._decode_attention)
         states = hidden_states(self._decoder, records[:, packing.TOKEN], records[:, packing.POSITION], attend)
         self._logits[:size].copy_(logits_of(self._decoder, states))
+        self._sampling[:size].copy_(records[:, packing.TEMPERATURE : packing.TABLE])
 
     def _sample(self, size: int, kind: str) -> None:
-        records = self._records.tensor.view(self._limits.rows, -1)[:size]
-        sampling = _sampling_tensors(records.t(), packing.TEMPERATURE)
+        """From the first ``size`` of ``_logits`` and ``_sampling``."""
+        sampling = _sampling_tensors(self._sampling[:size].t(), 0)
         self._chosen[:, :size].copy_(choose(self._logits[:size], sampling, kind))
+
+    def _compute_tiled(self, tiled: TiledPrompts, rows: list[Row]) -> Any:
+        """As ``_compute_prompts``, in fixed sizes. It returns a view of ``_chosen``, which the next part overwrites."""
+        packed = tiled.pack(rows)
+        size = packing.bucket(packed.sampled, self._packer.row_buckets)
+        kind = kind_of([row.sampling for row in rows])
+        if self._graphs is not None:
+            self._graphs.replay((_PROMPT, packed.bucket, ""))
+            if packed.sampled:
+                self._graphs.replay((_HEAD, size, ""))
+                self._graphs.replay((_SAMPLE, size, kind))
+        else:
+            tiled.compute(packed.bucket)
+            if packed.sampled:
+                self._compute_head(size)
+                self._sample(size, kind)
+        return self._chosen[:, : packed.sampled] if packed.sampled else None
+
+    def _compute_head(self, size: int) -> None:
+        """The logits of the first ``size`` rows of prompts that sample."""
+        assert self._tiled is not None
+        self._logits[:size].copy_(self._tiled.logits(size))
+        self._sampling[:size].copy_(self._tiled.sampling[:size])
 
     def _compute_prompts(self, rows: list[Row]) -> Any:
         """What is chosen for the rows with a sampling; None if there are none."""
+        if self._tiled is not None:
+            return self._compute_tiled(self._tiled, rows)
+        assert self._prompts is not None
         packed = packing.pack_prompts(self._packer, rows, self._prompts.array)
         self._prompts.upload(packed.size)
         data = self._prompts.tensor
