@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from typing import Any
 
 import ml_dtypes
@@ -95,6 +96,8 @@ def test_a_capsule_is_read_and_freed() -> None:
 
 
 def test_a_capsule_that_nobody_takes_is_freed() -> None:
+    # Sets the types of the interpreter's functions for the whole process.
+    importlib.import_module("tritonclient.utils._dlpack")
     living = len(dlpack._living)
     tensor = on_device(np.zeros(3, np.int8))
     assert tensor.__dlpack_device__() == (dlpack.CUDA, 0)

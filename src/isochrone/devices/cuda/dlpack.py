@@ -56,13 +56,14 @@ def _forget(address: int) -> None:
 
 _delete = _Deleter(_forget)
 
-# With pointers instead of objects: a capsule that is being freed must not be referenced again.
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.argtypes, _new_capsule.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p), ctypes.py_object
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.argtypes, _is_valid.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.argtypes, _pointer_of.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
+# Prototypes of our own: attributes of ``ctypes.pythonapi`` belong to everyone in the process, and tritonclient sets
+# others. With pointers instead of objects: a capsule that is being freed must not be referenced again.
+_Name = ctypes.c_char_p
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, _Name, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _Name)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, _Name)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
 def _forget_untaken(capsule: int) -> None:
