@@ -73,6 +73,18 @@ def write_sample(repository: Path, name: str) -> Path:
     return write_model(repository, name, config, tensors, train_tokenizer(TEXTS, VOCABULARY))
 
 
+def samples_in(repository: Path) -> SampleModel:
+    """Writes each sample when it is first asked for; they are not to be changed."""
+    written: dict[str, Path] = {}
+
+    def sample(name: str) -> Path:
+        if name not in written:
+            written[name] = write_sample(repository, name)
+        return written[name]
+
+    return sample
+
+
 def context_for(directory: Path, config: str = "", **parameters: str) -> LoadContext:
     """What the worker hands to the backend; ``config`` is text of a config.pbtxt."""
     message = model_config_pb2.ModelConfig(name="m")

@@ -1,7 +1,7 @@
 """Whether this process has lost a device for good.
 
 After an illegal access, every CUDA call of a process fails: only a new process can use the GPU. A server that has lost
-one says so to whoever watches it, and is restarted.
+one reports itself as not live, so that its supervisor restarts it.
 """
 
 from __future__ import annotations

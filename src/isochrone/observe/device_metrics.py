@@ -1,4 +1,4 @@
-"""The metrics of models on devices: memory by what it is held for, and rows that were computed for nobody.
+"""The metrics of models on devices: memory by what it is held for, and padding rows.
 
 A server without such a model has none of them.
 """
@@ -27,7 +27,7 @@ def device_metrics(memory: Sequence[DeviceMemory], padded: Sequence[PaddedRows])
     if padded:
         counter = CounterMetricFamily(
             "isochrone_padded_rows",
-            "Rows that were computed for nobody, because a captured graph is larger than its batch",
+            "Padding rows: a batch is padded up to the size of a captured graph",
             labels=("model", "version"),
         )
         for rows in padded:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from generation_models import SampleModel, write_sample
+from generation_models import SampleModel, samples_in
 
 
 @pytest.fixture(scope="session")
 def sample_model(tmp_path_factory: pytest.TempPathFactory) -> SampleModel:
     """The folder of a version of a sample, by its name; not to be changed."""
-    repository = tmp_path_factory.mktemp("generation")
-    written: dict[str, Path] = {}
-
-    def sample(name: str) -> Path:
-        if name not in written:
-            written[name] = write_sample(repository, name)
-        return written[name]
-
-    return sample
+    return samples_in(tmp_path_factory.mktemp("generation"))

@@ -36,7 +36,7 @@ _ERRORS = {
 }
 _TEXT_BY_NAME = dict(_ERRORS.values())
 # torch and AOTInductor; their calls of the driver; kernels of the language Triton.
-_TOLD = re.compile(r"(?:CUDA (?:driver |runtime )?error|Triton Error \[CUDA\]): *([^\n]*)")
+_REPORTED = re.compile(r"(?:CUDA (?:driver |runtime )?error|Triton Error \[CUDA\]): *([^\n]*)")
 _NAME = re.compile(r"\bcudaError[A-Z]\w+")
 
 
@@ -75,13 +75,13 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 def _text_of(error: BaseException) -> str | None:
     said = str(error)
-    told: list[str] = _TOLD.findall(said)
+    reported: list[str] = _REPORTED.findall(said)
     # Other accelerators have numbers of their own.
-    if told and getattr(error, "error_code", None) in _ERRORS:
-        return told[0].strip()
-    for words in told:
+    if reported and getattr(error, "error_code", None) in _ERRORS:
+        return reported[0].strip()
+    for message in reported:
         for _, text in _ERRORS.values():
-            if words.startswith(text):
+            if message.startswith(text):
                 return text
     for name in _NAME.findall(said):
         if name in _TEXT_BY_NAME:

@@ -32,11 +32,11 @@ from isochrone.worker.backends.declared import declared_outputs, scheduler_input
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
+from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.results import Results
-from isochrone.worker.backends.torch.said import said
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -80,7 +80,7 @@ class TorchExecutable(Executable):
         except IsochroneError:
             raise
         except Exception as error:
-            raise ModelFailed(f"{self._label}: torch: {said(error)}") from error
+            raise ModelFailed(f"{self._label}: torch: {error_text(error)}") from error
 
     def close(self) -> None:
         self._module = None

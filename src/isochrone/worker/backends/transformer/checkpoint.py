@@ -14,7 +14,7 @@ from typing import Any
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.transformer.fields import Fields, read_fields
-from isochrone.worker.backends.transformer.shape import DecoderShape, expected_tensors, parameter_count, shape_of
+from isochrone.worker.backends.transformer.shape import DecoderShape, expected_tensors, shape_of
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -34,9 +34,6 @@ class Checkpoint:
     prefix: str
     #: The name of a tensor → its file.
     files: dict[str, Path]
-
-    def weight_bytes(self, item_size: int) -> int:
-        return parameter_count(self.shape) * item_size
 
     @contextmanager
     def tensors(self, safetensors: Any, device: str) -> Iterator[Any]:

@@ -24,10 +24,10 @@ from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.interface import DeviceLost, Executable
+from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
-from isochrone.worker.backends.torch.said import said
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
@@ -388,7 +388,7 @@ class GpuExecutable(Executable):
             losses.record(self._device.name, lost)
             return DeviceLost(self._label, lost)
         # The further lines of CUDA's errors are advice for those who debug kernels.
-        return ModelFailed(f"{self._label}: torch: {said(error).partition(chr(10))[0]}")
+        return ModelFailed(f"{self._label}: torch: {error_text(error).partition(chr(10))[0]}")
 
 
 def _gather(arrays: list[Any], target: Tensor) -> None:

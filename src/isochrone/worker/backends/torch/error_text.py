@@ -6,7 +6,7 @@ from __future__ import annotations
 _LONGEST = 2000
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     text = str(error).strip()
     # TorchScript puts a listing of the program before the message, which is the last line.
     return (text.rpartition("\n")[2] if "TorchScript interpreter" in text else text)[:_LONGEST]
