@@ -28,7 +28,9 @@ class Overlapping(Executable):
         self.endings = threading.Semaphore(0)
         self.fails_at_launch = False
         self.quick = False
+        self.polled = 0
         self.launching_threads: list[int] = []
+        self.collecting_threads: list[int] = []
         self.closed = threading.Event()
 
     def launches_quickly(self, requests: Sequence[Any], rows: int) -> bool:
@@ -42,8 +44,13 @@ class Overlapping(Executable):
             raise RuntimeError("thirteen at launch")
         return values
 
+    def batch_is_complete(self, flight: Any) -> bool:
+        self.polled += 1
+        return self.endings._value > 0
+
     def collect_batch(self, flight: Any) -> list[Any]:
         self.endings.acquire()
+        self.collecting_threads.append(threading.get_ident())
         self.collected.append([float(value[0, 0]) for value in flight])
         if any((value == 13).any() for value in flight):
             raise RuntimeError("thirteen")
@@ -208,6 +215,82 @@ def test_a_quick_launch_that_fails_fails_its_request_alone() -> None:
         assert isinstance(error, ModelFailed)
         assert await values(bench, good) == [8]
         await until(lambda: not bench.in_flight)
+        await end(bench)
+
+    run(main)
+
+
+def test_the_loop_polls_for_a_short_batch_while_nothing_else_is_there() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=2 * MILLISECOND)
+        let_end(executable, 1)
+        assert await values(bench, bench.send(1)) == [2]
+        assert executable.polled
+        assert executable.collecting_threads == [threading.get_ident()]
+        await end(bench)
+        assert executable.closed.is_set()
+
+    run(main)
+
+
+def test_polling_ends_when_a_batch_follows_and_answers_stay_in_order() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=2 * MILLISECOND)
+        requests = [bench.send(value) for value in (1, 2, 3)]
+        await until(lambda: len(executable.launched) == 2)
+        let_end(executable, 3)
+        assert await values(bench, *requests) == [2, 4, 6]
+        assert executable.collected == [[1.0], [2.0], [3.0]]
+        assert executable.collecting_threads[0] != threading.get_ident()
+        await end(bench)
+
+    run(main)
+
+
+def test_polling_ends_when_the_batch_takes_longer_than_expected() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=MILLISECOND)
+        late = bench.send(1)
+        began = now_ns()
+        await until(lambda: now_ns() - began > 20 * MILLISECOND)
+        polled = executable.polled
+        await asyncio.sleep(0.01)
+        assert executable.polled == polled > 0
+        let_end(executable, 1)
+        assert await values(bench, late) == [2]
+        assert executable.collecting_threads != [threading.get_ident()]
+        await end(bench)
+
+    run(main)
+
+
+def test_a_long_batch_is_not_polled_for() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=SECOND)
+        let_end(executable, 1)
+        assert await values(bench, bench.send(1)) == [2]
+        assert not executable.polled
+        await end(bench)
+
+    run(main)
+
+
+def test_a_polled_batch_that_fails_is_run_again_off_the_loop() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = executable.fails_at_launch = True
+        bench = Bench(executable, max_rows=1, run_ns=MILLISECOND)
+        (error,) = await bench.answers(bench.send(13))
+        assert isinstance(error, ModelFailed)
+        assert not executable.polled
         await end(bench)
 
     run(main)

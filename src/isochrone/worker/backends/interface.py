@@ -112,6 +112,8 @@ class Executable(abc.ABC):
     #: Whether the worker calls ``launch_batch`` and ``collect_batch`` instead of ``execute``: a batch is prepared while
     #: the one before it computes.
     overlaps: bool = False
+    #: Whether the event loop may ask ``batch_is_complete`` again and again, while it has nothing else to do.
+    polls: bool = False
     #: Whether inputs may be ``DeviceArray`` objects; only where ``takes_requests`` or ``overlaps``.
     takes_device_arrays: bool = False
     #: Whether batches are padded to the sizes of captured graphs; and the rows that were computed for nobody by it.
@@ -162,10 +164,14 @@ class Executable(abc.ABC):
         """
         raise NotImplementedError
 
+    def batch_is_complete(self, flight: Any) -> bool:
+        """Whether ``collect_batch`` would not wait. Only where ``polls``, on the event loop's thread."""
+        raise NotImplementedError
+
     def collect_batch(self, flight: Any) -> list[Tensors]:
         """Waits for a batch that ``launch_batch`` started: the outputs of each request.
 
-        Called once for each, in the order of launches, on another thread.
+        Called once for each, in the order of launches, on another thread, or on the event loop's if it is complete.
         """
         raise NotImplementedError
 

@@ -132,6 +132,15 @@ class Batch:
                 self.flight = error
         self.infer_start = now_ns()
 
+    def is_complete(self, executable: Executable) -> bool:
+        """Whether ``collect`` would end at once, and well, after ``launch``."""
+        if isinstance(self.flight, BaseException):
+            return False
+        try:
+            return not self.requests or executable.batch_is_complete(self.flight)
+        except Exception:  # ``collect`` gets it, too
+            return False
+
     def collect(self, executable: Executable) -> None:
         """Fills ``results`` after ``launch``; never raises."""
         if self.requests:

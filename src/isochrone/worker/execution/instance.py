@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from isochrone.clock import now_ns
+from isochrone.clock import MILLISECOND, now_ns
 from isochrone.worker.execution.batch import Batch, BatchBuffers
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Answer, Executable
 
 log = structlog.get_logger(__name__)
+
+#: Batches that are expected to take no longer are polled.
+_POLLED_NS = 3 * MILLISECOND
 
 
 class Instance:
@@ -63,6 +66,9 @@ class Instance:
         #: Batches of an executable that overlaps, in the order of their launches; None ends the thread that collects.
         self._launched: SimpleQueue[Batch | None] = SimpleQueue()
         self._collecting: threading.Thread | None = None
+        #: The batch for whose end the loop polls, and until when it does.
+        self._polled: Batch | None = None
+        self._poll_until = 0
         self._async_loop: asyncio.AbstractEventLoop | None = None
         self._async_thread: threading.Thread | None = None
 
@@ -84,9 +90,7 @@ class Instance:
         elif self.executable.overlaps:
             if self.executable.launches_quickly(batch.requests, batch.rows):
                 # Nothing is before it, and a hand-over to a thread that sleeps takes as long as the launch.
-                self._launch(batch)
-                if self._own_thread is None:
-                    self._start_thread()
+                self._launch_here(batch, expected)
             else:
                 self.submit(lambda: self._launch(batch))
         else:
@@ -94,8 +98,41 @@ class Instance:
 
     def start_behind(self, batch: Batch, expected: int) -> None:
         """Launches a batch behind the running one. Only of an executable that overlaps."""
+        # Batches are collected in the order of their launches.
+        self._stop_polling()
         self.offer_started(batch, expected)
         self.submit(lambda: self._launch(batch))
+
+    def _launch_here(self, batch: Batch, expected: int) -> None:
+        batch.launch(self.executable)
+        if self._own_thread is None:
+            self._start_thread()
+        if not self.executable.polls or not 0 < expected <= _POLLED_NS:
+            self._collect_later(batch)
+            return
+        # The loop looks for requests between two polls, and a thread that sleeps would take 0.1 ms to bring the answer.
+        self._polled = batch
+        self._poll_until = self.expected_end + expected + MILLISECOND
+        self._loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        batch = self._polled
+        if batch is None:
+            return
+        if batch.is_complete(self.executable):
+            self._polled = None
+            batch.collect(self.executable)
+            self._finished(self, batch)
+        elif now_ns() < self._poll_until and not isinstance(batch.flight, BaseException):
+            self._loop.call_soon(self._poll)
+        else:
+            self._stop_polling()
+
+    def _stop_polling(self) -> None:
+        """The batch ends later than expected, or another one follows it: the thread waits for it."""
+        batch, self._polled = self._polled, None
+        if batch is not None:
+            self._collect_later(batch)
 
     @property
     def takes_offers(self) -> bool:
@@ -207,6 +244,9 @@ class Instance:
 
     def _launch(self, batch: Batch) -> None:
         batch.launch(self.executable)
+        self._collect_later(batch)
+
+    def _collect_later(self, batch: Batch) -> None:
         if self._collecting is None:
             self._collecting = threading.Thread(target=self._collect, name=f"{self._name}-collecting", daemon=True)
             self._collecting.start()

@@ -294,7 +294,7 @@ def test_the_ledger_knows_an_instance_until_it_is_closed() -> None:
 
 
 class NoGraphs(HostDevice):
-    def capture(self, run: Any, stream: Any, pool: Any) -> Any:
+    def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore lines")
 
 
@@ -312,7 +312,7 @@ def test_a_model_that_synchronises_runs_without_graphs_unless_they_are_required(
 
 
 class Exhausted(HostDevice):
-    def capture(self, run: Any, stream: Any, pool: Any) -> Any:
+    def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
 

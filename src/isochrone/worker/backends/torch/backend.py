@@ -37,6 +37,7 @@ from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.results import Results
+from isochrone.worker.backends.torch.weights import free_weights
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -83,6 +84,7 @@ class TorchExecutable(Executable):
             raise ModelFailed(f"{self._label}: torch: {error_text(error)}") from error
 
     def close(self) -> None:
+        free_weights(self._module)
         self._module = None
 
     def _to_torch(self, array: Tensor) -> Any:

@@ -17,6 +17,8 @@ from typing import Any
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
+from isochrone.worker.backends.torch.unlocked_file import UnlockedFile
+from isochrone.worker.backends.torch.weights import free_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class LoadedFile:
     #: Names of the arguments of ``forward``.
     positional: list[str]
     keywords: list[str]
-    #: A torch module of the same weights on another device. None: a package, which cannot be moved.
+    #: Moves the weights to another device: a torch module there; ``call`` has none any more. None: a package, which
+    #: cannot be moved.
     to_device: Callable[[str], Any] | None = None
 
 
@@ -43,19 +46,27 @@ def _exported(torch: Any, path: Path) -> LoadedFile:
     with warnings.catch_warnings():
         # torch 2.11 warns of its own way to read weights.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        program = torch.export.load(str(path))
+        with UnlockedFile(path) as file:
+            program = torch.export.load(file)
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)
     if len(names) != positional.num_children + keywords.num_children:
         raise ValueError(f"expected tensors as arguments of forward, given {program.call_spec.in_spec}")
 
+    on_cpu = program.module()
+
     def to_device(device: str) -> Any:
         from torch.export.passes import move_to_device_pass
 
         # Also the devices that are written into the graph, as in torch.zeros(..., device="cpu").
-        return move_to_device_pass(program, device).module()
+        moved = move_to_device_pass(program, device).module()
+        free_weights(on_cpu)
+        # The module has them.
+        program.state_dict.clear()
+        program.constants.clear()
+        return moved
 
-    return LoadedFile(program.module(), names[: positional.num_children], list(keywords.context or ()), to_device)
+    return LoadedFile(on_cpu, names[: positional.num_children], list(keywords.context or ()), to_device)
 
 
 def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile:

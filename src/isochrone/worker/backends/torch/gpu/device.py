@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 import structlog
@@ -18,7 +18,7 @@ from isochrone.worker.backends.device_streams import SHELF
 
 log = structlog.get_logger(__name__)
 
-#: Runs before a capture, until libraries have chosen their algorithms and allocated their workspaces.
+#: Runs before a capture.
 WARM_RUNS = 3
 
 
@@ -37,7 +37,7 @@ class Device(Protocol):
         """What is launched inside goes to the stream."""
 
     def event(self) -> Any:
-        """A new event, with ``record(stream)`` and ``synchronize()``; ``synchronize`` releases the interpreter."""
+        """A new event, with ``record(stream)``, ``query()`` and ``synchronize()``, which releases the interpreter."""
 
     def wait(self, stream: Any, event: Any) -> None:
         """What is launched on the stream from now on waits for the event."""
@@ -50,8 +50,13 @@ class Device(Protocol):
 
     def device_bytes(self, size: int) -> Any: ...
 
-    def capture(self, run: Callable[[], Any], stream: Any, pool: Any) -> tuple[Callable[[], None], Any]:
-        """A function that repeats what ``run`` launches, and what ``run`` returned, at fixed addresses."""
+    def capture(
+        self, run: Callable[[], Any], stream: Any, pool: Any, warm_runs: int = WARM_RUNS
+    ) -> tuple[Callable[[], None], Any]:
+        """A function that repeats what ``run`` launches, and what ``run`` returned, at fixed addresses.
+
+        ``warm_runs``: runs before, until libraries have chosen their algorithms and allocated their workspaces.
+        """
 
     def graph_pool(self) -> Any: ...
 
@@ -129,8 +134,10 @@ class CudaDevice:
     def device_bytes(self, size: int) -> Any:
         return self._torch.empty(size, dtype=self._torch.uint8, device=self.name)
 
-    def capture(self, run: Callable[[], Any], stream: Any, pool: Any) -> tuple[Callable[[], None], Any]:
-        for _ in range(WARM_RUNS):
+    def capture(
+        self, run: Callable[[], Any], stream: Any, pool: Any, warm_runs: int = WARM_RUNS
+    ) -> tuple[Callable[[], None], Any]:
+        for _ in range(warm_runs):
             with self._cuda.stream(stream):
                 run()
         stream.synchronize()
@@ -139,9 +146,17 @@ class CudaDevice:
         collects = gc.isenabled()
         gc.disable()
         try:
-            # thread_local: other models go on using the device meanwhile.
-            with self._cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                results = run()
+            with self._cuda.stream(stream):
+                # Not torch.cuda.graph, which waits for the whole device and frees what every model has cached there.
+                # thread_local: other models go on using the device meanwhile.
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    results = run()
+                except BaseException:
+                    with suppress(Exception):  # the capture is invalid: the first error says why
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         except BaseException:
             self._end_capture(stream, pool)
             raise
@@ -181,7 +196,6 @@ class CudaDevice:
         return int(self._cuda.memory_reserved(self.index))
 
     def free_cached(self) -> None:
-        gc.collect()
         with self._cuda.device(self.index):
             self._cuda.empty_cache()
 
@@ -216,7 +230,9 @@ class HostDevice:
     def device_bytes(self, size: int) -> Any:
         return self._torch.empty(size, dtype=self._torch.uint8)
 
-    def capture(self, run: Callable[[], Any], stream: Any, pool: Any) -> tuple[Callable[[], None], Any]:
+    def capture(
+        self, run: Callable[[], Any], stream: Any, pool: Any, warm_runs: int = WARM_RUNS
+    ) -> tuple[Callable[[], None], Any]:
         results = run()
 
         def replay() -> None:
@@ -239,5 +255,8 @@ class HostDevice:
 
 class _HostEvent:
     def record(self, stream: Any = None) -> None: ...
+
+    def query(self) -> bool:
+        return True
 
     def synchronize(self) -> None: ...

@@ -10,6 +10,7 @@ while the batch before computes.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -81,6 +82,7 @@ class GpuExecutable(Executable):
         mode: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self.overlaps = settings.overlap
+        self.polls = settings.overlap and settings.busy_wait
         self._label = f"model '{context.model_name}' version {context.model_version}"
         self._torch = torch
         self._call: ModuleCall | None = call
@@ -135,13 +137,16 @@ class GpuExecutable(Executable):
             return _split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
 
     def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
-        """A small batch is one launch, of 0.1 ms; inputs on a device take several."""
+        """A small batch is one launch, of 0.1 ms; inputs on a device take several, no more for one request."""
         if self.graphs is None or not requests or loads.is_loading():
             return False
         graph = self.graphs.graph_for(rows if self._batched else 0, requests[0].plan.shape_key)
-        if graph is None or not graph.by_slot:
+        if graph is None:
             return False
-        return not any(isinstance(array, DeviceArray) for request in requests for array in request.inputs.values())
+        on_device = [isinstance(array, DeviceArray) for request in requests for array in request.inputs.values()]
+        if any(on_device):
+            return len(requests) == 1 and all(on_device)
+        return bool(graph.by_slot)
 
     def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Flight:
         return self._launch(
@@ -151,6 +156,10 @@ class GpuExecutable(Executable):
             rows if self._batched else 0,
             requests,
         )
+
+    def batch_is_complete(self, flight: Any) -> bool:
+        launched: Flight = flight
+        return bool(self.slots[launched.slot].copied_out.query())
 
     def collect_batch(self, flight: Any) -> list[Tensors]:
         launched: Flight = flight
@@ -175,9 +184,13 @@ class GpuExecutable(Executable):
         graphs, self.graphs = self.graphs, None
         if graphs is not None:
             graphs.clear()
-        self._call = None
+        if self._call is not None:
+            self._call.free()
+            self._call = None
         self.slots = []
         self._tensors.clear()
+        if self._settings.compile_mode:
+            gc.collect()  # compiled modules have cycles; a collection holds the interpreter for some 10 ms
         try:
             for stream in (self.compute_stream, self._copy_in, self._copy_out):
                 self._device.release_stream(stream)

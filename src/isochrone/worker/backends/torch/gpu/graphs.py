@@ -33,6 +33,8 @@ MakeInput = Callable[[str, tuple[int, ...]], Any]
 
 #: Copies of at least this size get a stream of their own: they overlap with the compute of other batches.
 LARGE_COPY_BYTES = 256 * 1024
+#: A batch whose tensors are smaller together is one launch: its copies take no longer than launches of their own.
+GRAPH_COPY_BYTES = 1024 * 1024
 
 
 class SlotGraph:
@@ -173,7 +175,7 @@ class GraphCapture:
                 )
         graph = CapturedGraph(size.rows, own, replay, results)
         copied = sum(tensor.numel() * tensor.element_size() for tensor in (*own.values(), *results))
-        if copied < LARGE_COPY_BYTES:
+        if copied < GRAPH_COPY_BYTES:
             graph.by_slot = [self._slot_graph(size, slot, own, results) for slot in self._slots]
         return graph
 
@@ -192,7 +194,8 @@ class GraphCapture:
                     host.copy_(result, non_blocking=True)
                 return []
 
-        replay, _ = self._device.capture(run, self._stream, self._pool)
+        # The same work has just run.
+        replay, _ = self._device.capture(run, self._stream, self._pool, warm_runs=0)
         inputs = {name: views[0] for name, views in given.items()}
         return SlotGraph(inputs, {name: views[0] for name, views in taken.items()}, replay)
 

@@ -10,6 +10,7 @@ from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.torch.gpu.slots import torch_dtype
 from isochrone.worker.backends.torch.results import Results
+from isochrone.worker.backends.torch.weights import free_weights
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext
@@ -51,6 +52,11 @@ class ModuleCall:
             call = self._compiled[shapes] = self._torch.compile(self._module, mode=mode, dynamic=False)
         with self._mode():
             return self._call(call, inputs)
+
+    def free(self) -> None:
+        """Drops the module and its weights; it is not called any more."""
+        free_weights(self._module)
+        self._compiled.clear()
 
     def _call(self, module: Callable[..., Any], inputs: Mapping[str, Any]) -> list[Any]:
         positional = [inputs[name] for name in self._positional]

@@ -1,0 +1,85 @@
+"""Weights of torch models: read without the interpreter's lock, freed without the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import io
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.worker.backends.torch.files import load_file
+from isochrone.worker.backends.torch.unlocked_file import UnlockedFile
+from isochrone.worker.backends.torch.weights import free_weights
+
+
+class Tower(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(1000, 8)
+        self.layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, ids: Any) -> Any:
+        return self.layer(self.table(ids)) * self.scale
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tower") / "model.pt2"
+    torch.export.save(torch.export.export(Tower().eval(), (torch.zeros(2, dtype=torch.long),)), path)
+    return path
+
+
+@given(st.data())
+def test_a_file_reads_as_any_other(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    content = data.draw(st.binary(max_size=200))
+    path = tmp_path_factory.mktemp("bytes") / "file"
+    path.write_bytes(content)
+    reference = io.BytesIO(content)
+    with UnlockedFile(path) as file:
+        for _ in range(data.draw(st.integers(1, 5))):
+            if data.draw(st.booleans()):
+                offset = data.draw(st.integers(0, 250))
+                assert file.seek(offset) == reference.seek(offset)
+            buffers = [bytearray(data.draw(st.integers(0, 250), label="size"))] * 2
+            counts = [reader.readinto(buffer) for reader, buffer in zip((file, reference), buffers, strict=True)]
+            assert counts[0] == counts[1]
+            assert buffers[0] == buffers[1]
+            assert file.tell() == reference.tell()
+
+
+def test_a_large_read_fills_the_whole_buffer(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(bytes(range(256)) * 40_000)
+    buffer = bytearray(path.stat().st_size + 5)
+    with UnlockedFile(path) as file:
+        assert file.readinto(buffer) == path.stat().st_size
+    assert buffer[:-5] == path.read_bytes()
+
+
+def test_weights_are_freed_without_a_collection(exported: Path) -> None:
+    file = load_file(torch, exported)
+    held = [weakref.ref(tensor) for tensor in (*file.call.parameters(), *file.call.buffers())]  # type: ignore[attr-defined]
+    assert len(held) >= 8
+    gc.disable()
+    try:
+        assert file.to_device is not None
+        moved = file.to_device("cpu")
+        on_device = [weakref.ref(tensor) for tensor in (*moved.parameters(), *moved.buffers())]
+        assert moved(torch.zeros(2, dtype=torch.long)).shape == (2, 8)
+        del file
+        free_weights(moved)
+        assert not any(reference() is not None for reference in (*held, *on_device))
+    finally:
+        gc.enable()
+
+
+def test_what_is_no_module_is_left_alone() -> None:
+    free_weights(lambda given: given)
+    free_weights(None)
