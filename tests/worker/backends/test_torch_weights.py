@@ -8,13 +8,14 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.worker.backends.torch.files import load_file
-from isochrone.worker.backends.torch.unlocked_file import UnlockedFile
+from isochrone.worker.backends.torch.unlocked_file import LARGE_RECORD, UnlockedFile, read_into_tensors
 from isochrone.worker.backends.torch.weights import free_weights
 
 
@@ -61,6 +62,24 @@ def test_a_large_read_fills_the_whole_buffer(tmp_path: Path) -> None:
     with UnlockedFile(path) as file:
         assert file.readinto(buffer) == path.stat().st_size
     assert buffer[:-5] == path.read_bytes()
+
+
+def test_large_records_are_read_into_tensors(tmp_path: Path) -> None:
+    from torch.export.pt2_archive import PT2ArchiveReader, PT2ArchiveWriter
+
+    records = {"small": b"few bytes", "large": bytes(range(256)) * (LARGE_RECORD // 256 + 1)}
+    with PT2ArchiveWriter(str(tmp_path / "archive.pt2")) as writer:
+        for name, content in records.items():
+            writer.write_bytes(name, content)
+    read_into_tensors(torch)
+    patched = PT2ArchiveReader.read_bytes
+    read_into_tensors(torch)
+    assert PT2ArchiveReader.read_bytes is patched
+    with UnlockedFile(tmp_path / "archive.pt2") as file, PT2ArchiveReader(file) as reader:
+        assert reader.read_bytes("small") == records["small"]
+        large = reader.read_bytes("large")
+        assert isinstance(large, np.ndarray)
+        assert torch.frombuffer(large, dtype=torch.uint8).numpy().tobytes() == records["large"]
 
 
 def test_weights_are_freed_without_a_collection(exported: Path) -> None:
