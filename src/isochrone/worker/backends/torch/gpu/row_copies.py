@@ -1,0 +1,76 @@
+"""The way of a large input from the callers' memory to the device.
+
+What lies in pinned memory of a caller is copied from there by the device itself. The rest is gathered into the slot's
+pinned memory, and copied from there. Both happen on the stream for copies, while the batch before computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isochrone.devices.cuda.client_pages import CLIENT_PAGES
+from isochrone.worker.backends.gathering import gather
+
+if TYPE_CHECKING:
+    from isochrone.devices.cuda.host_ranges import HostRange
+    from isochrone.protocol.messages import Tensor
+    from isochrone.worker.backends.torch.gpu.device import Device
+
+#: Smaller tensors are gathered by the host: a copy of the device takes some microseconds, however small it is.
+DIRECT_BYTES = 32 * 1024
+
+
+def copy_rows(
+    device: Device, stream: Any, arrays: list[Any], views: tuple[Tensor, Any, Any], held: list[HostRange]
+) -> None:
+    """Starts the copies of a batch's rows to the device; ``views`` are a slot's, for all rows.
+
+    Adds to ``held`` what the device reads in the callers' memory: the caller of this function releases it once the
+    copies are complete. ``stream`` is the current one.
+    """
+    array, host, on_device = views
+    direct = _pinned(device, arrays, array, held) if CLIENT_PAGES else []
+    if not any(direct):
+        gather(arrays, array)
+        on_device.copy_(host, non_blocking=True)
+        return
+    copies: list[tuple[int, int, int]] = []
+    address, width = on_device.data_ptr(), array.itemsize
+    flat, flat_host, flat_device = array.reshape(-1), host.view(-1), on_device.view(-1)
+    for first, last, start, stop in _runs(arrays, direct):
+        source = direct[first]
+        if source:
+            copies.append((address + start * width, source, (stop - start) * width))
+        else:
+            gather(arrays[first:last], flat[start:stop].reshape(-1, *array.shape[1:]))
+            flat_device[start:stop].copy_(flat_host[start:stop], non_blocking=True)
+    device.start_copies(copies, stream)
+
+
+def _pinned(device: Device, arrays: list[Any], target: Tensor, held: list[HostRange]) -> list[int]:
+    """The address of each array that lies in pinned memory; 0: it has to be gathered."""
+    addresses = [0] * len(arrays)
+    large = [
+        index
+        for index, array in enumerate(arrays)
+        if array.nbytes >= DIRECT_BYTES and array.dtype == target.dtype and array.flags.c_contiguous
+    ]
+    spans = [(int(arrays[index].__array_interface__["data"][0]), arrays[index].nbytes) for index in large]
+    for index, span, pinned in zip(large, spans, CLIENT_PAGES.hold(spans, device.index), strict=True):
+        if pinned is not None:
+            addresses[index] = span[0]
+            held.append(pinned)
+    return addresses
+
+
+def _runs(arrays: Sequence[Any], direct: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Arrays that are copied together: those between two direct ones, or a direct one. With their elements."""
+    first = start = 0
+    while first < len(arrays):
+        last, stop = first + 1, start + arrays[first].size
+        while not direct[first] and last < len(arrays) and not direct[last]:
+            stop += arrays[last].size
+            last += 1
+        yield first, last, start, stop
+        first, start = last, stop
