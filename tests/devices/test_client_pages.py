@@ -14,6 +14,7 @@ import pytest
 from fake_cuda import FakeDriver
 from isochrone.devices.cuda import client_pages
 from isochrone.devices.cuda.client_pages import ClientPages
+from isochrone.devices.cuda.host_ranges import HostRange
 from isochrone.devices.cuda.interface import CudaError
 from isochrone.devices.cuda.library import host_address
 
@@ -65,16 +66,15 @@ def test_memory_is_pinned_when_a_device_first_wants_it(pages: ClientPages, drive
     offered = pages.offer(memoryview(memory.mapped))
     assert pages
     assert driver.pinned == {}
-    assert pages.hold(memory.spans(3), 0) == [None, None, None]
+    held: list[HostRange] = []
+    assert pages.hold(memory.spans(3), 0, held) == [False, False, False]
+    assert held == []
     pages.wait()
     assert driver.pinned == {memory.address: SIZE}
-    assert pages.hold([*memory.spans(2), (memory.address + SIZE - 50, 100), (64, 8)], 0) == [
-        offered,
-        offered,
-        None,
-        None,
-    ]
-    pages.release([offered, offered])
+    spans = [*memory.spans(2), (memory.address + SIZE - 50, 100), (0, 0), (64, 8), *memory.spans(1)]
+    assert pages.hold(spans, 0, held) == [True, True, False, False, False, True]
+    assert held == [offered]
+    pages.release(held)
     pages.withdraw(offered)
     pages.wait()
     assert driver.pinned == {}
@@ -85,9 +85,11 @@ def test_a_copy_under_way_keeps_memory_pinned_and_mapped(pages: ClientPages, dri
     memory = Memory()
     mapped = weakref.ref(memory.mapped)
     offered = pages.offer(memoryview(memory.mapped))
-    pages.hold(memory.spans(), 0)
+    pages.hold(memory.spans(), 0, [])
     pages.wait()
-    held = pages.hold(memory.spans(2), 0)
+    held: list[list[HostRange]] = [[], []]
+    for each in held:
+        assert pages.hold(memory.spans(), 0, each) == [True]
     pages.withdraw(offered)
     spans = memory.spans()
     del memory
@@ -95,11 +97,11 @@ def test_a_copy_under_way_keeps_memory_pinned_and_mapped(pages: ClientPages, dri
     pages.wait()
     assert driver.pinned
     assert mapped() is not None
-    assert pages.hold(spans, 0) == [None]
-    pages.release([each for each in held[:1] if each is not None])
+    assert pages.hold(spans, 0, []) == [False]
+    pages.release(held[0])
     pages.wait()
     assert driver.pinned
-    pages.release([each for each in held[1:] if each is not None])
+    pages.release(held[1])
     pages.wait()
     assert driver.pinned == {}
     assert mapped() is None
@@ -119,9 +121,9 @@ def test_memory_withdrawn_while_it_is_being_pinned(pages: ClientPages, driver: G
     driver.gate.clear()
     memory = Memory()
     offered = pages.offer(memoryview(memory.mapped))
-    assert pages.hold(memory.spans(), 0) == [None]
+    assert pages.hold(memory.spans(), 0, []) == [False]
     assert driver.reached.wait(60)
-    assert pages.hold(memory.spans(), 0) == [None]
+    assert pages.hold(memory.spans(), 0, []) == [False]
     pages.withdraw(offered)
     driver.gate.set()
     pages.wait()
@@ -135,13 +137,13 @@ def test_memory_that_cannot_be_pinned_is_tried_once(pages: ClientPages, driver: 
     driver.gate.clear()
     memory = Memory()
     offered = pages.offer(memoryview(memory.mapped))
-    pages.hold(memory.spans(), 0)
+    pages.hold(memory.spans(), 0, [])
     assert driver.reached.wait(60)
     if withdrawn:
         pages.withdraw(offered)
     driver.gate.set()
     pages.wait()
-    assert pages.hold(memory.spans(), 0) == [None]
+    assert pages.hold(memory.spans(), 0, []) == [False]
     pages.wait()
     assert driver.pinned == {}
     if not withdrawn:
@@ -156,9 +158,9 @@ def test_a_process_without_a_driver() -> None:
     pages = ClientPages(missing)
     memory = Memory()
     offered = pages.offer(memoryview(memory.mapped))
-    assert pages.hold(memory.spans(), 0) == [None]
+    assert pages.hold(memory.spans(), 0, []) == [False]
     pages.wait()
-    assert pages.hold(memory.spans(), 0) == [None]
+    assert pages.hold(memory.spans(), 0, []) == [False]
     pages.withdraw(offered)
     assert not pages
 
@@ -168,7 +170,7 @@ def test_no_more_is_pinned_than_may_be(pages: ClientPages, driver: FakeDriver, m
     memories = [Memory() for _ in range(3)]
     offered = [pages.offer(memoryview(memory.mapped)) for memory in memories]
     for memory in memories:
-        pages.hold(memory.spans(), 0)
+        pages.hold(memory.spans(), 0, [])
     pages.wait()
     assert set(driver.pinned) == {memory.address for memory in memories[:2]}
     for each in offered:
@@ -177,7 +179,7 @@ def test_no_more_is_pinned_than_may_be(pages: ClientPages, driver: FakeDriver, m
     assert driver.pinned == {}
     later = Memory()
     offered = [pages.offer(memoryview(later.mapped))]
-    pages.hold(later.spans(), 0)
+    pages.hold(later.spans(), 0, [])
     pages.wait()
     assert set(driver.pinned) == {later.address}
     pages.withdraw(offered[0])
@@ -186,7 +188,7 @@ def test_no_more_is_pinned_than_may_be(pages: ClientPages, driver: FakeDriver, m
 def test_a_driver_that_fails_to_unpin(pages: ClientPages, driver: FakeDriver) -> None:
     memory = Memory()
     offered = pages.offer(memoryview(memory.mapped))
-    pages.hold(memory.spans(), 0)
+    pages.hold(memory.spans(), 0, [])
     pages.wait()
     driver.fails["unregister_host"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
     pages.withdraw(offered)
@@ -202,9 +204,10 @@ def test_many_threads(pages: ClientPages, driver: FakeDriver) -> None:
             memory = Memory()
             offered = pages.offer(memoryview(memory.mapped))
             for _ in range(3):
-                held = pages.hold(memory.spans(4), 0)
-                assert all(address in driver.pinned for each in held if each is not None for address in [each.address])
-                pages.release([each for each in held if each is not None])
+                held: list[HostRange] = []
+                assert any(pages.hold(memory.spans(4), 0, held)) == bool(held)
+                assert all(each.address in driver.pinned for each in held)
+                pages.release(held)
             pages.withdraw(offered)
 
     threads = [threading.Thread(target=come_and_go) for _ in range(4)]

@@ -57,27 +57,32 @@ class ClientPages:
             elif not offered.is_busy:
                 self._forget(offered)
 
-    def hold(self, spans: Sequence[tuple[int, int]], device: int) -> list[HostRange | None]:
-        """The pinned range of each span of (address, size), for ``release``; None: it is not in pinned memory.
+    def hold(self, spans: Sequence[tuple[int, int]], device: int, held: list[HostRange]) -> list[bool]:
+        """Whether each span of (address, size) is in pinned memory, which is added to ``held`` once, for ``release``.
 
         What lies in memory that could be pinned is pinned for later copies.
         """
-        held: list[HostRange | None] = []
-        last: HostRange | None = None
+        found: list[bool] = []
+        start = stop = 0
+        pinned = False
         with self._lock:
             for address, size in spans:
-                # Requests of one client are in one region.
-                if last is None or not (last.address <= address and address + size <= last.address + last.size):
-                    last = self._ranges.find(address, size)
-                if last is None:
-                    held.append(None)
-                elif last.hold():
-                    held.append(last)
-                else:
-                    held.append(None)
-                    if last.want():
-                        self._start((last, device))
-        return held
+                # Requests of one client are mostly in one region.
+                if not start <= address <= stop - size:
+                    span = self._ranges.find(address, size)
+                    start, stop = (0, 0) if span is None else (span.address, span.address + span.size)
+                    pinned = span is not None and (span in held or self._holds(span, device, held))
+                found.append(pinned)
+        return found
+
+    def _holds(self, wanted: HostRange, device: int, held: list[HostRange]) -> bool:
+        """Under the lock."""
+        if wanted.hold():
+            held.append(wanted)
+            return True
+        if wanted.want():
+            self._start((wanted, device))
+        return False
 
     def release(self, held: Iterable[HostRange]) -> None:
         """The device has read them."""

@@ -6,6 +6,7 @@ pinned memory, and copied from there. Both happen on the stream for copies, whil
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +51,23 @@ def copy_rows(
 
 def _pinned(device: Device, arrays: list[Any], target: Tensor, held: list[HostRange]) -> list[int]:
     """The address of each array that lies in pinned memory; 0: it has to be gathered."""
-    addresses = [0] * len(arrays)
-    large = [
-        index
-        for index, array in enumerate(arrays)
-        if array.nbytes >= DIRECT_BYTES and array.dtype == target.dtype and array.flags.c_contiguous
+    dtype = target.dtype
+    given = [
+        (_address(array), array.nbytes)
+        if array.nbytes >= DIRECT_BYTES and array.dtype == dtype and array.flags.carray
+        else (0, 0)
+        for array in arrays
     ]
-    spans = [(int(arrays[index].__array_interface__["data"][0]), arrays[index].nbytes) for index in large]
-    for index, span, pinned in zip(large, spans, CLIENT_PAGES.hold(spans, device.index), strict=True):
-        if pinned is not None:
-            addresses[index] = span[0]
-            held.append(pinned)
-    return addresses
+    found = CLIENT_PAGES.hold(given, device.index, held)
+    return [address if pinned else 0 for (address, _), pinned in zip(given, found, strict=True)]
+
+
+def _address(array: Any) -> int:
+    """Of a writable array in the order of C, as those in shared memory are."""
+    if array.dtype.kind == "V":  # bfloat16, which has no form as a buffer
+        return int(array.__array_interface__["data"][0])
+    # Three times as fast as numpy's own ways.
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
 def _runs(arrays: Sequence[Any], direct: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
