@@ -36,17 +36,20 @@ def copy_rows(
         gather(arrays, array)
         on_device.copy_(host, non_blocking=True)
         return
-    copies: list[tuple[int, int, int]] = []
     address, width = on_device.data_ptr(), array.itemsize
+    runs = list(_runs(arrays, direct))
+    copies = [
+        (address + start * width, direct[first], (stop - start) * width)
+        for first, _, start, stop in runs
+        if direct[first]
+    ]
+    # The device copies these while the host gathers the others.
+    device.start_copies(copies, stream)
     flat, flat_host, flat_device = array.reshape(-1), host.view(-1), on_device.view(-1)
-    for first, last, start, stop in _runs(arrays, direct):
-        source = direct[first]
-        if source:
-            copies.append((address + start * width, source, (stop - start) * width))
-        else:
+    for first, last, start, stop in runs:
+        if not direct[first]:
             gather(arrays[first:last], flat[start:stop].reshape(-1, *array.shape[1:]))
             flat_device[start:stop].copy_(flat_host[start:stop], non_blocking=True)
-    device.start_copies(copies, stream)
 
 
 def _pinned(device: Device, arrays: list[Any], target: Tensor, held: list[HostRange]) -> list[int]:
