@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ class FakeDriver(CudaDriver):
         #: The calls that copied: (name, bytes).
         self.copies: list[tuple[str, int]] = []
         self.pinned: dict[int, int] = {}
+        #: Devices whose context was made, and the threads that made it.
+        self.prepared: list[tuple[int, str]] = []
         #: Method → the driver's error of its next call.
         self.fails: dict[str, str] = {}
 
@@ -41,6 +45,10 @@ class FakeDriver(CudaDriver):
     def device_count(self) -> int:
         self._may_fail("device_count")
         return self.devices
+
+    def prepare(self, device: int) -> None:
+        self._may_fail("prepare")
+        self.prepared.append((device, threading.current_thread().name))
 
     def open_handle(self, device: int, handle: bytes) -> int:
         self._may_fail("open_handle")
@@ -83,9 +91,16 @@ class FakeDriver(CudaDriver):
         self.copies.append(("on_device", size))
         ctypes.memmove(target, source, size)
 
+    def start_copies(self, device: int, copies: Sequence[tuple[int, int, int]], stream: int) -> None:
+        self._may_fail("start_copies")
+        for target, source, size in copies:
+            self.copies.append(("started", size))
+            ctypes.memmove(target, source, size)
+
     def register_host(self, device: int, address: int, size: int) -> None:
         self._may_fail("register_host")
         self.pinned[address] = size
 
     def unregister_host(self, device: int, address: int) -> None:
         del self.pinned[address]
+        self._may_fail("unregister_host")

@@ -30,6 +30,8 @@ class Library:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.results: dict[str, int] = {}
+        #: What calls for many copies were given: copies, attributes, from which copy on, sets of attributes, stream.
+        self.batches: list[Any] = []
         self.depth = 0
 
     def __getattr__(self, name: str) -> Function:
@@ -60,11 +62,21 @@ class Library:
             arguments[1]._obj.value = {201: b"CUDA_ERROR_INVALID_CONTEXT"}.get(arguments[0])
         if name == "cuIpcOpenMemHandle_v2":
             self.handle = bytes(arguments[1].reserved)
+        if name == "cuMemcpyBatchAsync_v2":
+            self.batches.append(_batch(*arguments))
         self.depth += {"cuCtxPushCurrent_v2": 1, "cuCtxPopCurrent_v2": -1}.get(name, 0)
         return 0
 
     def names(self) -> list[str]:
         return [call[0] for call in self.calls]
+
+
+def _batch(
+    targets: int, sources: int, sizes: int, count: int, attributes: int, since: int, sets: int, stream: int
+) -> Any:
+    lists = [list((ctypes.c_uint64 * count).from_address(each)) for each in (targets, sources, sizes)]
+    given = tuple((ctypes.c_int * 6).from_address(attributes))
+    return list(zip(*lists, strict=True)), given, ctypes.c_size_t.from_address(since).value, sets, stream
 
 
 def test_a_handle_is_passed_by_value_in_the_device_s_context() -> None:
@@ -123,6 +135,39 @@ def test_pages_of_the_host() -> None:
     driver.unregister_host(0, 4096)
     assert ("cuMemHostRegister_v2", 4096, 8192, 1) in library.calls
     assert ("cuMemHostUnregister", 4096) in library.calls
+
+
+def test_copies_on_another_stream_are_started_by_one_call() -> None:
+    library = Library()
+    driver = CudaLibrary(library)
+    driver.start_copies(0, [(ADDRESS, 4096, 64)], 0x99)
+    assert ("cuMemcpyHtoDAsync_v2", ADDRESS, 4096, 64, 0x99) in library.calls
+    copies = [(ADDRESS + 64 * number, 4096 + 128 * number, 64 + number) for number in range(5)]
+    driver.start_copies(0, copies, 0x99)
+    assert library.batches == [(copies, (1, 0, 0, 0, 0, 0), 0, 1, 0x99)]
+    assert "cuStreamSynchronize" not in library.names()
+    assert library.depth == 0
+    driver.start_copies(0, [], 0x99)
+    assert len(library.batches) == 1
+
+
+def test_a_driver_without_the_call_for_many_copies_gets_one_for_each() -> None:
+    class Older(Library):
+        def __getattr__(self, name: str) -> Function:
+            if name == "cuMemcpyBatchAsync_v2":
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    refusing = Library()
+    refusing.results["cuMemcpyBatchAsync_v2"] = 801
+    copies = [(ADDRESS, 4096, 64), (ADDRESS + 64, 8192, 64)]
+    for library in (Older(), refusing):
+        driver = CudaLibrary(library)
+        driver.start_copies(0, copies, 0x99)
+        driver.start_copies(0, copies, 0x99)
+        single = [call[1:4] for call in library.calls if call[0] == "cuMemcpyHtoDAsync_v2"]
+        assert single == copies * 2
+    assert refusing.names().count("cuMemcpyBatchAsync_v2") == 1
 
 
 def test_an_error_has_the_driver_s_name_and_leaves_no_context() -> None:

@@ -157,6 +157,28 @@ def test_pinned_pages(driver: CudaLibrary) -> None:
     del shown
 
 
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_copies_from_pinned_pages_on_a_stream_of_torch(driver: CudaLibrary, count: int) -> None:
+    size = 100_000
+    memory = mmap.mmap(-1, count * size)
+    contents = np.frombuffer(memory, np.uint8).reshape(count, size)
+    contents[:] = np.random.default_rng(count).integers(0, 255, (count, size), np.uint8)
+    order = np.random.default_rng(7).permutation(count)
+    pinned = pin(driver, 0, memoryview(memory))
+    stream = torch.cuda.Stream()
+    target = torch.zeros((count, size), dtype=torch.uint8, device="cuda:0")
+    torch.cuda.synchronize()
+    base = int(contents.ctypes.data)
+    copies = [(target[row].data_ptr(), base + int(order[row]) * size, size) for row in range(count)]
+    driver.start_copies(0, copies, stream.cuda_stream)
+    stream.synchronize()
+    assert np.array_equal(target.cpu().numpy(), contents[order])
+    # What the driver has is used, and it did not refuse.
+    assert ("cuMemcpyBatchAsync_v2" in driver._functions) == (driver.version() >= 13000)
+    pinned.unpin()
+    del contents
+
+
 def test_why_a_gpu_cannot_be_used() -> None:
     code = (
         "from isochrone.devices.gpu_facts import explain_missing_gpu as explain\n"

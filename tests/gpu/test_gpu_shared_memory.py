@@ -1,4 +1,4 @@
-"""CUDA shared memory by the stock clients on a GPU: tritonclient.utils.cuda_shared_memory, HTTP and gRPC."""
+"""Shared memory by the stock clients on a GPU, HTTP and gRPC: CUDA regions, and system regions that the GPU reads."""
 
 from __future__ import annotations
 

@@ -93,6 +93,7 @@ class Served:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve(repository)))
         self._thread.start()
+        self.loop_thread = self._thread.name
         assert self._ready.wait(60)
 
     async def _serve(self, repository: Path) -> None:
@@ -207,6 +208,14 @@ def test_an_output_for_the_caller_comes_to_the_host(client: StockClient, served:
     memory.view(np.float32)[:] = SIXTEEN
     result = client.call("infer", "device", [shared(client, "in", "IN", "r")])
     assert np.array_equal(result.as_numpy("OUT"), SIXTEEN + 1)
+
+
+def test_the_context_of_a_device_is_made_once_and_off_the_event_loop(client: StockClient, served: Served) -> None:
+    for device in (0, 1):
+        for name in ("first", "second"):
+            register(client, served.driver, f"{name}{device}", 64, device)
+    assert sorted(device for device, _ in served.driver.prepared) == [0, 1]
+    assert served.loop_thread not in [thread for _, thread in served.driver.prepared]
 
 
 def test_status_and_one_set_of_names(client: StockClient, served: Served, shared_memory_prefix: str) -> None:

@@ -400,6 +400,8 @@ class Worker:
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
+        if self.service.shared_memory is not None:
+            self.service.shared_memory.close()
         if self._gpus is not None:
             await in_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -10,7 +11,7 @@ from tritonclient.grpc import service_pb2
 
 import isochrone
 from isochrone.devices import losses
-from isochrone.devices.cuda.library import CudaLibrary
+from isochrone.devices.cuda.library import process_driver
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import DeviceMemory, PaddedRows, ServerSnapshot, WireSnapshot
@@ -25,6 +26,7 @@ from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.backends.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
+from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.catalog.states import is_unloaded
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.load import WorkerLoad
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from isochrone.observe.logs import Settings as LogSettings
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
+    from isochrone.protocol.service import Deferrable
     from isochrone.worker.catalog.catalog import Catalog
     from isochrone.worker.served_version import ServedVersion
 
@@ -74,7 +77,7 @@ class WorkerService(InferenceService):
     ) -> None:
         self.catalog = catalog
         if allow_shared_memory or allow_cuda_shared_memory:
-            cuda = CudaMemory(CudaLibrary) if allow_cuda_shared_memory else None
+            cuda = CudaMemory(process_driver) if allow_cuda_shared_memory else None
             self.shared_memory = SharedMemoryRegions(allows_system=allow_shared_memory, cuda=cuda)
         self._log_settings = log_settings
         self._server_name = server_name
@@ -245,7 +248,16 @@ class WorkerService(InferenceService):
     def unregister_region(self, name: str) -> None:
         registered_regions(self).unregister(name)
 
-    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> Deferrable[None]:
+        cuda = None if self.shared_memory is None else self.shared_memory.cuda
+        if cuda is not None and name and not cuda.is_prepared(device_id):
+            return self._register_first(cuda, name, handle, device_id, byte_size)
+        register_cuda_region(self, name, handle, device_id, byte_size)
+        return None
+
+    async def _register_first(self, cuda: CudaMemory, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """The first region on a device: its context is made off the event loop."""
+        await in_thread(partial(cuda.prepare, device_id))
         register_cuda_region(self, name, handle, device_id, byte_size)
 
     def unregister_cuda_region(self, name: str) -> None:

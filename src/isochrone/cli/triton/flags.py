@@ -45,7 +45,10 @@ class Flag:
 _OWN, _DONE, _NONE, _NO = Outcome.OWN, Outcome.TRANSLATED, Outcome.NO_EFFECT, Outcome.REFUSED
 _FLAG, _BOOL, _INT, _NUM, _TEXT = Value.NONE, Value.BOOLEAN, Value.INTEGER, Value.NUMBER, Value.TEXT
 
-_GPU_MEMORY = "each instance has its own memory for tensors on their way, which isochrone_device_memory_bytes shows"
+_GPU_MEMORY = (
+    "there is no pool to size: each instance takes memory for tensors on their way when it is loaded, which"
+    " isochrone_device_memory_bytes shows"
+)
 _PINGS = "HTTP/2 pings are answered and never sent; --idle-timeout closes idle connections"
 _ONE_LOOP = "one event loop serves all connections; start more workers with --reuse-port to use more cores"
 _COMPLETION = (
@@ -217,11 +220,21 @@ FLAGS: tuple[Flag, ...] = (
         " run on the host, so a third part, the device, changes nothing.",
     ),
     # Memory and devices
-    Flag("pinned-memory-pool-byte-size", _INT, _NONE, "the worker keeps no pool of pinned memory"),
+    Flag(
+        "pinned-memory-pool-byte-size",
+        _INT,
+        _NONE,
+        "there is no pool to size: each instance on a GPU has its own pinned memory",
+    ),
     Flag("cuda-memory-pool-byte-size", _TEXT, _NONE, _GPU_MEMORY),
     Flag("cuda-virtual-address-size", _TEXT, _NONE, _GPU_MEMORY),
     Flag("min-supported-compute-capability", _NUM, _NONE, "the model's runtime decides which GPUs it can use"),
-    Flag("buffer-manager-thread-count", _INT, _NONE, "tensors are copied by the thread that uses them"),
+    Flag(
+        "buffer-manager-thread-count",
+        _INT,
+        _NONE,
+        "large batches for a GPU are gathered by up to four threads, others by the thread that uses them",
+    ),
     Flag(
         "host-policy",
         _TEXT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 #: CU_IPC_HANDLE_SIZE of cuda.h.
@@ -21,7 +22,8 @@ class CudaError(Exception):
 class CudaDriver(Protocol):
     """Calls of the driver, by the number of the device. Every method raises ``CudaError``.
 
-    Addresses are the device's. Copies are complete when the method returns; they wait for no other work on the device.
+    Addresses are the device's. Copies are complete when the method returns; they wait for no other work on the device;
+    except those of ``start_copies``.
     """
 
     def version(self) -> int:
@@ -29,6 +31,10 @@ class CudaDriver(Protocol):
         ...
 
     def device_count(self) -> int: ...
+
+    def prepare(self, device: int) -> None:
+        """Make the device's context, which the first other call would make: it takes some hundred milliseconds."""
+        ...
 
     def open_handle(self, device: int, handle: bytes) -> int:
         """The address of another process's memory, by its IPC handle of 64 bytes."""
@@ -47,6 +53,13 @@ class CudaDriver(Protocol):
     def copy_from_host(self, device: int, target: int, source: memoryview) -> None: ...
 
     def copy_on_device(self, device: int, target: int, source: int, size: int) -> None: ...
+
+    def start_copies(self, device: int, copies: Sequence[tuple[int, int, int]], stream: int) -> None:
+        """Start copies of (target, source, size) from pinned memory of the host, on a stream of any framework.
+
+        It returns before they are complete. In what order they happen is not defined.
+        """
+        ...
 
     def register_host(self, device: int, address: int, size: int) -> None:
         """Lock pages of the host in memory, so that devices can copy from and to them directly."""

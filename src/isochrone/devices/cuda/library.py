@@ -2,21 +2,25 @@
 
 Nothing is loaded before the first use: a process that forks after ``cuInit`` has children without a usable driver.
 Each call pushes the device's primary context, which torch and onnxruntime use too, and pops it again, so that the
-caller's thread keeps its own. Copies use a non-blocking stream of their own: on the default stream they would wait for
-the models' kernels, and would break the capture of a CUDA graph in another thread.
+caller's thread keeps its own. Copies that a call waits for use a non-blocking stream of their own: on the default
+stream they would wait for the models' kernels, and would break the capture of a CUDA graph in another thread.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import structlog
 
 from isochrone.devices.cuda.interface import HANDLE_BYTES, CudaDriver, CudaError
+
+log = structlog.get_logger(__name__)
 
 LIBRARY = "libcuda.so.1"
 
@@ -25,12 +29,19 @@ _SUCCESS = 0
 _LAZY_ENABLE_PEER_ACCESS = 1
 _STREAM_NON_BLOCKING = 1
 _HOST_REGISTER_PORTABLE = 1
+_ORDER_OF_STREAM = 1
 
 
 class _IpcHandle(ctypes.Structure):
     """CUipcMemHandle, which the driver takes by value."""
 
     _fields_ = (("reserved", ctypes.c_ubyte * HANDLE_BYTES),)
+
+
+class _CopyAttributes(ctypes.Structure):
+    """CUmemcpyAttributes: how sources are read, and hints about places, of which there are none here."""
+
+    _fields_ = (("order", ctypes.c_int), ("places", ctypes.c_int * 4), ("flags", ctypes.c_uint))
 
 
 _ADDRESS = ctypes.c_uint64  # CUdeviceptr
@@ -59,6 +70,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuMemHostRegister_v2": (_POINTER, _SIZE, _FLAGS),
     "cuMemHostUnregister": (_POINTER,),
 }
+#: CUDA 13's call for many copies. Without it each copy is a call, which takes the interpreter's lock again: on a thread
+#: beside a busy event loop that is 100 µs for each.
+_MANY_COPIES = "cuMemcpyBatchAsync_v2"
+_MANY_TYPES: tuple[Any, ...] = (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER)
 
 
 class CudaLibrary(CudaDriver):
@@ -73,6 +88,10 @@ class CudaLibrary(CudaDriver):
             raise CudaError(LIBRARY, f"the driver's library cannot be loaded: {error}") from None
         except AttributeError as error:
             raise CudaError(LIBRARY, f"the driver is too old: {error}") from None
+        try:
+            self._functions[_MANY_COPIES] = _function(self._library, _MANY_COPIES, _MANY_TYPES)
+        except AttributeError:
+            pass
         self._lock = threading.Lock()
         #: Device → its primary context and our stream in it. Kept until the process ends, as frameworks do.
         self._contexts: dict[int, tuple[Any, Any]] = {}
@@ -87,6 +106,9 @@ class CudaLibrary(CudaDriver):
         number = ctypes.c_int()
         self._call("cuDeviceGetCount", ctypes.byref(number))
         return number.value
+
+    def prepare(self, device: int) -> None:
+        self._context(device)
 
     def open_handle(self, device: int, handle: bytes) -> int:
         address = _ADDRESS()
@@ -124,6 +146,28 @@ class CudaLibrary(CudaDriver):
             with self._current(device) as stream:
                 self._call("cuMemcpyDtoDAsync_v2", target, source, size, stream)
                 self._call("cuStreamSynchronize", stream)
+
+    def start_copies(self, device: int, copies: Sequence[tuple[int, int, int]], stream: int) -> None:
+        with self._current(device):
+            if len(copies) > 1 and _MANY_COPIES in self._functions:
+                try:
+                    self._start_many(copies, stream)
+                    return
+                except CudaError as error:
+                    # Copied again below: the same bytes. A device that is lost fails there, too.
+                    self._functions.pop(_MANY_COPIES, None)
+                    log.warning("the driver takes copies to devices only one by one", reason=str(error))
+            for target, source, size in copies:
+                self._call("cuMemcpyHtoDAsync_v2", target, source, size, stream)
+
+    def _start_many(self, copies: Sequence[tuple[int, int, int]], stream: int) -> None:
+        # Rows: targets, sources, sizes.
+        rows = np.array(copies, np.uint64).T.copy()
+        targets, sources, sizes = (row.ctypes.data for row in rows)
+        # One set of attributes, from the first copy on.
+        attributes, first = _CopyAttributes(order=_ORDER_OF_STREAM), _SIZE(0)
+        their, since = ctypes.addressof(attributes), ctypes.addressof(first)
+        self._call(_MANY_COPIES, targets, sources, sizes, len(copies), their, since, 1, stream)
 
     def register_host(self, device: int, address: int, size: int) -> None:
         with self._current(device):
@@ -169,6 +213,12 @@ class CudaLibrary(CudaDriver):
         if self._functions["cuGetErrorName"](result, ctypes.byref(text)) != _SUCCESS or text.value is None:
             return f"error {result}"
         return text.value.decode()
+
+
+@functools.cache
+def process_driver() -> CudaLibrary:
+    """The driver, loaded by the first call. Raises ``CudaError``."""
+    return CudaLibrary()
 
 
 def _function(library: Any, name: str, types: tuple[Any, ...]) -> Any:

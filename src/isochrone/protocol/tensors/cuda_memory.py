@@ -27,6 +27,24 @@ class CudaMemory:
     def __init__(self, load_driver: Callable[[], CudaDriver]) -> None:
         self._load_driver = load_driver
         self._handles: OpenedHandles | None = None
+        self._prepared: set[int] = set()
+
+    def is_prepared(self, device_id: object) -> bool:
+        """Whether ``prepare`` has nothing to do, as for what is no device."""
+        return not is_size(device_id) or device_id in self._prepared
+
+    def prepare(self, device_id: int) -> None:
+        """Load the driver and make the device's context, which takes some hundred milliseconds. On any thread.
+
+        It raises nothing: the registration that follows names what is wrong.
+        """
+        try:
+            driver = self._load_driver()
+            if device_id < driver.device_count():
+                driver.prepare(device_id)
+                self._prepared.add(device_id)
+        except CudaError:
+            pass
 
     def handles(self) -> OpenedHandles:
         """Raises ``CudaError`` if there is no driver."""

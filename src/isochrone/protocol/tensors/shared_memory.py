@@ -7,10 +7,11 @@ written: a held region cannot be unregistered. System and CUDA regions share one
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from isochrone.errors import AlreadyExists, InvalidArgument, NotFound, PayloadTooLarge, Unavailable
+from isochrone.errors import AlreadyExists, Internal, InvalidArgument, NotFound, PayloadTooLarge, Unavailable
 from isochrone.protocol.tensors.cuda_memory import CudaMemory, CudaRegion, CudaSharedMemoryRegion
 from isochrone.protocol.tensors.datatypes import shown
 from isochrone.protocol.tensors.regions import Region
@@ -82,6 +83,12 @@ class SharedMemoryRegions:
                 region.close()
         if held := [region.name for region in of_kind if region.name in self._holders]:
             raise Unavailable(f"Failed to unregister the following {kind} shared memory regions: {' ,'.join(held)} ,")
+
+    def close(self) -> None:
+        """Unregister every region that no request holds: the server has stopped."""
+        for name in [name for name in self._regions if name not in self._holders]:
+            with suppress(Internal):  # the device is lost
+                self._regions.pop(name).close()
 
     def hold(self, names: Iterable[str]) -> None:
         """A request holds these regions until ``release`` is called with the same names."""

@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
+from isochrone.devices.cuda.client_pages import CLIENT_PAGES
 from isochrone.devices.device_array import DeviceArray, on_host
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.tensors.datatypes import shown
@@ -53,6 +54,8 @@ class SystemRegion(Region):
         self.key = key
         self.offset = offset
         self._memory, self._start = _map(where, key, offset, byte_size)
+        # A GPU that reads inputs from it pins it.
+        self._pages = CLIENT_PAGES.offer(memoryview(self._memory))
 
     def status(self) -> SharedMemoryRegion:
         return SharedMemoryRegion(self.name, self.key, self.offset, self.byte_size)
@@ -77,6 +80,7 @@ class SystemRegion(Region):
         return len(data)
 
     def close(self) -> None:
+        CLIENT_PAGES.withdraw(self._pages)
         # Not closed explicitly: the mapping ends with its last view. close() would unmap it under arrays whose library
         # kept the address and released the buffer.
         del self._memory

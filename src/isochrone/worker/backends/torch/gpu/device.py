@@ -6,14 +6,16 @@ same code on both.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 import structlog
 
+from isochrone.devices.cuda.library import process_driver
 from isochrone.worker.backends.device_streams import SHELF
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,7 @@ class Device(Protocol):
 
     #: torch's name: ``cuda:0``, ``cpu``.
     name: str
+    index: int
 
     def stream(self) -> Any:
         """A stream of the instance's own, until ``release_stream``."""
@@ -49,6 +52,9 @@ class Device(Protocol):
         """A tensor of bytes in the host's memory."""
 
     def device_bytes(self, size: int) -> Any: ...
+
+    def start_copies(self, copies: Sequence[tuple[int, int, int]], stream: Any) -> None:
+        """Starts copies of (target, source, size) from pinned memory to the device's, by their addresses."""
 
     def capture(
         self, run: Callable[[], Any], stream: Any, pool: Any, warm_runs: int = WARM_RUNS
@@ -134,6 +140,9 @@ class CudaDevice:
     def device_bytes(self, size: int) -> Any:
         return self._torch.empty(size, dtype=self._torch.uint8, device=self.name)
 
+    def start_copies(self, copies: Sequence[tuple[int, int, int]], stream: Any) -> None:
+        process_driver().start_copies(self.index, copies, stream.cuda_stream)
+
     def capture(
         self, run: Callable[[], Any], stream: Any, pool: Any, warm_runs: int = WARM_RUNS
     ) -> tuple[Callable[[], None], Any]:
@@ -204,6 +213,7 @@ class HostDevice:
     """The CPU: every launch has ended when it returns."""
 
     name = "cpu"
+    index = 0
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -229,6 +239,10 @@ class HostDevice:
 
     def device_bytes(self, size: int) -> Any:
         return self._torch.empty(size, dtype=self._torch.uint8)
+
+    def start_copies(self, copies: Sequence[tuple[int, int, int]], stream: Any) -> None:
+        for target, source, size in copies:
+            ctypes.memmove(target, source, size)
 
     def capture(
         self, run: Callable[[], Any], stream: Any, pool: Any, warm_runs: int = WARM_RUNS

@@ -14,23 +14,27 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from isochrone.devices import loads, losses
+from isochrone.devices.cuda.client_pages import CLIENT_PAGES
 from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.device_errors import device_error
+from isochrone.worker.backends.gathering import gather
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
+from isochrone.worker.backends.torch.gpu.row_copies import copy_rows
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
 
 if TYPE_CHECKING:
+    from isochrone.devices.cuda.host_ranges import HostRange
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
     from isochrone.worker.backends.interface import LoadContext
     from isochrone.worker.backends.torch.gpu.device import Device
@@ -61,6 +65,8 @@ class Flight:
     arrays: dict[str, Tensor]
     #: Index of a request → its outputs that are in its caller's memory on the device by then.
     on_device: dict[int, Tensors]
+    #: Callers' memory that the device reads.
+    held: list[HostRange] = field(default_factory=list)
 
 
 class GpuExecutable(Executable):
@@ -134,6 +140,8 @@ class GpuExecutable(Executable):
             except Exception as error:
                 self._settle()
                 raise self._failed(error) from error
+            finally:
+                CLIENT_PAGES.release(flight.held)
             return _split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
 
     def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
@@ -172,6 +180,7 @@ class GpuExecutable(Executable):
             arrays = {name: array.copy() for name, array in launched.arrays.items()}
         except Exception as error:
             failure = error
+        CLIENT_PAGES.release(launched.held)
         with self._changed:
             self._ring.drain(launched.slot)
             self._ring.release(launched.slot)
@@ -218,6 +227,7 @@ class GpuExecutable(Executable):
                 self._start(flight, parts, rows, requests)
             except BaseException as error:
                 self._settle()
+                CLIENT_PAGES.release(flight.held)
                 self._ring.release(number)
                 self._changed.notify()
                 if isinstance(error, Exception):
@@ -240,7 +250,7 @@ class GpuExecutable(Executable):
             flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
             return
         with self._mode():
-            sources = self._copied_in(slot, values, shapes, rows)
+            sources = self._copied_in(slot, flight, values, shapes, rows)
             with self._device.on(self.compute_stream):
                 results = self._start_large(graph, sources, rows)
                 if on_host or not requests:
@@ -259,7 +269,7 @@ class GpuExecutable(Executable):
             if graph.rows > rows:
                 target[rows:] = 0
                 target = target[:rows]
-            _gather(arrays, target)
+            gather(arrays, target)
         with self._device.on(self.compute_stream):
             whole.replay()
         slot.copied_out.record(self.compute_stream)
@@ -267,7 +277,9 @@ class GpuExecutable(Executable):
             return {name: array[:rows] for name, array in whole.outputs.items()}
         return whole.outputs
 
-    def _copied_in(self, slot: Slot, values: dict[str, list[Any]], shapes: dict[str, Any], rows: int) -> dict[str, Any]:
+    def _copied_in(
+        self, slot: Slot, flight: Flight, values: dict[str, list[Any]], shapes: dict[str, Any], rows: int
+    ) -> dict[str, Any]:
         """Each input as a tensor of the slot, or as the callers' tensors on the device."""
         sources: dict[str, Any] = {}
         copied_apart = False
@@ -275,13 +287,16 @@ class GpuExecutable(Executable):
             if any(isinstance(array, DeviceArray) for array in arrays):
                 sources[name] = arrays
                 continue
-            array, host, on_device = slot.inputs[name].views((rows, *shapes[name]) if self._batched else shapes[name])
-            _gather(arrays, array)
-            apart = array.nbytes >= LARGE_COPY_BYTES
-            copied_apart = copied_apart or apart
-            with self._device.on(self._copy_in if apart else self.compute_stream):
-                on_device.copy_(host, non_blocking=True)
-            sources[name] = on_device
+            views = slot.inputs[name].views((rows, *shapes[name]) if self._batched else shapes[name])
+            array, host, sources[name] = views
+            if array.nbytes >= LARGE_COPY_BYTES:
+                copied_apart = True
+                with self._device.on(self._copy_in):
+                    copy_rows(self._device, self._copy_in, arrays, views, flight.held)
+                continue
+            gather(arrays, array)
+            with self._device.on(self.compute_stream):
+                sources[name].copy_(host, non_blocking=True)
         if copied_apart:
             slot.copied_in.record(self._copy_in)
             self._device.wait(self.compute_stream, slot.copied_in)
@@ -402,13 +417,6 @@ class GpuExecutable(Executable):
             return DeviceLost(self._label, lost)
         # The further lines of CUDA's errors are advice for those who debug kernels.
         return ModelFailed(f"{self._label}: torch: {error_text(error).partition(chr(10))[0]}")
-
-
-def _gather(arrays: list[Any], target: Tensor) -> None:
-    if len(arrays) == 1:
-        np.copyto(target, arrays[0])
-    else:
-        np.concatenate(arrays, out=target)
 
 
 def _split(arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
