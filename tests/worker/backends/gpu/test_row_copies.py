@@ -28,6 +28,7 @@ from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.torch.files import LoadedFile
 from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
+from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.loading import load_on_device
 from isochrone.worker.backends.torch.gpu.row_copies import DIRECT_BYTES
 from isochrone.worker.backends.torch.gpu.settings import gpu_settings
@@ -175,8 +176,12 @@ def test_batches_of_both_kinds(
     results = executable.collect_batch(executable.launch_batch(requests, rows))
     for given_request, result in zip(requests, results, strict=True):
         np.testing.assert_array_equal(result["y"], given_request.inputs["x"] * 2)
-    # Small batches are one launch, which reads the slot.
-    assert len(device.copies) == (direct if rows * ROW >= 256 * 1024 else 0)
+    assert executable.graphs is not None
+    graph = executable.graphs.graph_for(rows, (("x", (WIDTH,)),))
+    assert graph is not None
+    # Small batches are one launch, which reads the slot. Inputs and outputs are of one size.
+    assert bool(graph.by_slot) == (2 * graph.rows * ROW < GRAPH_COPY_BYTES)
+    assert len(device.copies) == (0 if graph.by_slot else direct)
 
 
 def test_what_the_device_cannot_read_itself_is_gathered(
