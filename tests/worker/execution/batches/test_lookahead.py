@@ -21,8 +21,8 @@ from runner_bench import Bench, run, until
 from isochrone.clock import MILLISECOND, NEVER, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.execution.batch import Batch
-from isochrone.worker.execution.instance import Instance
+from isochrone.worker.execution.instances.batch import Batch
+from isochrone.worker.execution.instances.instance import Instance
 from isochrone.worker.scheduling.batch_queue import BatchQueue, LevelPolicy, QueueRules
 
 

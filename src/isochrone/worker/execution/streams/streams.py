@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from isochrone.clock import now_ns
-from isochrone.worker.execution.batch import as_model_error
+from isochrone.worker.execution.instances.batch import as_model_error
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
 
 #: Limit of concurrent requests of an asynchronous decoupled model on one instance.
 _MAX_STREAMS = 64

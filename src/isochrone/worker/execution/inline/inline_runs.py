@@ -17,7 +17,7 @@ import structlog
 from isochrone.clock import MICROSECOND, SECOND, now_ns
 
 if TYPE_CHECKING:
-    from isochrone.worker.execution.watchdog import InlineWatchdog
+    from isochrone.worker.execution.inline.watchdog import InlineWatchdog
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 log = structlog.get_logger(__name__)

@@ -1,6 +1,6 @@
 """Interrupts a model that hangs in an inline run and blocks the event loop.
 
-Only short runs happen on the loop's thread (``inline``), but a model may hang on one input out of a million. A
+Only short runs happen on the loop's thread (``inline_runs``), but a model may hang on one input out of a million. A
 thread reads the start of the current run; when the run exceeds a second, the thread signals the loop's thread, whose
 handler raises inside the model's Python code. That ends time.sleep and lock waits too, but not native code.
 """

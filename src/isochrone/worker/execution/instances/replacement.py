@@ -15,7 +15,7 @@ import structlog
 from isochrone.errors import IsochroneError, Unavailable
 
 if TYPE_CHECKING:
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
 
 log = structlog.get_logger(__name__)
 

@@ -1,8 +1,8 @@
 """The part of ``BatchRunner`` that runs requests on the loop's thread, in the compute stage of their turn.
 
 A request that finds an idle instance and a short model does not queue: it joins the stage, where requests of the turn
-run one after the other, or as a batch if ``gathering`` has measured that a batch of that size is cheaper. ``inline``
-says which runs are short.
+run one after the other, or as a batch if ``gathering`` has measured that a batch of that size is cheaper.
+``inline_runs`` says which runs are short.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import structlog
 
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, Internal, IsochroneError
-from isochrone.worker.execution.batch import Batch, answer, as_model_error
-from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
-from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, InlineRuns
-from isochrone.worker.execution.late_answers import LateAnswers
+from isochrone.worker.execution.batches.late_answers import LateAnswers
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.inline.inline_runs import INLINE_NS, OVERRUN_NS, InlineRuns
+from isochrone.worker.execution.inline.watchdog import InlineHang, InlineWatchdog
+from isochrone.worker.execution.instances.batch import Batch, answer, as_model_error
 from isochrone.worker.execution.queued_runner import QueuedRunner
-from isochrone.worker.execution.watchdog import InlineHang, InlineWatchdog
 from isochrone.worker.scheduling.batch_queue import QueueRules, would_miss
 from isochrone.worker.scheduling.gathering import Gathering
 from isochrone.worker.scheduling.latency_curve import LatencyCurve

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Cancelled, IsochroneError
-from isochrone.worker.execution.batch import Batch, answer
-from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
-from isochrone.worker.execution.inline import INLINE_NS
-from isochrone.worker.execution.inline_runner import InlineRunner
-from isochrone.worker.execution.instance import Instance
-from isochrone.worker.execution.launch_ahead import LaunchAhead
-from isochrone.worker.execution.lookahead import LookAhead
-from isochrone.worker.execution.replacement import MakeInstance
-from isochrone.worker.execution.resource_gate import ResourceGate
-from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.execution.batches.inline_runner import InlineRunner
+from isochrone.worker.execution.batches.launch_ahead import LaunchAhead
+from isochrone.worker.execution.batches.lookahead import LookAhead
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.inline.inline_runs import INLINE_NS
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
+from isochrone.worker.execution.instances.batch import Batch, answer
+from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.instances.replacement import MakeInstance
+from isochrone.worker.execution.instances.resource_gate import ResourceGate
 from isochrone.worker.scheduling.alarm import Alarm
 from isochrone.worker.scheduling.answer_order import AnswerOrder
 from isochrone.worker.scheduling.batch_queue import TURN_RUNS, QueueRules

@@ -12,8 +12,8 @@ from runner_bench import Bench, Gated, run, until
 from isochrone.clock import MICROSECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
 from isochrone.protocol.messages import InferRequest
-from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
-from isochrone.worker.execution.watchdog import InlineHang
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.inline.watchdog import InlineHang
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 
 #: A stage that a busy machine does not cut short.

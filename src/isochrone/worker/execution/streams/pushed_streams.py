@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, cast
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.response_outputs import parameters_of
-from isochrone.worker.execution.batch import as_model_error
-from isochrone.worker.execution.streams import RESPONSES_AHEAD, StreamOver
+from isochrone.worker.execution.instances.batch import as_model_error
+from isochrone.worker.execution.streams.streams import RESPONSES_AHEAD, StreamOver
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.interface import Answer, PostingOutlet
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
 
 
 class PushedStreams:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.worker.execution.batch import Batch, BatchBuffers
+from isochrone.worker.execution.instances.batch import Batch, BatchBuffers
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Answer, Executable

@@ -10,7 +10,7 @@ from isochrone.models.instances import configured_instances
 from isochrone.worker.scheduling.rate_limiter import RateLimiter, Resources
 
 if TYPE_CHECKING:
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
 
 
 class Demand(NamedTuple):

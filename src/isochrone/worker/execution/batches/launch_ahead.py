@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from isochrone.clock import MICROSECOND, NEVER, now_ns
-from isochrone.worker.execution.batch import Batch
+from isochrone.worker.execution.instances.batch import Batch
 from isochrone.worker.scheduling.alarm import Alarm
 from isochrone.worker.scheduling.latency_curve import RunningTime
 
 if TYPE_CHECKING:
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
     from isochrone.worker.scheduling.batch_queue import BatchQueue
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 

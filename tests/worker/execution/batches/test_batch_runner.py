@@ -231,7 +231,7 @@ def test_a_tight_deadline_is_treated_alike_alone_and_in_company(monkeypatch: pyt
 
     async def scenario() -> None:
         now = now_ns()
-        monkeypatch.setattr("isochrone.worker.execution.inline_runner.now_ns", lambda: now)
+        monkeypatch.setattr("isochrone.worker.execution.batches.inline_runner.now_ns", lambda: now)
 
         def is_taken(alone: bool, microseconds: int) -> bool:
             executable = Quick()

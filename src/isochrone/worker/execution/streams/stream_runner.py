@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
 from isochrone.protocol.response_outputs import parameters_of
-from isochrone.worker.execution.pushed_streams import PushedStreams
 from isochrone.worker.execution.queued_runner import QueuedRunner
-from isochrone.worker.execution.streams import Streams
+from isochrone.worker.execution.streams.pushed_streams import PushedStreams
+from isochrone.worker.execution.streams.streams import Streams
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.interface import PostingOutlet
-    from isochrone.worker.execution.instance import Instance
-    from isochrone.worker.execution.replacement import MakeInstance
+    from isochrone.worker.execution.instances.instance import Instance
+    from isochrone.worker.execution.instances.replacement import MakeInstance
     from isochrone.worker.scheduling.batch_queue import QueueRules
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics

@@ -11,8 +11,8 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 
 from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.interface import DeviceLost, Executable
-from isochrone.worker.execution.batch import Batch, BatchBuffers, as_model_error
-from isochrone.worker.execution.watchdog import InlineHang
+from isochrone.worker.execution.inline.watchdog import InlineHang
+from isochrone.worker.execution.instances.batch import Batch, BatchBuffers, as_model_error
 
 
 class Scripted(Executable):

@@ -13,7 +13,7 @@ from runner_bench import run, until
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ModelFailed
-from isochrone.worker.execution.late_answers import LateAnswers
+from isochrone.worker.execution.batches.late_answers import LateAnswers
 
 
 def request() -> RecordedRequest:

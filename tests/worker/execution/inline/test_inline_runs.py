@@ -12,10 +12,10 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 from runner_bench import Bench, Gated, run, until
 
 from isochrone.clock import MICROSECOND, MILLISECOND, SECOND, now_ns
-from isochrone.worker.execution import watchdog as watchdog_module
-from isochrone.worker.execution.compute_stage import STAGE_NS
-from isochrone.worker.execution.inline import INLINE_NS, InlineRuns
-from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.execution.inline import watchdog as watchdog_module
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS
+from isochrone.worker.execution.inline.inline_runs import INLINE_NS, InlineRuns
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 
