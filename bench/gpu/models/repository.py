@@ -1,4 +1,4 @@
-"""``python -m bench.gpu.models DIRECTORY``: writes the model repository of the GPU benches.
+"""Writes the model repository of the GPU benches.
 
 Weights are random from a seed: a file is made where it is served, and carries nothing. Programs are exported on the
 device that will run them, with a free batch size. Variants of a model (with and without graphs, with and without
@@ -7,7 +7,6 @@ overlap) are models of their own that share the file. Version 2 of the recommend
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -15,15 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.specs import (
+from bench.gpu.models.specs import (
     ENCODER,
     ENCODER_AOTI,
-    FULL,
     MODELS,
     RESNET,
     RESNET_UINT8,
     SAMPLES,
-    TINY,
     TWO_TOWER,
     VARIANTS,
     ModelSpec,
@@ -51,7 +48,7 @@ def build(spec: ModelSpec, device: str, version: int = 1) -> Any:
     """The module with its weights, on the device: half precision on a GPU, single on a CPU."""
     import torch
 
-    from bench.gpu import networks
+    from bench.gpu.models import networks
 
     sizes = spec.sizes
     torch.manual_seed(_SEED + version)
@@ -134,25 +131,3 @@ def write_repository(
             text = config_text(spec_of(name, sizes), device, variant, parameters)
             (directory / name / "config.pbtxt").write_text(text)
     return directory
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu.models", description=__doc__)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--models", default=",".join(MODELS), help=f"also {ENCODER_AOTI}")
-    parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--compile", default="", help="parameter of every model, such as max-autotune-no-cudagraphs")
-    parser.add_argument("--tiny", action="store_true", help="small networks: does everything still work?")
-    given = parser.parse_args()
-    parameters = {"compile": given.compile} if given.compile else {}
-    sizes = TINY if given.tiny else FULL
-    write_repository(
-        given.directory, given.device, sizes, given.models.split(","), given.variants.split(","), parameters
-    )
-    print(f"written: {given.directory}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,13 +21,13 @@ import yaml
 
 from bench.control.control_api import ControlApi, Unreachable
 from bench.gateway.placement import stay
-from bench.gpu.cells import split_cores
 from bench.gpu.figures import ResultsFile, markdown
-from bench.gpu.generators import GeneratorFailed, Generators, Job, fault, summary
-from bench.gpu.models import compute_alike, write_repository
-from bench.gpu.open_figures import RateSearch, Requests
-from bench.gpu.raw_process import RawProcess
-from bench.gpu.specs import FULL, OVERLAP, TINY, TWO_TOWER
+from bench.gpu.load.cores import split_cores
+from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
+from bench.gpu.models.repository import compute_alike, write_repository
+from bench.gpu.models.specs import FULL, OVERLAP, TINY, TWO_TOWER
+from bench.gpu.raw.process import RawProcess
+from bench.gpu.two_tower.open_figures import RateSearch, Requests
 from bench.ports import ports_in_a_row
 from bench.worker.peers.process import HOST, running, scratch
 

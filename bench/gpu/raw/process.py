@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu.models import FILE
-from bench.gpu.raw import RawModel
-from bench.gpu.specs import Sizes, spec_of
+from bench.gpu.models.repository import FILE
+from bench.gpu.models.specs import Sizes, spec_of
+from bench.gpu.raw.raw_model import RawModel
 
 #: torch, a CUDA context and the weights of a model.
 _LOAD_SECONDS = 180.0

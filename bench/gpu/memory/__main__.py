@@ -23,13 +23,13 @@ from typing import Any
 import httpx
 import numpy as np
 
-from bench.gpu.cells import split_cores
 from bench.gpu.figures import ResultsFile, markdown
-from bench.gpu.generators import GeneratorFailed, Generators, Job, fault, summary
-from bench.gpu.memory_models import ABORTING, FAULTY, HEAVY, write_aborting, write_faulty, write_heavy
-from bench.gpu.models import compute_alike, write_repository
-from bench.gpu.raw_process import RawProcess
-from bench.gpu.specs import ENCODER, FULL, OVERLAP, TINY
+from bench.gpu.load.cores import split_cores
+from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
+from bench.gpu.memory.models import ABORTING, FAULTY, HEAVY, write_aborting, write_faulty, write_heavy
+from bench.gpu.models.repository import compute_alike, write_repository
+from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, TINY
+from bench.gpu.raw.process import RawProcess
 from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch

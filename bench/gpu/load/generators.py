@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.figures import TOLERANCE, deviation, percentiles_us
-from bench.gpu.links import Links
-from bench.gpu.loops import Outcome, closed_loop, open_loop
-from bench.gpu.messages import answered, heading, messages_of
-from bench.gpu.regions import BYTES, SlotRegions
-from bench.gpu.specs import Sizes, spec_of
+from bench.gpu.load.links import Links
+from bench.gpu.load.loops import Outcome, closed_loop, open_loop
+from bench.gpu.load.messages import answered, heading, messages_of
+from bench.gpu.load.regions import BYTES, SlotRegions
+from bench.gpu.models.specs import Sizes, spec_of
 from bench.worker.generator import poisson_schedule
 
 #: Time for connections and regions of a job.

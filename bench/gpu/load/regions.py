@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as grpc_client
 
-from bench.gpu.messages import RegionPair, infer_message
-from bench.gpu.specs import ModelSpec
+from bench.gpu.load.messages import RegionPair, infer_message
+from bench.gpu.models.specs import ModelSpec
 from bench.realistic.messages import Message
 
 BYTES, SYSTEM, CUDA = "bytes", "system_shm", "cuda_shm"

@@ -20,15 +20,16 @@ from typing import Any
 import numpy as np
 
 from bench.gateway.placement import stay
-from bench.gpu.cells import Cell, chosen, in_turn, plan, split_cores
 from bench.gpu.figures import ResultsFile
-from bench.gpu.generators import GeneratorFailed, Generators, Job, fault, summary
-from bench.gpu.models import compute_alike, write_repository
-from bench.gpu.raw import CALL, COPIES, REPLAY
-from bench.gpu.raw_process import RawProcess
-from bench.gpu.regions import CUDA, TRANSPORTS
-from bench.gpu.serve_report import report
-from bench.gpu.specs import ENCODER, FULL, RESNET, RESNET_UINT8, TINY, TWO_TOWER, Sizes
+from bench.gpu.load.cores import split_cores
+from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
+from bench.gpu.load.regions import CUDA, TRANSPORTS
+from bench.gpu.models.repository import compute_alike, write_repository
+from bench.gpu.models.specs import ENCODER, FULL, RESNET, RESNET_UINT8, TINY, TWO_TOWER, Sizes
+from bench.gpu.raw.process import RawProcess
+from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
+from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
+from bench.gpu.serve.report import report
 from bench.gpu.worker import SERVE, serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch

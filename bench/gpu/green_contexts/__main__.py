@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.figures import ResultsFile, markdown, percentiles_us, ratios, spread
-from bench.gpu.models import FILE, compute_alike, write_repository
-from bench.gpu.raw import RawModel, Slot
-from bench.gpu.sm_partitions import Side, Unsupported, limited, split, total_sms
-from bench.gpu.specs import ENCODER, FULL, OVERLAP, RESNET, TINY, spec_of
+from bench.gpu.green_contexts.sm_partitions import Side, Unsupported, limited, split, total_sms
+from bench.gpu.models.repository import FILE, compute_alike, write_repository
+from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, RESNET, TINY, spec_of
+from bench.gpu.raw.raw_model import RawModel, Slot
 from bench.worker.peers.process import scratch
 
 SMALL_ALONE, BATCH_ALONE, STREAMS, PRIORITY, LIMIT, SPLIT = (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.figures import percentiles_us
-from bench.gpu.loops import Outcome
+from bench.gpu.load.loops import Outcome
 
 SECOND = 1_000_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.gpu.models import FILE
+from bench.gpu.models.repository import FILE
 
 HEAVY, FAULTY, ABORTING = "heavy", "faulty", "aborting"
 _IDS = 'input { name: "ids" data_type: TYPE_INT32 dims: [ 4 ] }\n'

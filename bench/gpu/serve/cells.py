@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from bench.gpu.regions import TRANSPORTS
-from bench.gpu.specs import VARIANTS, variant_name
+from bench.gpu.load.regions import TRANSPORTS
+from bench.gpu.models.specs import VARIANTS, variant_name
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,3 @@ def in_turn(cells: Sequence[Cell], rounds: int) -> Iterator[tuple[int, Cell]]:
     for number in range(rounds):
         for cell in cells if number % 2 == 0 else reversed(cells):
             yield number, cell
-
-
-def split_cores(cores: Sequence[int], server: int) -> tuple[list[int], list[int]]:
-    """The server's cores, and those of the generators; with too few for both, all share them."""
-    if len(cores) < server + 2:
-        return list(cores), list(cores)
-    return list(cores[:server]), list(cores[server:])

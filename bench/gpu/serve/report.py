@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.gpu.figures import markdown, ratios, spread
-from bench.gpu.raw import CALL, COPIES, REPLAY
-from bench.gpu.regions import BYTES
-from bench.gpu.specs import OVERLAP, TWO_TOWER
+from bench.gpu.load.regions import BYTES
+from bench.gpu.models.specs import OVERLAP, TWO_TOWER
+from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 
 #: Of raw replay at saturation; and what a served call may take beyond the raw one.
 SHARED_MEMORY_SHARE, BYTES_SHARE, ADDED_MS = 0.90, 0.75, 0.25

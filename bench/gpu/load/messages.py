@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from bench.gpu.specs import ModelSpec
+from bench.gpu.models.specs import ModelSpec
 from bench.realistic.messages import ID_DIGITS, Message
 
 

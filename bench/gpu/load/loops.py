@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.gpu.links import Link, Links
-from bench.gpu.messages import heading
+from bench.gpu.load.links import Link, Links
+from bench.gpu.load.messages import heading
 from bench.worker.generator import Alarm, no_collection
 
 #: Of calls that are still in flight when a loop is over.
