@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import treelite
 from config_text import parameter
+from load_contexts import MakeContext
 from sklearn.ensemble import RandomForestClassifier
 from tree_models import FEATURES, boosted, categorical, fitted, imported, light, samples
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends.fil import backend
 from isochrone.worker.backends.fil.backend import load

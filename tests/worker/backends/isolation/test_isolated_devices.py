@@ -11,9 +11,9 @@ import numpy as np
 import psutil
 import pytest
 from config_text import parameter, tensors
+from load_contexts import MakeContext
 from structlog.testing import capture_logs
 
-from conftest import MakeContext
 from isochrone.errors import InvalidArgument, ModelFailed, Unavailable
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context

@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 from config_text import parameter
 from config_text import tensors as tensors_of_rank
+from load_contexts import MakeContext
 from onnx import TensorProto, helper, numpy_helper
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends import session_calls
 from isochrone.worker.backends.onnx import options as onnx_options

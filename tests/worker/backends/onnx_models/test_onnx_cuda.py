@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 import pytest
 from config_text import parameter
+from load_contexts import MakeContext
 from onnx import TensorProto, helper
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.onnx import cuda

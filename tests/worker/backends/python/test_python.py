@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from config_text import parameter, tensors
+from load_contexts import MakeContext
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError, ModelFailed, Unsupported
 from isochrone.worker.backends.python.backend import load
 

@@ -17,9 +17,9 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from config_text import parameter, tensors
+from load_contexts import MakeContext
 from structlog.testing import capture_logs
 
-from conftest import MakeContext
 from isochrone.clock import SECOND
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.worker.backends.interface import LoadContext

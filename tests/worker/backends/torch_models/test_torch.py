@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from config_text import parameter, tensors
+from load_contexts import MakeContext
 
-from conftest import MakeContext
 from isochrone.devices.device_array import on_host
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends.torch.backend import load

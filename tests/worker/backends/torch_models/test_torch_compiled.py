@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from config_text import tensors
+from load_contexts import MakeContext
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument
 from isochrone.worker.backends.torch.backend import load
 from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit

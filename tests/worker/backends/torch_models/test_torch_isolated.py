@@ -20,8 +20,8 @@ import psutil
 import pytest
 import torch
 from config_text import parameter, tensors
+from load_contexts import MakeContext
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.torch.backend import load
