@@ -24,6 +24,7 @@ from bench.gpu.generation.service import Bench, served
 from bench.gpu.generation.single_streams import CANCEL, PREFIX, cancel, prefix
 from bench.gpu.generation.transformers_peer import TRANSFORMERS, transformers
 from bench.gpu.load.cores import split_cores
+from bench.gpu.progress import say
 from bench.worker.peers.process import scratch
 
 PARTS = {
@@ -34,10 +35,6 @@ PARTS = {
     PREFIX: prefix,
     TRANSFORMERS: transformers,
 }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:

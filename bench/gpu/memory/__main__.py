@@ -29,6 +29,7 @@ from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, s
 from bench.gpu.memory.models import ABORTING, FAULTY, HEAVY, write_aborting, write_faulty, write_heavy
 from bench.gpu.models.repository import compute_alike, write_repository
 from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, TINY
+from bench.gpu.progress import say
 from bench.gpu.raw.process import RawProcess
 from bench.gpu.worker import serve
 from bench.worker.peers import Peer
@@ -36,10 +37,6 @@ from bench.worker.peers.process import scratch
 
 CYCLES, REFUSAL, FAULT = "cycles", "refusal", "fault"
 MIB = 1 << 20
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def used_memory(device: str, peer: Peer) -> Callable[[], int]:

@@ -26,6 +26,7 @@ from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, s
 from bench.gpu.load.regions import CUDA, TRANSPORTS
 from bench.gpu.models.repository import compute_alike, write_repository
 from bench.gpu.models.specs import ENCODER, FULL, RESNET, RESNET_UINT8, TINY, TWO_TOWER, Sizes
+from bench.gpu.progress import say
 from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
@@ -33,10 +34,6 @@ from bench.gpu.serve.report import report
 from bench.gpu.worker import SERVE, serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:

@@ -26,16 +26,13 @@ from bench.gpu.load.cores import split_cores
 from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
 from bench.gpu.models.repository import compute_alike, write_repository
 from bench.gpu.models.specs import FULL, OVERLAP, TINY, TWO_TOWER
+from bench.gpu.progress import say
 from bench.gpu.raw.process import RawProcess
 from bench.gpu.two_tower.open_figures import RateSearch, Requests
 from bench.ports import ports_in_a_row
 from bench.worker.peers.process import HOST, running, scratch
 
 STEADY, SEARCH, ROLLOUT = "steady", "search", "rollout"
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:
