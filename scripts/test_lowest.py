@@ -30,13 +30,13 @@ _NEWER_CLIENT = "not bf16 and not BF16"
 _WITHOUT_EXTRAS = tuple(
     f"--ignore=tests/{test}"
     for test in (
-        "worker/backends/test_torch.py",
-        "worker/backends/test_torch_compiled.py",
-        "worker/backends/test_torch_isolated.py",
+        "worker/backends/torch_models/test_torch.py",
+        "worker/backends/torch_models/test_torch_compiled.py",
+        "worker/backends/torch_models/test_torch_isolated.py",
         "worker/backends/test_openvino.py",
         "worker/transformer",
-        "worker/backends/test_trees.py",
-        "worker/backends/test_tree_graphs.py",
+        "worker/backends/fil/test_trees.py",
+        "worker/backends/fil/test_tree_graphs.py",
         "models/test_openvino_file.py",
     )
 )

@@ -11,7 +11,7 @@ from offline import add_members
 from request_machine.plain_requests import PlainRequest, plain_request
 
 from isochrone.clock import SECOND
-from isochrone.gateway import gateway as gateway_module
+from isochrone.gateway import request_shell
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.housekeeping import Housekeeping, finished
 from isochrone.gateway.replicas import Endpoint
@@ -147,7 +147,7 @@ class TestLostEndpoint:
             moved.append(sum(do is Do.SEND for do, _, _ in shell.told[before:]))
             if is_over:
                 break
-        assert max(moved) <= gateway_module._LEAVING_PER_TURN
+        assert max(moved) <= request_shell._LEAVING_PER_TURN
         assert sum(moved) == len(there)
 
     def test_one_that_is_answered_meanwhile_is_left_alone(self) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gpu.cells import Cell, chosen, in_turn, plan, split_cores
 from bench.gpu.figures import ResultsFile, deviation, markdown, percentiles_us, ratios, spread
-from bench.gpu.generators import fault
-from bench.gpu.open_figures import SECOND, RateSearch, Requests
-from bench.gpu.serve_report import report
+from bench.gpu.load.cores import split_cores
+from bench.gpu.load.generators import fault
+from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
+from bench.gpu.serve.report import report
+from bench.gpu.two_tower.open_figures import SECOND, RateSearch, Requests
 
 
 def test_percentiles_are_in_microseconds() -> None:

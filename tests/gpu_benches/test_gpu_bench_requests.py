@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from bench.gpu.messages import RegionPair, answered, heading, infer_message, messages_of
-from bench.gpu.specs import ENCODER, FULL, MODELS, NO_GRAPHS, NO_OVERLAP, TINY, TWO_TOWER, config_text, spec_of
+from bench.gpu.load.messages import RegionPair, answered, heading, infer_message, messages_of
+from bench.gpu.models.specs import ENCODER, FULL, MODELS, NO_GRAPHS, NO_OVERLAP, TINY, TWO_TOWER, config_text, spec_of
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -69,7 +69,7 @@ def test_variants_differ_in_their_configuration_alone() -> None:
 
 def test_resnet_has_the_weights_of_resnet_50() -> None:
     pytest.importorskip("torch")
-    from bench.gpu.networks import ResNet
+    from bench.gpu.models.networks import ResNet
 
     network = ResNet(FULL.blocks, FULL.width, FULL.classes)
     # torchvision's resnet50.

@@ -15,11 +15,11 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.execution.batch_runner import BatchRunner
-from isochrone.worker.execution.compute_stage import ComputeStage
-from isochrone.worker.execution.instance import Instance
-from isochrone.worker.execution.stream_runner import StreamRunner
-from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.execution.batches.batch_runner import BatchRunner
+from isochrone.worker.execution.inline.compute_stage import ComputeStage
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
+from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.streams.stream_runner import StreamRunner
 from isochrone.worker.scheduling.batch_queue import QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.statistics import ModelStatistics

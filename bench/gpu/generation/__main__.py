@@ -15,7 +15,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from bench.gateway.placement import stay
-from bench.gpu.cells import split_cores
 from bench.gpu.figures import ResultsFile
 from bench.gpu.generation.load import Generators
 from bench.gpu.generation.parts import DEADLINES, PREFILL, THROUGHPUT, deadlines, prefill, throughput
@@ -24,6 +23,8 @@ from bench.gpu.generation.repository import SIZES, write_model
 from bench.gpu.generation.service import Bench, served
 from bench.gpu.generation.single_streams import CANCEL, PREFIX, cancel, prefix
 from bench.gpu.generation.transformers_peer import TRANSFORMERS, transformers
+from bench.gpu.load.cores import split_cores
+from bench.gpu.progress import say
 from bench.worker.peers.process import scratch
 
 PARTS = {
@@ -34,10 +35,6 @@ PARTS = {
     PREFIX: prefix,
     TRANSFORMERS: transformers,
 }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:

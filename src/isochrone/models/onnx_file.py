@@ -7,12 +7,11 @@ unchanged file is not read again: that takes as long as a load.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from isochrone.errors import ConfigError
 from isochrone.models import onnx_telemetry as onnx_telemetry
-from isochrone.models.file_stamp import FileStamp, stamp
+from isochrone.models.file_stamp import read_if_changed
 from isochrone.models.file_tensors import Declared, FileTensor
 
 #: onnxruntime's tensor types → datatypes of the protocol.
@@ -38,13 +37,7 @@ def read_onnx_tensors(path: Path) -> Declared:
     """Inputs and outputs that ``path`` declares."""
     if not path.is_file():
         raise ConfigError(str(path), "file", "an onnx model", "no such file")
-    current = stamp(path)
-    return _remembered(path, current) if current.is_settled else _read(path)
-
-
-@lru_cache(maxsize=256)
-def _remembered(path: Path, current: FileStamp) -> Declared:
-    return _read(path)
+    return read_if_changed(path, _read)
 
 
 def _read(path: Path) -> Declared:

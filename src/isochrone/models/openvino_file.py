@@ -6,12 +6,11 @@ model is read.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError
-from isochrone.models.file_stamp import FileStamp, stamp
+from isochrone.models.file_stamp import read_if_changed
 from isochrone.models.file_tensors import Declared, FileTensor
 from isochrone.models.runtimes import optional_runtime
 from isochrone.models.unnamed_tensors import position_name
@@ -39,13 +38,7 @@ def read_openvino_tensors(path: Path) -> Declared:
         raise ConfigError(str(path), "file", "a model that OpenVINO reads", "no such file")
     if not path.is_file():
         return _read(path)  # a SavedModel is a directory
-    current = stamp(path)
-    return _remembered(path, current) if current.is_settled else _read(path)
-
-
-@lru_cache(maxsize=256)
-def _remembered(path: Path, current: FileStamp) -> Declared:
-    return _read(path)
+    return read_if_changed(path, _read)
 
 
 def _read(path: Path) -> Declared:

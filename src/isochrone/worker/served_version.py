@@ -17,7 +17,7 @@ from isochrone.worker.response_cache import ResponseCache, response_key
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
     from isochrone.protocol.messages import InferRequest, Plan
-    from isochrone.worker.execution.watchdog import InlineWatchdog
+    from isochrone.worker.execution.inline.watchdog import InlineWatchdog
     from isochrone.worker.statistics import ModelStatistics
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from google.protobuf import text_format
+from load_contexts import MakeContext
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.models.signature import signature_of
 from isochrone.worker.backends.interface import LoadContext
-
-MakeContext = Callable[..., LoadContext]
 
 
 @pytest.fixture

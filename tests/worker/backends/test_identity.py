@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from config_text import parameter, tensors
+from load_contexts import MakeContext
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError
 from isochrone.worker.backends import identity
 from isochrone.worker.backends.identity import load

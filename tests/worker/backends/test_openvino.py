@@ -11,9 +11,9 @@ import openvino
 import openvino.opset13 as ops
 import pytest
 from config_text import parameter
+from load_contexts import MakeContext
 from onnx import TensorProto, helper
 
-from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.openvino.backend import load

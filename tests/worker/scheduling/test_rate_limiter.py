@@ -16,7 +16,7 @@ from isochrone.errors import ConfigError, InvalidArgument
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.loading import prepare
-from isochrone.worker.execution.resource_gate import Demand, ResourceGate, SharedResources
+from isochrone.worker.execution.instances.resource_gate import Demand, ResourceGate, SharedResources
 from isochrone.worker.scheduling.rate_limiter import RateLimiter
 from sample_models import write_config, write_python
 

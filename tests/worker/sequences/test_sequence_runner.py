@@ -18,7 +18,7 @@ from isochrone.clock import SECOND, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import Plan
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.execution.instance import Instance
+from isochrone.worker.execution.instances.instance import Instance
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.sequences.batcher import SequenceBatcher
 from isochrone.worker.sequences.runner import SequenceRunner

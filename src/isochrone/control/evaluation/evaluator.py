@@ -113,9 +113,7 @@ class Evaluator:
         judgements: dict[str, Judgement] = {}
         began = time.monotonic()
         present = set(self._gateways)
-        async with httpx.AsyncClient(
-            timeout=_ANSWER_SECONDS, transport=resolving_transport(), trust_env=False
-        ) as client:
+        async with _client() as client:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):
@@ -163,9 +161,7 @@ class Evaluator:
         """The samples, and the gateways that did not answer."""
         ends = time.monotonic() + rule.timeout
         found: dict[str, tuple[Sample, ...]] = {}
-        async with httpx.AsyncClient(
-            timeout=_ANSWER_SECONDS, transport=resolving_transport(), trust_env=False
-        ) as client:
+        async with _client() as client:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):

@@ -38,9 +38,9 @@ from isochrone.worker.catalog.states import (
     VersionStates,
     not_a_version,
 )
-from isochrone.worker.execution.compute_stage import ComputeStage
-from isochrone.worker.execution.resource_gate import SharedResources
-from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.execution.inline.compute_stage import ComputeStage
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
+from isochrone.worker.execution.instances.resource_gate import SharedResources
 from isochrone.worker.model_calls.server import CallsOfModels
 from isochrone.worker.response_cache import ResponseCache
 

@@ -25,16 +25,16 @@ from isochrone.worker.catalog.instance_groups import check_group_settings, load_
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.warmup import batch_sizes, warm_up
 from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
-from isochrone.worker.execution.batch import Batch
-from isochrone.worker.execution.batch_runner import BatchRunner
-from isochrone.worker.execution.compute_stage import ComputeStage
-from isochrone.worker.execution.instance import Instance
-from isochrone.worker.execution.replacement import TakeInstance
-from isochrone.worker.execution.reshape import reshaped
-from isochrone.worker.execution.resource_gate import ResourceGate, SharedResources, demands_of
+from isochrone.worker.execution.batches.batch_runner import BatchRunner
+from isochrone.worker.execution.inline.compute_stage import ComputeStage
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
+from isochrone.worker.execution.instances.batch import Batch
+from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.instances.replacement import TakeInstance
+from isochrone.worker.execution.instances.reshape import reshaped
+from isochrone.worker.execution.instances.resource_gate import ResourceGate, SharedResources, demands_of
 from isochrone.worker.execution.runner import Runner
-from isochrone.worker.execution.stream_runner import StreamRunner
-from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.execution.streams.stream_runner import StreamRunner
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.generation.settings import GenerationSettings, read_settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isochrone.worker.ensembles.shapes import fit_shape
-from isochrone.worker.execution.reshape import new_shape
+from isochrone.worker.execution.instances.reshape import new_shape
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors

@@ -16,7 +16,7 @@ from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFa
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Plan
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.worker.ensembles.frame import Frame
-from isochrone.worker.execution.batch import answer
+from isochrone.worker.execution.instances.batch import answer
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors

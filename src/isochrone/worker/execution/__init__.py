@@ -1,8 +1,7 @@
 """Running requests on model instances: the effects around ``scheduling``'s decisions.
 
-``batch_runner`` runs ordinary models (its part on the loop's thread is ``inline_runner``) and ``stream_runner``
-decoupled ones; both extend ``queued_runner``. ``runner`` is the base of all runners, also of sequences. An ``instance``
-is one executable with its thread, and ``batch`` is one run on it; short runs happen on the loop's thread instead
-(``inline`` decides which), all those of a turn in a row (``compute_stage``). Runs that hang are ended by ``watchdog``
-(inline) or left behind by ``replacement`` (threads). Nothing here decides the order of requests.
+``batches`` runs ordinary models and ``streams`` decoupled ones; both extend ``queued_runner``. ``runner`` is the base
+of all runners, also of sequences. ``instances`` holds executables, their threads and one run on them; short runs happen
+on the loop's thread instead (``inline``). Runs that hang are ended by ``inline.watchdog`` or, on threads, left behind
+by ``instances.replacement``. Nothing here decides the order of requests.
 """

@@ -17,7 +17,7 @@ from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.observe.logs import Sparing
 
 if TYPE_CHECKING:
-    from isochrone.worker.execution.batch import Batch
+    from isochrone.worker.execution.instances.batch import Batch
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from isochrone.errors import IsochroneError
-from isochrone.worker.execution.instance import Instance
-from isochrone.worker.execution.replacement import MakeInstance, discard
+from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.instances.replacement import MakeInstance, discard
 from isochrone.worker.execution.runner import Runner
 from isochrone.worker.scheduling.batch_queue import BatchQueue, QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.execution.failure_log import FailureLog
-from isochrone.worker.execution.replacement import MakeInstance, Replacements
+from isochrone.worker.execution.instances.replacement import MakeInstance, Replacements
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.backends.interface import PostingOutlet
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics
 

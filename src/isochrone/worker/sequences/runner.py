@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.protocol.response_outputs import parameters_of
-from isochrone.worker.execution.batch import answer, as_model_error
-from isochrone.worker.execution.replacement import MakeInstance, discard
+from isochrone.worker.execution.instances.batch import answer, as_model_error
+from isochrone.worker.execution.instances.replacement import MakeInstance, discard
 from isochrone.worker.execution.runner import Runner
 from isochrone.worker.scheduling.alarm import Alarm
 from isochrone.worker.sequences.batcher import SequenceBatch, SequenceBatcher
@@ -21,7 +21,7 @@ from isochrone.worker.sequences.rows import gathered_states, run_rows
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.execution.instances.instance import Instance
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics
 

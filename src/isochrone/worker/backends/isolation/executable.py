@@ -31,17 +31,13 @@ from isochrone.worker.backends.isolation.messages import (
 )
 from isochrone.worker.backends.processes.child import Spawner
 from isochrone.worker.backends.processes.places import BadPlace
+from isochrone.worker.backends.processes.response_blocks import ResponseBlocks
 from isochrone.worker.backends.processes.restarts import Restarts
 from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
     from isochrone.worker.backends.interface import LoadContext
-
-# Responses that may still be sent when the next call begins. Beyond, and below _COPIED_BYTES, the server copies: a
-# small answer must not occupy a large block.
-_BLOCKS_LENT = 3
-_COPIED_BYTES = 64 * 1024
 
 #: The errors of a model that keep their kind, by code.
 _KINDS = {kind.code: kind for kind in (InvalidArgument, Unsupported, Unavailable)}
@@ -64,8 +60,7 @@ class IsolatedExecutable(Executable):
         #: Number of the open stream; an older generator must not request its responses.
         self._stream_number = 0
         self._request = SharedBlock.create("isochrone-request")
-        #: The content of the last block is always copied.
-        self._responses = [SharedBlock.create(f"isochrone-response-{n}") for n in range(_BLOCKS_LENT + 1)]
+        self._responses = ResponseBlocks()
         self._spawner = Spawner(context.model_name)
         try:
             self._start()
@@ -84,7 +79,7 @@ class IsolatedExecutable(Executable):
             raise Unsupported("a decoupled model answers through a stream of responses")
         self._ensure_started()
         places, size = self._request.write(inputs)
-        response = self._free_response()
+        response = self._responses.free()
         answer = self._ask(Infer(places, size, None if outputs is None else list(outputs), response))
         return self._received(answer, response)
 
@@ -97,7 +92,7 @@ class IsolatedExecutable(Executable):
         over = False
         try:
             while number == self._stream_number:
-                response = self._free_response()
+                response = self._responses.free()
                 over = True  # unless a response arrives: after a failure the child has no open stream
                 answer = self._ask(Next(response))
                 if isinstance(answer, Done):
@@ -113,7 +108,7 @@ class IsolatedExecutable(Executable):
             self._child.close()
             self._child = None
         self._spawner.close()
-        for block in (self._request, *self._responses):
+        for block in (self._request, *self._responses.blocks):
             block.close()
 
     def _ensure_started(self) -> None:
@@ -127,7 +122,7 @@ class IsolatedExecutable(Executable):
     def _start(self) -> int:
         """Starts a child; returns its process id."""
         try:
-            self._child = Child(self._spawner, self._request, self._responses)
+            self._child = Child(self._spawner, self._request, self._responses.blocks)
         except OSError as error:
             raise ModelFailed(f"{self._restarts.label}: its process cannot be started: {error}") from error
         try:
@@ -165,18 +160,12 @@ class IsolatedExecutable(Executable):
             self._child = None
         return self._restarts.lost(how)
 
-    def _free_response(self) -> int:
-        for number in range(_BLOCKS_LENT):
-            if not self._responses[number].in_use():
-                return number
-        return _BLOCKS_LENT
-
     def _received(self, answer: Answer, response: int) -> Tensors:
         if not isinstance(answer, Result):
             raise self._lost(f"infer: its process answered {type(answer).__name__} and was killed")
-        copy = response == _BLOCKS_LENT or answer.size <= _COPIED_BYTES
+        copy = self._responses.is_copied(response, answer.size)
         try:
-            return self._responses[response].read(answer.tensors, answer.size, copy=copy)
+            return self._responses.blocks[response].read(answer.tensors, answer.size, copy=copy)
         except BadPlace as error:
             raise self._lost(f"infer: its process sent an invalid answer and was killed: {error}") from None
 

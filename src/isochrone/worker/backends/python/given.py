@@ -40,14 +40,7 @@ class GivenModel(UserModel):
         self._takes_parameters = len(inspect.signature(self.infer).parameters) > 1
 
     def close(self) -> None:
-        try:
-            if hasattr(self._model, "close"):
-                self._model.close()
-            forks.end_if_copy(self.generation)
-        except BaseException as error:
-            raise self.failure("close", error) from error
-        finally:
-            del self._model, self.infer
+        self._close_model()
 
     def _line(self, error: BaseException) -> str:
         """The innermost line outside libraries; "" if there is none."""

@@ -173,15 +173,21 @@ class UserModel:
     def close(self) -> None:
         """Runs the user's ``close`` and removes its modules, even if it raises."""
         try:
+            self._close_model()
+        finally:
+            # The object is deleted before its modules, so that its __del__ can use them.
+            self._modules.remove()
+
+    def _close_model(self) -> None:
+        """Runs the user's ``close`` and deletes the object."""
+        try:
             if hasattr(self._model, "close"):
                 self._model.close()
             forks.end_if_copy(self.generation)
         except BaseException as error:
             raise self.failure("close", error) from error
         finally:
-            # The object is deleted before its modules, so that its __del__ can use them.
             del self._model, self.infer
-            self._modules.remove()
 
     def failure(self, step: str, error: BaseException) -> ModelFailed:
         """The error for an exception of user code, including SystemExit and KeyboardInterrupt."""

@@ -19,13 +19,13 @@ from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.processes.child_side import begin, import_from, pin
 from isochrone.worker.backends.processes.frames import Frame, FrameReader, LinkBroken, Outbox
 from isochrone.worker.backends.processes.places import Packing
+from isochrone.worker.backends.processes.response_blocks import BLOCKS_LENT
 from isochrone.worker.backends.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation import messages
 from isochrone.worker.backends.python.triton.isolation.child_requests import ChildRequests, outcomes_of, unsendable
 from isochrone.worker.backends.python.triton.isolation.child_server import ServerOverLink
 from isochrone.worker.backends.python.triton.isolation.forms import KeptForms
 from isochrone.worker.backends.python.triton.isolation.messages import (
-    BLOCKS_LENT,
     INLINE_BYTES,
     CallResponse,
     Closed,

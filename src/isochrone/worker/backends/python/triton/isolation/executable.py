@@ -17,10 +17,10 @@ from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.processes.child import Spawner
 from isochrone.worker.backends.processes.frames import LinkBroken
 from isochrone.worker.backends.processes.places import BadPlace, Packing
+from isochrone.worker.backends.processes.response_blocks import BLOCKS_LENT, ResponseBlocks
 from isochrone.worker.backends.processes.restarts import Restarts
 from isochrone.worker.backends.processes.shared_block import SharedBlock
 from isochrone.worker.backends.python.triton.isolation.messages import (
-    BLOCKS_LENT,
     INLINE_BYTES,
     Execute,
     Failed,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.python.triton.model import TritonModelContext
     from isochrone.worker.backends.python.triton.server import Server
 
-#: Answers up to this size are copied: a small one must not occupy a large block.
-_COPIED_BYTES = 64 * 1024
 #: Larger inputs are copied by the instance's thread, not by the event loop's.
 _LOOP_BYTES = 64 * 1024
 
@@ -74,7 +72,7 @@ class IsolatedTritonExecutable(Executable):
             cpus=list(cpus),
         )
         self._requests = [SharedBlock.create(f"isochrone-request-{n}") for n in range(BLOCKS_LENT + 1)]
-        self._responses = [SharedBlock.create(f"isochrone-response-{n}") for n in range(BLOCKS_LENT + 1)]
+        self._responses = ResponseBlocks()
         #: Request blocks that the process still uses.
         self._held: set[int] = set()
         self._session: Session | None = None
@@ -98,7 +96,7 @@ class IsolatedTritonExecutable(Executable):
         session = self._session
         if session is None:
             return False
-        if session.is_over or not _are_small(requests) or (response := self._free_response()) == BLOCKS_LENT:
+        if session.is_over or not _are_small(requests) or (response := self._responses.free()) == BLOCKS_LENT:
             session.leave_loop()
             return False
         now = now_ns()
@@ -127,7 +125,7 @@ class IsolatedTritonExecutable(Executable):
                 session.close()
         finally:
             self._spawner.close()
-            for block in (*self._requests, *self._responses):
+            for block in (*self._requests, *self._responses.blocks):
                 block.close()
 
     def _started(self) -> Session:
@@ -147,7 +145,7 @@ class IsolatedTritonExecutable(Executable):
             session.release()
 
     def _start(self) -> Session:
-        blocks = [*self._requests, *self._responses]
+        blocks = [*self._requests, *self._responses.blocks]
         start, lost = self._start_message, self._restarts.lost
         try:
             session = Session(self._spawner, start, blocks, self._server, lost, self._timeout_ms)
@@ -174,7 +172,7 @@ class IsolatedTritonExecutable(Executable):
             return [error] * len(requests)
         now = now_ns()
         flights = [session.flights.add(request, outlet_of, now) for request in requests]
-        response = self._free_response()
+        response = self._responses.free()
         try:
             if self.decoupled and has_callers:
                 for flight in flights:
@@ -223,9 +221,9 @@ class IsolatedTritonExecutable(Executable):
             self._held = set(returned.held)
         size, copy = returned.size, False
         if size >= 0:
-            copy = response == BLOCKS_LENT or size <= _COPIED_BYTES
+            copy = self._responses.is_copied(response, size)
             try:
-                payload = self._responses[response].mapped(size)[:size]
+                payload = self._responses.blocks[response].mapped(size)[:size]
             except BadPlace as error:
                 raise LinkBroken(f"an invalid answer: {error}") from error
         if len(returned.outcomes) != len(flights):
@@ -259,12 +257,6 @@ class IsolatedTritonExecutable(Executable):
                 flight.outlet.send(error, True)
                 answers.append(None)
         return answers
-
-    def _free_response(self) -> int:
-        for number in range(BLOCKS_LENT):
-            if not self._responses[number].in_use():
-                return number
-        return BLOCKS_LENT
 
 
 class _BegunRequests:

@@ -27,8 +27,6 @@ Chain = tuple[tuple[str, str], ...]
 #: Tensors of a message up to this size are in the message. Larger ones are faster in a block: a call with 28,000 bytes
 #: each way takes 200 µs there, and 250 in the message.
 INLINE_BYTES = 2 * 1024
-#: Blocks of each kind in which tensors may stay while the next requests run. The content of one more is always copied.
-BLOCKS_LENT = 3
 #: Responses of a stream that its caller may not have read yet; the worker acknowledges half as many at a time, and so
 #: does the process for the responses of a called model.
 RESPONSES_AHEAD = 16

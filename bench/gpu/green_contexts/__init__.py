@@ -1,0 +1,1 @@
+"""A small model beside a batch job, with and without SMs of its own."""

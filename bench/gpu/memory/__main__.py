@@ -1,0 +1,238 @@
+"""``python -m bench.gpu.memory``: memory of a GPU over loads and unloads, a model that does not fit, an illegal access.
+
+- *cycles*: load and unload over the repository API; free memory of the GPU (NVML) after each unload. Frees that come
+  with a delay are waited for, and the wait is part of the figure.
+- *refusal*: this process takes the GPU's memory but for ``--leave-gib``, then a model with a weight of ``--weight-gib``
+  is loaded. Expected: an error with figures, and a worker that serves on.
+- *fault*: a model in a process of its own (``isolation: "process"``) gets ids beyond its table, which the GPU answers
+  with an assertion that ends its CUDA context, while another model is under load. Expected: no failure of the other.
+
+On a CPU the resident memory of the worker stands in for the GPU's, and the fault is an abort of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from bench.gpu.figures import ResultsFile, markdown
+from bench.gpu.load.cores import split_cores
+from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
+from bench.gpu.memory.models import ABORTING, FAULTY, HEAVY, write_aborting, write_faulty, write_heavy
+from bench.gpu.models.repository import compute_alike, write_repository
+from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, TINY
+from bench.gpu.progress import say
+from bench.gpu.raw.process import RawProcess
+from bench.gpu.worker import serve
+from bench.worker.peers import Peer
+from bench.worker.peers.process import scratch
+
+CYCLES, REFUSAL, FAULT = "cycles", "refusal", "fault"
+MIB = 1 << 20
+
+
+def used_memory(device: str, peer: Peer) -> Callable[[], int]:
+    """Bytes in use: of the GPU, or of the worker's processes."""
+    if device == "cpu":
+        return peer.resident_bytes
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+
+
+class Api:
+    """The repository API and single inferences over HTTP."""
+
+    def __init__(self, url: str, timeout_seconds: float) -> None:
+        self._client = httpx.Client(base_url=url, timeout=timeout_seconds, trust_env=False)
+
+    def load(self, model: str) -> str:
+        """The error, or nothing."""
+        answer = self._client.post(f"/v2/repository/models/{model}/load", json={})
+        return "" if answer.status_code == 200 else answer.text
+
+    def unload(self, model: str) -> None:
+        self._client.post(f"/v2/repository/models/{model}/unload", json={}).raise_for_status()
+        self._until(lambda: self._client.get(f"/v2/models/{model}/ready").status_code != 200)
+
+    def infer(self, model: str, name: str, values: list[int]) -> str:
+        """The error, or nothing."""
+        tensor = {"name": name, "datatype": "INT32", "shape": [1, len(values)], "data": values}
+        try:
+            answer = self._client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+        except httpx.TransportError as error:
+            return f"no answer: {error}"
+        return "" if answer.status_code == 200 else answer.text
+
+    def _until(self, done: Callable[[], bool], seconds: float = 30.0) -> None:
+        ends = time.monotonic() + seconds
+        while not done() and time.monotonic() < ends:
+            time.sleep(0.005)
+
+
+def settled(used: Callable[[], int], seconds: float) -> int:
+    """The lowest reading until it stands still."""
+    ends = time.monotonic() + seconds
+    lowest, since = used(), time.monotonic()
+    while time.monotonic() < ends and time.monotonic() - since < 0.1:
+        time.sleep(0.02)
+        if (now := used()) < lowest:
+            lowest, since = now, time.monotonic()
+    return lowest
+
+
+def cycles(api: Api, used: Callable[[], int], given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
+    for number in range(given.cycles):
+        if time.monotonic() > ends:
+            say(f"--limit: ended after {number} cycles")
+            break
+        before = settled(used, 1.0)
+        began = time.monotonic()
+        if error := api.load(ENCODER):
+            results.add(part=CYCLES, number=number, problem=error)
+            return
+        loaded, at = time.monotonic() - began, used()
+        problem = api.infer(ENCODER, "ids", [1] * given.sizes.tokens)
+        api.unload(ENCODER)
+        after = settled(used, 1.0)
+        figure = {"before": before, "loaded": at, "after": after, "load_seconds": loaded, "problem": problem}
+        results.add(part=CYCLES, number=number, **figure)
+
+
+def refusal(api: Api, given: argparse.Namespace, results: ResultsFile, serves: Callable[[], str]) -> None:
+    held: Any = None
+    if given.device != "cpu":
+        import torch
+
+        free, _ = torch.cuda.mem_get_info()
+        held = torch.empty(max(0, free - int(given.leave_gib * (1 << 30))), dtype=torch.uint8, device="cuda")
+    error = api.load(HEAVY)
+    del held
+    if given.device != "cpu":
+        torch.cuda.empty_cache()
+    if not error:
+        api.unload(HEAVY)
+    expected = given.device == "cpu" or bool(error)
+    problem = "" if expected else "the model was loaded: expected a refusal"
+    results.add(part=REFUSAL, message=error, problem=problem or serves())
+
+
+def illegal_access(api: Api, given: argparse.Namespace, results: ResultsFile, generators: Generators, job: Job) -> None:
+    """The other model is under load before, during and after."""
+    model = ABORTING if given.device == "cpu" else FAULTY
+    if error := api.load(model):
+        results.add(part=FAULT, model=model, problem=f"cannot load: {error}")
+        return
+    healthy = api.infer(model, "ids", [1, 2, 3, 4])
+    begun = generators.begin(job)
+    time.sleep(job.warm_seconds + job.seconds * 0.3)
+    answers = [api.infer(model, "ids", [1_000_000_000] * 4) for _ in range(given.faults)]
+    time.sleep(min(2.0, job.seconds * 0.2))
+    again = api.infer(model, "ids", [1, 2, 3, 4])
+    figure = summary(generators.finish(begun))
+    problem = fault(figure)
+    if healthy:
+        problem = problem or f"the model fails before any illegal access: {healthy}"
+    if not all(answers):
+        problem = problem or "an illegal access was answered as if it were legal"
+    results.add(
+        part=FAULT, model=model, answers_to_faults=answers, recovered=not again, after=again, **figure, problem=problem
+    )
+
+
+def report(figures: list[dict[str, Any]]) -> str:
+    lines = []
+    if found := [each for each in figures if each["part"] == CYCLES and "after" in each]:
+        # The first load brings CUDA's context, libraries and torch's own memory, which stay.
+        first = found[min(1, len(found) - 1)]
+        chosen = {at: found[at] for at in (0, 1, len(found) // 2, len(found) - 1) if at < len(found)}
+        rows = [
+            (f"cycle {at + 1}", *(f"{each[key] / MIB:,.1f}" for key in ("before", "loaded", "after")))
+            for at, each in chosen.items()
+        ]
+        lines.append(markdown(("MiB in use", "before", "loaded", "after"), rows))
+        growth = (found[-1]["after"] - first["after"]) / MIB
+        lines.append(f"{len(found)} cycles: {growth:+,.1f} MiB from the end of the second cycle to the end of the last")
+    for each in figures:
+        if each["part"] == REFUSAL:
+            lines.append(f"refusal: {each['message'] or 'none'}")
+        if each["part"] == FAULT and "answers" in each:
+            lines.append(
+                f"fault: {each['answers']:,} answers of the other model, {each['failed']} failed, p99 "
+                f"{each.get('p99_us', 0) / 1e3:.2f} ms; the faulty model serves again: {each['recovered']}; "
+                f"its callers got: {each['answers_to_faults'][0][:300]}"
+            )
+        if each["problem"]:
+            lines.append(f"PROBLEM {each['part']}: {each['problem'][:1000]}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.memory", description=__doc__)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--cells", default=f"{CYCLES},{REFUSAL},{FAULT}")
+    parser.add_argument("--cycles", "--rounds", type=int, default=100)
+    parser.add_argument("--weight-gib", type=float, default=2.0, help="of the model that does not fit")
+    parser.add_argument("--leave-gib", type=float, default=1.0, help="of free memory while it is loaded")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of load beside the fault")
+    parser.add_argument("--faults", type=int, default=3, help="requests with an illegal access")
+    parser.add_argument(
+        "--limit", type=float, default=420.0, help="seconds from the start after which no further cycle is begun"
+    )
+    parser.add_argument("--load-timeout", type=float, default=120.0)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--results", type=Path)
+    given = parser.parse_args()
+    given.sizes = TINY if given.tiny else FULL
+    compute_alike(given.device)
+    parts = given.cells.split(",")
+    ends = time.monotonic() + given.limit
+    _, of_generators = split_cores(sorted(os.sched_getaffinity(0)), 6)
+    results = ResultsFile("gpu-memory", given.results, device=given.device, sizes=given.sizes.name)
+    with scratch("gpu-memory") as directory:
+        repository = write_repository(directory / "models", given.device, given.sizes, [ENCODER], [OVERLAP])
+        if REFUSAL in parts:
+            write_heavy(repository, given.device, int(given.weight_gib * (1 << 30)))
+        if FAULT in parts:
+            write_aborting(repository)
+            write_faulty(repository, given.device)
+        with RawProcess(repository, given.sizes, given.device, of_generators) as raw:
+            reference: np.ndarray = raw.reference(ENCODER)
+        options = ["--model-control-mode", "explicit"]
+        with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
+            api = Api(str(peer.http_url), given.load_timeout)
+            if CYCLES in parts:
+                cycles(api, used_memory(given.device, peer), given, results, ends)
+            if (REFUSAL in parts or FAULT in parts) and (error := api.load(ENCODER)):
+                results.add(part=FAULT, problem=f"cannot load {ENCODER}: {error}")
+                parts = []
+            if REFUSAL in parts:
+                refusal(api, given, results, lambda: api.infer(ENCODER, "ids", [1] * given.sizes.tokens))
+            if FAULT in parts:
+                job = Job(ENCODER, given.sizes, (str(peer.grpc_address),), {1: reference}, in_flight=8)
+                job = Job(**{**vars(job), "seconds": given.seconds})
+                with Generators(min(2, len(of_generators)), of_generators) as generators:
+                    try:
+                        illegal_access(api, given, results, generators, job)
+                    except GeneratorFailed as error:
+                        results.add(
+                            part=FAULT, problem=f"{error}; the worker runs: {peer.alive()}\n{peer.last_lines(15)}"
+                        )
+            results.note(worker_log=peer.last_lines(20))
+    print(report(results.figures))
+    print(f"written: {results.path}")
+    return 1 if any(each["problem"] for each in results.figures) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

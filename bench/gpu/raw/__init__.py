@@ -1,0 +1,1 @@
+"""The models without a server: what a server is measured against."""

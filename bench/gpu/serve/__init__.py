@@ -1,0 +1,1 @@
+"""The worker beside raw graph replay."""

@@ -1,0 +1,1 @@
+"""A two-tower recommender behind the gateway."""

@@ -1,0 +1,302 @@
+"""The shell around the request machine: codecs and connections report events, the machine decides, and the shell sends,
+answers, cancels, probes and checks.
+
+What may be long, as moving the requests of a lost endpoint, is done in steps, each in a turn of the loop of its own:
+requests go on between them. ``gateway`` adds what happens by the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.clock import MILLISECOND, SECOND, now_ns
+from isochrone.errors import Internal, IsochroneError
+from isochrone.gateway.evaluation.sampling import Sampling
+from isochrone.gateway.fleet.fleet import Fleet
+from isochrone.gateway.fleet.member import Member
+from isochrone.gateway.garbage import ReplicaFreezer
+from isochrone.gateway.housekeeping import Housekeeping, Steps, in_turns
+from isochrone.gateway.monitoring.members import MonitoredMembers
+from isochrone.gateway.monitoring.monitor import MonitorRules, is_alive
+from isochrone.gateway.monitoring.probes import probe
+from isochrone.gateway.replicas import Endpoint
+from isochrone.gateway.requests.instructions import Do, Instruction
+from isochrone.gateway.requests.machine import CheckedLoss, Destination, RequestMachine
+from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.requests.suspected import ADVICE, Quarantining
+from isochrone.gateway.resilience.conformance import ForeignAnswer
+from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.settings.wire_limits import WireLimits
+
+if TYPE_CHECKING:
+    from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
+
+log = structlog.get_logger(__name__)
+
+#: Requests that leave a lost endpoint in one turn, and the time after which no further one does: one takes 50 µs, where
+#: a model of many replicas is looked at first 0.5 ms. And requests in flight that are searched for them: 0.3 µs each.
+_LEAVING_PER_TURN, _LEAVING_NS, _SEARCHED_PER_TURN = 16, MILLISECOND // 2, 1024
+_SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
+_ANSWERED, _FOREIGN, _NOT_BEGUN, _REJECTED = (
+    Outcome.ANSWERED,
+    Outcome.FOREIGN,
+    Outcome.NOT_BEGUN,
+    Outcome.REJECTED,
+)
+
+
+class RequestShell:
+    """One fleet, the machine of its requests, and what carries out the machine's instructions."""
+
+    def __init__(
+        self,
+        rules: GatewayRules,
+        limits: WireLimits,
+        monitoring: MonitorRules | None = None,
+        seed: int | None = None,
+        clock: Callable[[], int] = now_ns,
+    ) -> None:
+        self.clock = clock
+        self.limits = limits
+        self.outliers = Outliers(rules.outliers)
+        self.fleet = Fleet(rules, limits, self.outliers, seed, clock=clock)
+        #: Of live requests, while somebody asks for them.
+        self.sampling = Sampling()
+        self.machine = RequestMachine(self.fleet)
+        #: Streaming calls, from their opening to their end.
+        self.streams: set[CallerStream] = set()
+        #: No stream's deadline passes before this instant.
+        self._streams_due = 0
+        #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
+        self.on_event: Callable[[str, str, str], None] | None = None
+        self.monitoring = monitoring or MonitorRules()
+        self._freezer = ReplicaFreezer()
+        #: What may be long is done here, a step per turn of the loop.
+        self.housekeeping = Housekeeping()
+        self._members = MonitoredMembers(
+            self.fleet, self.outliers, self.monitoring, self.housekeeping, self._member_lost, self._freezer.left, clock
+        )
+        self._tasks = BackgroundTasks()
+        #: Done when a request comes while the sweep rests; None: it does not rest.
+        self.resting: asyncio.Future[None] | None = None
+
+    # Events.
+
+    def stream_opened(self, stream: CallerStream) -> None:
+        """A streaming call begins; its first message may be a while away."""
+        self.streams.add(stream)
+        self._streams_due = min(self._streams_due, stream.deadline)
+
+    def arrive(self, request: CallerRequest) -> None:
+        """A codec has read a request."""
+        if self.resting is not None:
+            self.wake()
+        if self.sampling.on:
+            self._offer(request)
+        self.execute(self.machine.arrive(request, request.arrived))
+
+    def _offer(self, request: CallerRequest) -> None:
+        samples = self.sampling.on.get(request.served.name)
+        if samples is not None and request.kind is Kind.STATELESS:
+            request.offer(samples)
+
+    def answered(self, attempt: UpstreamAttempt) -> None:
+        """An endpoint's answer is whole."""
+        if attempt.over:
+            return
+        request: CallerRequest = attempt.request  # type: ignore[assignment]
+        outcome = request.outcome(attempt)
+        if outcome is _FOREIGN:
+            self.answered_foreign(attempt)
+            return
+        if outcome is _ANSWERED and not attempt.asks:
+            # Nearly all answers.
+            self.execute(self.machine.answered(request, attempt, outcome, self.clock()))
+            return
+        report = request.load_report(attempt) if attempt.asks else None
+        is_rejected = outcome is _NOT_BEGUN or outcome is _REJECTED
+        is_version_gone = is_rejected and request.is_version_gone(attempt)
+        self.execute(self.machine.answered(request, attempt, outcome, self.clock(), report, is_version_gone))
+
+    def answered_foreign(self, attempt: UpstreamAttempt) -> None:
+        """An endpoint's answer does not follow the protocol: it counts as none, and is never passed on."""
+        self.lost(attempt, ForeignAnswer(f"its answer is not the Open Inference Protocol's: {attempt.foreign}"))
+
+    def lost(self, attempt: UpstreamAttempt, error: IsochroneError) -> None:
+        """A connection broke, or was never made."""
+        if not attempt.over:
+            self.execute(self.machine.lost(attempt.request, attempt, error, self.clock()))
+
+    def streaming(self, attempt: UpstreamAttempt) -> None:
+        """An answer is being passed on."""
+        self.execute(self.machine.streaming(attempt.request, attempt, self.clock()))
+
+    def cancelled(self, request: CallerRequest) -> None:
+        """A caller has gone."""
+        self.execute(self.machine.cancelled(request, self.clock()))
+
+    def release(self) -> int:
+        """A strict switch is over: requests that waited for it go on; how many."""
+        waiting = self.machine.held
+        self.execute(self.machine.release(self.clock()))
+        return waiting
+
+    def reject_held(self, reason: str) -> None:
+        """A strict switch takes too long for the requests that wait for it."""
+        self.execute(self.machine.reject_held(reason, self.clock()))
+
+    def wake(self) -> None:
+        """A request has come while the sweep rests."""
+        if self.resting is not None and not self.resting.done():
+            self.resting.set_result(None)
+
+    # Instructions.
+
+    def execute(self, instructions: list[Instruction]) -> None:
+        caller: Any
+        for do, caller, subject in instructions:
+            try:
+                if do is _SEND:
+                    caller.send(subject)
+                elif do is _ANSWER:
+                    caller.answer(subject)
+                elif do is _CANCEL:
+                    subject.cancel()
+                elif do is _REJECT:
+                    caller.reject(subject)
+                elif do is _CUT_OFF:
+                    caller.cut_off(subject)
+                else:
+                    self._execute_rare(do, caller, subject)
+            except Exception as error:
+                # A fault of ours with one request must not touch the others.
+                log.error("an instruction failed unexpectedly", instruction=do.name, exc_info=error)
+                if do is _SEND:
+                    self.lost(subject, Internal(f"{type(error).__name__}: {error}"))
+                elif do is _ANSWER or do is _REJECT or do is _CUT_OFF:
+                    self._abort(caller)
+
+    def _execute_rare(self, do: Do, request: CallerRequest | None, subject: Any) -> None:
+        if do is Do.PROBE:
+            probe(self.fleet, subject, self.clock())
+        elif do is Do.LOOK:
+            self.look_at(subject.address, self.clock())
+        elif do is Do.COPY:
+            self._copy(cast("CallerRequest", request), subject)
+        elif do is Do.FOREIGN:
+            self._foreign_answer(subject.replica.endpoint, subject.foreign)
+        elif do is Do.CHECK:
+            self._tasks.start(self._check(subject))
+        elif do is Do.GONE:
+            log.warning("a worker's process is gone", worker=subject.address)
+            self._members.process_gone(subject)
+        elif do is Do.QUARANTINED:
+            self._quarantined(subject)
+        elif do is Do.RESUME:
+            cast("CallerStream", request).resume()
+
+    def _copy(self, request: CallerRequest, to: Destination) -> None:
+        copy = request.copy(to.served)
+        self.execute(self.machine.arrive_copy(copy, to, copy.arrived))
+
+    def _foreign_answer(self, endpoint: Endpoint, reason: str) -> None:
+        member: Member = endpoint.handle
+        now = self.clock()
+        member.foreign_answers += 1
+        if now - member.foreign_at > SECOND:
+            member.foreign_at = now
+            log.warning("a worker's answer is not the protocol's", worker=endpoint.address, reason=reason)
+        self.look_at(endpoint.address, now)
+
+    async def _check(self, endpoint: Endpoint) -> None:
+        lives = True
+        try:
+            lives = await is_alive(endpoint.handle.upstream, self.monitoring.timeout)
+        except Exception as error:
+            # Requests that wait for the result must not wait for ever.
+            log.error("checking a worker failed unexpectedly", worker=endpoint.address, exc_info=error)
+        instructions, losses = self.machine.take_check(endpoint, lives, self.clock())
+        self.execute(instructions)
+        await in_turns(self._go_on(losses))
+        self.execute(self.machine.pump(self.clock()))
+
+    def _go_on(self, losses: Sequence[CheckedLoss]) -> Steps[None]:
+        """Requests whose connections broke are sent again, or given up."""
+        left, began = 0, self.clock()
+        for loss in losses:
+            if left >= _LEAVING_PER_TURN or self.clock() - began > _LEAVING_NS:
+                yield
+                left, began = 0, self.clock()
+            self._guarded(loss.loss.request, partial(self.machine.go_on, loss, self.clock()))
+            left += 1
+
+    def _quarantined(self, case: Quarantining) -> None:
+        fingerprint = case.key.fingerprint.hex()
+        log.warning(
+            "a request is quarantined",
+            model=case.key.model,
+            version=case.key.version,
+            fingerprint=fingerprint,
+            workers=case.workers,
+            seconds=case.seconds,
+        )
+        if self.on_event is not None:
+            which = f"version {case.key.version or 'unnamed'}, fingerprint {fingerprint}"
+            where = f"in flight when processes at {', '.join(case.workers)} were lost"
+            self.on_event(
+                "request quarantined",
+                case.key.model,
+                f"{which}: {where}; rejected for {case.seconds:g} s; {ADVICE}",
+            )
+
+    def _abort(self, caller: CallerRequest) -> None:
+        """A caller that cannot be answered must not wait for ever."""
+        try:
+            caller.abort()
+        except Exception as error:
+            log.error("a caller could not be cut off", exc_info=error)
+
+    def _guarded(self, request: Request, event: Callable[[], list[Instruction]]) -> None:
+        try:
+            self.execute(event())
+        except Exception as error:
+            # A fault of ours with one request must not end the sweep: all others' deadlines hang on it.
+            log.error("a request failed unexpectedly", exc_info=error)
+            self.machine.open.pop(request, None)
+            request.over = True
+            self._abort(cast("CallerRequest", request))
+
+    # Workers.
+
+    def look_at(self, address: str, now: int) -> None:
+        """A worker answered as if it served something else than is known here."""
+        self._members.look_at(address, now)
+
+    def _member_lost(self, member: Member) -> None:
+        # It is not healthy any more, so nothing is placed there from now on; what it has may be long to move.
+        if member.endpoint.in_flight:
+            self._tasks.start(in_turns(self._leave(member.endpoint, self.clock())))
+
+    def _leave(self, endpoint: Endpoint, lost_at: int) -> Steps[None]:
+        """Requests in flight at an endpoint that was lost go elsewhere where they may."""
+        machine = self.machine
+        left, began = 0, self.clock()
+        for number, request in enumerate(list(machine.open), 1):
+            if not request.over and machine.is_at(request, endpoint, lost_at):
+                if left >= _LEAVING_PER_TURN or self.clock() - began > _LEAVING_NS:
+                    yield
+                    left, began = 0, self.clock()
+                self._guarded(request, partial(machine.leave_lost, request, endpoint, lost_at, self.clock()))
+                left += 1
+            if not number % _SEARCHED_PER_TURN:
+                yield
+                left, began = 0, self.clock()

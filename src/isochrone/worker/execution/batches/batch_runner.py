@@ -1,0 +1,487 @@
+"""The runner of ordinary models: it queues requests, takes batches from the queue and runs them on instances.
+
+Runs on the loop's thread; instances compute on threads of their own. Requests of short models do not queue
+(``inline_runner``), and short batches run inline too: a thread would cost 22 µs and a context switch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import Cancelled, IsochroneError
+from isochrone.worker.execution.batches.inline_runner import InlineRunner
+from isochrone.worker.execution.batches.launch_ahead import LaunchAhead
+from isochrone.worker.execution.batches.lookahead import LookAhead
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.inline.inline_runs import INLINE_NS
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
+from isochrone.worker.execution.instances.batch import Batch, answer
+from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.instances.replacement import MakeInstance
+from isochrone.worker.execution.instances.resource_gate import ResourceGate
+from isochrone.worker.scheduling.alarm import Alarm
+from isochrone.worker.scheduling.answer_order import AnswerOrder
+from isochrone.worker.scheduling.batch_queue import TURN_RUNS, QueueRules
+from isochrone.worker.scheduling.latency_curve import LatencyCurve, RunningTime
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.backends.interface import PostingOutlet
+    from isochrone.worker.statistics import ModelStatistics
+
+
+class BatchRunner(InlineRunner):
+    """Runs one version of a stateless model that gives each request one answer."""
+
+    def __init__(
+        self,
+        name: str,
+        rules: QueueRules,
+        curve: LatencyCurve,
+        statistics: ModelStatistics,
+        watchdog: InlineWatchdog,
+        stage: ComputeStage,
+        request_ended: Callable[[], None],
+        *,
+        preserve_ordering: bool = False,
+        execution_timeout_ns: int = 0,
+        gate: ResourceGate | None = None,
+    ) -> None:
+        super().__init__(name, rules, curve, statistics, watchdog, stage, request_ended, execution_timeout_ns)
+        #: Where instances acquire resources before they run; None: they need none.
+        self._gate = gate
+        self._pump_scheduled = False
+        self._alarm: Alarm | None = None
+        self._ahead: LookAhead | LaunchAhead | None = None
+        #: The requests that came since the last look go behind what is offered, and cannot join it.
+        self._offer_holds = True
+        #: Time of the loop's thread that went into queueing requests which have not run yet.
+        self._queueing = 0
+        #: Time from the end of a batch to the last of its answers.
+        self._answering = RunningTime()
+        #: Rejections and runs at the last call of ``check_stuck``.
+        self._rejections_seen = self._runs_seen = 0
+        self._order = AnswerOrder() if preserve_ordering else None
+        #: Whether a request that finds an idle instance and nothing before it may start without the queue.
+        self._starts_at_once = False
+        #: Such a request of a model with batches: it waits for the end of this loop turn, since others may join it.
+        self._first: InferRequest | None = None
+        #: Requests that need no decision, in the order in which they came, while no instance is idle. While there are
+        #: any, the queue is empty.
+        self._line: deque[InferRequest] = deque()
+        policy = rules.policies[0]
+        self._lines_up = (
+            rules.max_rows == 1 and rules.levels == 1 and not policy.max_queue_size and not policy.default_timeout_ns
+        )
+
+    def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
+        super().start(instances, replacement)
+        if self._rules.delay_ns:
+            self._alarm = Alarm(self._loop, self._pump)
+        if self._gate is not None:
+            # Every run must acquire its resources first: no inline runs, and no look-ahead.
+            for index, instance in enumerate(instances):
+                self._gate.add(instance, self._pump, index)
+            return
+        executable = instances[0].executable
+        self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None
+        if executable.inline_allowed:
+            self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
+        if any(instance.executable.overlaps for instance in instances):
+            self._ahead = LaunchAhead(self.queue, self.curve, self.instances, self._loop, self._update_busy)
+        else:
+            self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
+
+    def submit(self, request: InferRequest) -> None:
+        """Queues or runs a request, or raises."""
+        if self._rejection is not None:
+            raise self._rejection
+        if self._order is not None:
+            self._order.join(request)
+        elif self._join_stage(request) or (self._starts_at_once and self._started_at_once(request)):
+            return
+        self._enqueue(request)
+
+    @property
+    def pending(self) -> int:
+        return super().pending + (self._first is not None) + len(self._line)
+
+    def estimated_wait(self, now: int) -> int:
+        line = len(self._line) * self.curve.estimate(1) // max(1, len(self.instances))
+        return super().estimated_wait(now) + line
+
+    # Without the queue, which would cost a small request a sixth of the worker's time.
+
+    def _started_at_once(self, request: InferRequest) -> bool:
+        """Starts a request that nothing is before, now or at the end of this turn; False: it has to queue."""
+        if self._first is not None:
+            # Two requests of one turn: the queue makes a batch of them.
+            self._enqueue_first()
+            return False
+        if self.queue.pending:
+            return False
+        now = now_ns()
+        if not self._idle:
+            return self._lined_up(request, now)
+        if request.deadline != NEVER:
+            expected = self.curve.estimate(request.plan.batch_size)
+            if not expected or now + expected + self.queue.margin_ns > request.deadline:
+                return False
+        request.enqueued = now
+        if self._rules.max_rows == 1:
+            self._start_alone(request, now)
+            return True
+        self._first = request
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._scheduled_pump)
+        return True
+
+    def _lined_up(self, request: InferRequest, now: int) -> bool:
+        if self._lines_up and request.deadline == NEVER:
+            request.enqueued = now
+            self._line.append(request)
+            return True
+        # There is something to decide: the queue does, for all.
+        while self._line:
+            self._enqueue_or_fail(self._line.popleft())
+        return False
+
+    def _serve_line(self) -> None:
+        while self._line and self._idle:
+            request = self._line.popleft()
+            if request.cancelled:
+                self._fail(request, Cancelled("the caller has gone"))
+            else:
+                self._start_alone(request, now_ns())
+
+    def _start_first(self) -> None:
+        """The turn of ``_first`` is over, and no other request came."""
+        request = self._first
+        if request is None:
+            return
+        if not self._idle or self.queue.pending or request.cancelled or self._rejection is not None:
+            self._enqueue_first()
+            return
+        self._first = None
+        self._start_alone(request, now_ns())
+
+    def _start_alone(self, request: InferRequest, now: int) -> None:
+        rows = request.plan.batch_size
+        request.dispatched = now
+        self._idle.pop().start(Batch([request], rows), self.curve.estimate(rows))
+        self._busy_changed = True
+
+    def _enqueue_first(self) -> None:
+        request, self._first = self._first, None
+        if request is not None:
+            self._enqueue_or_fail(request)
+
+    def _enqueue_or_fail(self, request: InferRequest) -> None:
+        error = self._rejection or self._enqueued(request)
+        if error is not None:
+            self._finish_failed(request, error)
+
+    def _take_unqueued(self) -> list[InferRequest]:
+        """The requests that wait without the queue; then there are none."""
+        taken = list(self._line) if self._first is None else [self._first]
+        self._first = None
+        self._line.clear()
+        return taken
+
+    # With the queue.
+
+    def _enqueue(self, request: InferRequest) -> None:
+        """Queues a request, or raises."""
+        self._note_busy()
+        now = now_ns()
+        try:
+            self.queue.push(request, now)
+        except IsochroneError:
+            self._rejections += 1
+            if self._order is not None:
+                self._order.leave(request)
+            raise
+        self._queueing += now_ns() - now
+        if request.deadline != NEVER or self._rules.max_rows > 1 or self._rules.levels > 1:
+            self._offer_holds = False
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            # At the end of this loop turn: requests that arrive in the same turn can share a batch.
+            self._loop.call_soon(self._scheduled_pump)
+
+    def _scheduled_pump(self) -> None:
+        self._pump_scheduled = False
+        if self._first is not None:
+            self._start_first()
+        self._pump()
+        if self._ahead is not None and not self._idle and not (self._offer_holds and self._ahead.is_made):
+            self._ahead.refresh()
+        self._offer_holds = True
+
+    def _pump(self) -> None:
+        queue = self.queue
+        if self._ahead is not None and self._idle:
+            self._ahead.withdraw()
+        inline, begun = 0, now_ns()
+        while self._idle and queue.pending:
+            now = now_ns()
+            wake = queue.wake_at(now)
+            if wake is not None and wake > now:
+                if self._alarm is not None:
+                    self._alarm.set(wake)
+                break
+            if self._gate is not None and not self._gate.enter(self._idle):
+                break
+            requests = queue.take(now)
+            if queue.rejected:
+                self._fail_rejected()
+            if not requests:
+                if self._gate is not None:
+                    self._gate.exit(self._idle[-1])
+                break
+            rows = 0
+            for request in requests:
+                rows += request.plan.batch_size
+            expected = self.curve.estimate(rows)
+            if 0 < (self._inline_runs.typical[rows] or expected) <= self._inline_limit(requests[0]):
+                self._run_inline(Batch(requests, rows), now)
+                inline += 1
+                if (inline >= TURN_RUNS or now_ns() - begun > STAGE_NS) and queue.pending:
+                    if not self._pump_scheduled:
+                        self._pump_scheduled = True
+                        self._loop.call_soon(self._scheduled_pump)
+                    break
+            else:
+                instance = self._idle.pop()
+                instance.start(Batch(requests, rows), expected)
+                self._update_busy()
+                self._queueing = 0
+        if queue.rejected:
+            self._fail_rejected()
+
+    # Runs and answers.
+
+    def _run_inline(self, batch: Batch, taken: int) -> None:
+        """``taken``: when it was taken from the queue."""
+        self._run_batch(batch)
+        self._settle_inline(batch)
+        if len(batch.requests) > 1 and batch.error is None and batch.retried is None:
+            spent = self._last_answer - taken + self._queueing
+            self._gathering.ran_together(len(batch.requests), spent)
+        self._queueing = 0
+
+    def _finished(self, instance: Instance, batch: Batch) -> None:
+        """A batch has ended on its thread."""
+        if instance.abandoned:
+            # Its requests were answered when it was abandoned.
+            self._replacements.ended(instance)
+            return
+        if self._ahead is not None:
+            self._ahead.withdraw()
+            self._ahead.observe(batch)
+        instance.ended(batch)
+        if not batch.errors and batch.error is None and batch.retried is None and batch.requests:
+            self._inline_runs.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
+        if instance.running is None:
+            self._idle.append(instance)
+        if self.queue.pending:
+            self._update_busy()
+        else:
+            self._busy_changed = True
+        if self._gate is not None:
+            # The gate calls the runner whose turn it is, of this model or another, in the next turn of the loop.
+            self._gate.exit(instance, again=bool(self.queue.pending))
+        # The next batch first: the instance computes while the loop writes answers.
+        elif self._line:
+            self._serve_line()
+        elif self.queue.pending:
+            self._pump()
+            if self._ahead is not None:
+                self._ahead.refresh()
+        self._settle(batch)
+        if not self._starts_at_once or not self._runs & 7:
+            # Called after the answers were written: ``_settle`` only schedules that.
+            self._loop.call_soon(self._answered, batch.compute_end)
+
+    def _answered(self, finished: int) -> None:
+        self._answering.observe(now_ns() - finished)
+        self.queue.reserve_for_answering(self._answering.cautious)
+
+    def outlet_of(self, request: InferRequest) -> PostingOutlet:
+        return self.late.outlet_of(request)
+
+    @property
+    def finished(self) -> Callable[[Instance, Batch], None]:
+        """The callback of instances."""
+        return self._finished
+
+    def _settle(self, batch: Batch) -> None:
+        """Answers the callers of a finished batch."""
+        for request in batch.dropped:
+            self._fail(request, Cancelled("the caller has gone"))
+        if not batch.requests:
+            return
+        if batch.error is not None:
+            for request in batch.requests:
+                self._stamp(request, batch)
+                self._fail(request, batch.error)
+            return
+        if batch.retried is not None:
+            self._failures.batch_retried(batch)
+        infer_ns = batch.infer_end - batch.infer_start
+        if not batch.errors:
+            elapsed = batch.occupied or batch.compute_end - batch.compute_start
+            self._runs += 1
+            # A retried batch says nothing about the time of one run.
+            if batch.retried is None and (not self._runs & 7 or elapsed > INLINE_NS):
+                self.curve.observe(batch.rows, elapsed)
+            self._statistics.record_batch(
+                batch.rows, batch.infer_start - batch.compute_start, infer_ns, batch.compute_end - batch.infer_end
+            )
+        record = self._statistics.record_success
+        for index, request in enumerate(batch.requests):
+            outputs = batch.results[index]
+            request.compute_start = batch.compute_start
+            request.infer_start = batch.infer_start
+            request.infer_end = batch.infer_end
+            request.compute_end = batch.compute_end
+            if outputs is None:
+                error = batch.errors.get(index)
+                if error is not None:
+                    self._fail(request, error)
+                else:
+                    self.late.expect(request)
+                continue
+            self.late.forget(request)
+            if self._order is not None:
+                self._release_in_order(request, outputs)
+                continue
+            record(request, batch.compute_end, request.plan.batch_size)
+            self._request_ended()
+            if request.cancelled:
+                request.dropped()
+            else:
+                answer(request, outputs)
+        self._last_answer = now_ns()
+
+    def _answered_late(self, request: InferRequest, outcome: Tensors | IsochroneError) -> None:
+        if isinstance(outcome, IsochroneError):
+            self._fail(request, outcome)
+        elif self._order is not None:
+            self._release_in_order(request, outcome)
+        else:
+            self._statistics.record_success(request, now_ns(), request.plan.batch_size)
+            self._request_ended()
+            if request.cancelled:
+                request.dropped()
+            else:
+                answer(request, outcome)
+
+    @staticmethod
+    def _stamp(request: InferRequest, batch: Batch) -> None:
+        request.compute_start = batch.compute_start
+        request.infer_start = batch.infer_start
+        request.infer_end = batch.infer_end
+        request.compute_end = batch.compute_end
+
+    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
+        self._failures.request_failed(error)
+        if self._order is not None and request in self._order:
+            self._release_in_order(request, error)
+        else:
+            self._send_failure(request, error)
+
+    def _release_in_order(self, request: InferRequest, outcome: Tensors | IsochroneError) -> None:
+        """preserve_ordering: an answer waits until the earlier requests are answered."""
+        assert self._order is not None
+        for ready, result in self._order.settle(request, outcome):
+            if isinstance(result, IsochroneError):
+                self._send_failure(ready, result)
+                continue
+            self._statistics.record_success(ready, ready.compute_end, ready.plan.batch_size)
+            self._request_ended()
+            if ready.cancelled:
+                ready.dropped()
+            else:
+                answer(ready, result)
+
+    # Hung runs and unload.
+
+    def check_stuck(self, now: int) -> None:
+        """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""
+        self._inline_runs.retry(now)
+        if self.queue.requests and not self._idle:
+            if self._ahead is not None:
+                self._ahead.withdraw()
+            self.queue.drop_late(now)
+            self._fail_rejected()
+        if self._rejections != self._rejections_seen and self._runs == self._runs_seen and self._idle:
+            self.curve.relax()
+            self._answering.relax()
+            self.queue.reserve_for_answering(self._answering.cautious)
+        self._rejections_seen, self._runs_seen = self._rejections, self._runs
+        if self._execution_timeout_ns:
+            self._abandon_stuck(now, self._execution_timeout_ns)
+
+    def _abandon_stuck(self, now: int, limit_ns: int) -> None:
+        for request in self.late.overdue(now, limit_ns):
+            self.late.forget(request)
+            self._fail(request, self._took_too_long("its answer never came"))
+        for instance in list(self.instances):
+            batch = instance.running
+            if batch is None or now - instance.busy_since < limit_ns:
+                continue
+            if self._ahead is not None:
+                self._ahead.withdraw()
+            following = instance.following
+            if following is not None and not instance.executable.overlaps:
+                continue  # the run has ended; its callback is scheduled
+            instance.running = instance.following = None
+            self._replace(instance)
+            error = self._took_too_long("the instance was abandoned and is replaced")
+            for request in [*batch.all_requests(), *(following.all_requests() if following is not None else ())]:
+                self.late.forget(request)
+                self._fail(request, error)
+
+    def fail_all(self, error: IsochroneError | None = None) -> None:
+        """Fails queued and running requests: the version is being unloaded and does not wait longer."""
+        error = self._rejection = error or self._unloading()
+        if self._ahead is not None:
+            self._ahead.withdraw()
+        for request in (*self.queue.clear(), *self.late.clear(), *self._take_unqueued()):
+            self._fail(request, error)
+        for instance in self.instances:
+            if instance.running is not None:
+                stuck = [batch for batch in (instance.running, instance.following) if batch is not None]
+                instance.running, instance.following, instance.abandoned = None, None, True
+                for request in [request for batch in stuck for request in batch.all_requests()]:
+                    self._fail(request, error)
+
+    def _replace(self, instance: Instance) -> None:
+        if self._gate is not None:
+            self._gate.remove(instance)
+        super()._replace(instance)
+
+    def _replaced(self, made: Instance | IsochroneError) -> None:
+        if self._gate is not None and isinstance(made, Instance) and self._rejection is None:
+            self._gate.add(made, self._pump)
+        super()._replaced(made)
+        self._serve_line()
+        if self._rejection is not None:
+            for request in self._take_unqueued():
+                self._fail(request, self._rejection)
+
+    def release(self) -> None:
+        super().release()
+        self._inline_runs.close()
+        if self._gate is not None:
+            self._gate.close()
+        if self._alarm is not None:
+            self._alarm.close()
+        if self._ahead is not None:
+            self._ahead.close()
+        self._alarm = self._ahead = None
