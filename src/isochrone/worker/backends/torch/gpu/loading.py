@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
+from isochrone.worker.backends.torch.gpu.compile_workers import COMPILE_WORKERS
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
 from isochrone.worker.backends.torch.gpu.graphs import GraphCapture, is_out_of_memory
@@ -92,7 +94,8 @@ def load_on_device(
         executable = GpuExecutable(context, torch, call, device, settings, mode)
         executable.closed = reservation.release
         executable.reserve_slots()
-        executable.graphs = _captured(executable, call, context, settings, device, mode)
+        with COMPILE_WORKERS.needed() if settings.compile_mode else nullcontext():
+            executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
             reservation.record(Holding.GRAPHS, executable.graphs.size)
         reservation.settle()
