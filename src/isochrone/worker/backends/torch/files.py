@@ -19,16 +19,20 @@ from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoadedFile:
     """A model as its file holds it: on the CPU, except an AOTInductor package, which is on its device."""
 
-    call: Callable[..., Any]
+    call: Callable[..., Any] | None
     #: Names of the arguments of ``forward``.
     positional: list[str]
     keywords: list[str]
     #: A torch module of the same weights on another device. None: a package, which cannot be moved.
     to_device: Callable[[str], Any] | None = None
+
+    def release(self) -> None:
+        """Frees a model that is not used. Callers of a load that failed still hold this object."""
+        self.call = self.to_device = None
 
 
 def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
