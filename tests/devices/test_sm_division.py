@@ -20,15 +20,14 @@ H200 = SmLimits(132, 8, 8)
 def test_a_division_has_all_sms_in_parts_that_the_driver_can_make(
     total: int, minimum: int, step: int, reserved: int
 ) -> None:
-    try:
-        found = plan_division(SmLimits(total, minimum, step), reserved)
-    except ValueError as error:
-        assert reserved % step or reserved < minimum or total - reserved < minimum, error
-    else:
-        assert found.reserved == reserved
-        assert found.reserved + found.rest == total
-        assert found.reserved % step == 0
-        assert min(found.reserved, found.rest) >= minimum
+    limits = SmLimits(total, minimum, step)
+    if reserved % step or reserved < max(1, minimum) or total - reserved < minimum:
+        with pytest.raises(ValueError, match="SMs"):
+            plan_division(limits, reserved)
+        return
+    found = plan_division(limits, reserved)
+    assert found.reserved == reserved
+    assert found.reserved + found.rest == total
 
 
 @pytest.mark.parametrize("reserved", [0, 4, 12, 128, 132, 1000])

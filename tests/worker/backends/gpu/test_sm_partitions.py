@@ -187,7 +187,7 @@ def test_a_driver_that_cannot_divide_is_named(gpu: Gpu) -> None:
 
 def test_a_process_of_its_own_cannot_reserve_sms() -> None:
     config = BATCHED + parameter("reserved_sms", "16") + parameter("isolation", "process")
-    with pytest.raises(ConfigError, match='isolation.*"thread" for a model with reserved_sms'):
+    with pytest.raises(ConfigError, match=r'isolation.*"thread" for a model with reserved_sms'):
         load(context_of(config))
 
 
