@@ -3,92 +3,19 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
+from gpu_models import GROUP, MLP, Indexing, Mlp, Synchronising, context, on_gpu, parameter, script, write
 
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
-from isochrone.models.signature import signature_of
-from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.backend import load
-from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
-
-ROWS = torch.export.Dim("rows", min=1, max=64)
-GROUP = "instance_group { kind: KIND_GPU count: 1 gpus: [ 0 ] }\n"
-MLP = (
-    "max_batch_size: 16\n"
-    'input { name: "x" data_type: TYPE_FP32 dims: [ 64 ] }\n'
-    'output { name: "y" data_type: TYPE_FP32 dims: [ 32 ] }\n' + GROUP
-)
-
-
-class Mlp(torch.nn.Module):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 32))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
-
-
-class Synchronising(torch.nn.Module):  # type: ignore[misc]
-    """Takes a decision on the host."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.sum().item() > 0:
-            return x[:, :32] * 2
-        return x[:, :32]
-
-
-class Indexing(torch.nn.Module):  # type: ignore[misc]
-    """Indices outside the table fail an assertion on the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(100, 32)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.table(x)
-
-
-def write(directory: Path, module: torch.nn.Module, example: torch.Tensor) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(module.eval(), (example,), dynamic_shapes=({0: ROWS},))
-        torch.export.save(program, str(directory / "model.pt2"))
-
-
-def script(directory: Path, module: torch.nn.Module) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.script(module).save(str(directory / "model.pt"))
-
-
-def context(directory: Path, config: str, name: str = "m") -> LoadContext:
-    message = model_config_pb2.ModelConfig(name=name)
-    text_format.Parse(config, message)
-    parameters = {key: value.string_value for key, value in message.parameters.items()}
-    return LoadContext(name, "1", directory, message, signature_of(message), 0, (), parameters, gpu=0)
-
-
-def parameter(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
-
-
-def on_gpu(directory: Path, config: str = MLP, name: str = "m") -> GpuExecutable:
-    executable = load(context(directory, config, name))
-    assert isinstance(executable, GpuExecutable)
-    return executable
 
 
 @pytest.mark.parametrize("graphs", ["", "graphs: false", "graphs: true"])
@@ -105,18 +32,43 @@ def test_answers_are_those_of_the_cpu(tmp_path: Path, graphs: str, rows: int) ->
     executable.close()
 
 
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch's own code
-def test_half_precision_and_compiled_graphs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
+def test_half_precision_and_compiled_graphs(tmp_path: Path, mode: str) -> None:
     module = Mlp().eval()
     write(tmp_path, module, torch.zeros(2, 64))
-    extra = parameter("dtype", "fp16") + parameter("compile", "default") + parameter("graph_batch_sizes", "4")
+    extra = parameter("dtype", "fp16") + parameter("compile", mode) + parameter("graph_batch_sizes", "4")
+    before = children()
     executable = on_gpu(tmp_path, MLP + extra)
+    # The processes that compiled have ended.
+    assert children() <= before
     x = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
     with torch.inference_mode():
         exact = module(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(executable.execute({"x": x}, None)["y"], exact, rtol=5e-2, atol=5e-2)
     assert executable.padded_rows == 1
     executable.close()
+
+
+def test_the_process_of_an_isolated_model_compiles_and_has_no_process_left(tmp_path: Path) -> None:
+    module = Mlp().eval()
+    write(tmp_path, module, torch.zeros(2, 64))
+    extra = parameter("compile", "max-autotune-no-cudagraphs") + parameter("graph_batch_sizes", "4")
+    isolated = load(context(tmp_path, MLP + extra + parameter("isolation", "process")))
+    assert isinstance(isolated, IsolatedExecutable)
+    try:
+        assert isolated.pid is not None
+        assert not psutil.Process(isolated.pid).children(recursive=True)
+        x = np.ones((3, 64), np.float32)
+        with torch.inference_mode():
+            exact = module(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(isolated.execute({"x": x}, None)["y"], exact, rtol=2e-2, atol=2e-2)
+    finally:
+        isolated.close()
 
 
 def test_batches_in_flight_do_not_mix(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 The small one is the encoder with one row, called again and again with pauses; the batch job is ResNet-50 with 64 rows,
 two replays in flight. Set-ups: each alone; plain streams; a stream of higher priority for the small one; *limit*: the
 batch job in a green context of torch with all SMs but N; *split*: both in green contexts that share no SM, N for the
-small one. A green context divides SMs, not memory bandwidth or caches.
+small one; *served*: both as a worker loads them, with copies, first without an option, then with ``reserved_sms`` of
+the small one (the first N, as a process divides a GPU once). A green context divides SMs, not memory bandwidth or
+caches.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.figures import ResultsFile, markdown, percentiles_us, ratios, spread
+from bench.gpu.green_contexts.reserved_jobs import ServedJob
 from bench.gpu.green_contexts.sm_partitions import Side, Unsupported, limited, split, total_sms
 from bench.gpu.models.repository import FILE, compute_alike, write_repository
-from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, RESNET, TINY, spec_of
+from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, RESNET, TINY, ModelSpec, spec_of
 from bench.gpu.raw.raw_model import RawModel, Slot
 from bench.worker.peers.process import scratch
 
-SMALL_ALONE, BATCH_ALONE, STREAMS, PRIORITY, LIMIT, SPLIT = (
+SMALL_ALONE, BATCH_ALONE, STREAMS, PRIORITY, LIMIT, SPLIT, SERVED = (
     *("small alone", "batch alone", "streams", "priority"),
-    *("limit", "split"),
+    *("limit", "split", "served"),
 )
 #: Between two calls of the small model.
 _PAUSE_SECONDS = 0.001
@@ -59,7 +62,7 @@ class Job:
         return event
 
 
-def saturate(job: Job, stop: threading.Event, found: dict[str, float]) -> None:
+def saturate(job: Job | ServedJob, stop: threading.Event, found: dict[str, float]) -> None:
     """Two in flight until ``stop``; rows per second."""
     pending: list[Any] = []
     count, began = 0, time.perf_counter()
@@ -74,7 +77,7 @@ def saturate(job: Job, stop: threading.Event, found: dict[str, float]) -> None:
     found["rows_per_second"] = count * job.batch / (time.perf_counter() - began)
 
 
-def measure(small: Job | None, batch: Job | None, seconds: float) -> dict[str, float]:
+def measure(small: Job | ServedJob | None, batch: Job | ServedJob | None, seconds: float) -> dict[str, float]:
     stop = threading.Event()
     found: dict[str, float] = {}
     thread = threading.Thread(target=saturate, args=(batch, stop, found), daemon=True) if batch else None
@@ -120,6 +123,27 @@ def setups(torch: Any, device: str, shares: list[int]) -> list[tuple[str, Side |
                 found.append((f"{kind} {sms}", *sides, ""))
             except Unsupported as error:
                 found.append((f"{kind} {sms}", None, None, str(error)))
+    return found
+
+
+def measure_served(
+    repository: Path, specs: tuple[ModelSpec, ModelSpec], batch: int, reserved: int, seconds: float
+) -> list[tuple[str, dict[str, Any]]]:
+    """(set-up, figures or the problem) of the small model alone and beside the batch job."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    name = f"{SERVED} {reserved}" if reserved else SERVED
+    jobs: list[ServedJob] = []
+    try:
+        # The one that reserves comes first: the other one then has the rest.
+        for spec, rows, sms in ((specs[0], 1, reserved), (specs[1], batch, 0)):
+            jobs.append(ServedJob(repository, spec, rows, sms))
+        found.append((f"{name}, small alone", measure(jobs[0], None, seconds)))
+        found.append((name, measure(jobs[0], jobs[1], seconds)))
+    except RuntimeError as error:
+        found.append((name, {"problem": str(error)[:500]}))
+    finally:
+        for job in jobs:
+            job.close()
     return found
 
 
@@ -190,6 +214,15 @@ def main() -> int:
                 if time.monotonic() + given.seconds < ends:
                     figure = measure(*pair, given.seconds)
                     results.add(setup=name, round=number, problem="", **about, **figure)
+        specs = spec_of(ENCODER, sizes), spec_of(RESNET, sizes)
+        first = int(given.shares.split(",")[0])
+        for reserved in (0, first) if given.device == "cuda" else (0,):
+            for number in range(given.rounds):
+                if not SERVED.startswith(wanted) or time.monotonic() + 2 * given.seconds >= ends:
+                    continue
+                sms = {"small_sms": reserved, "batch_sms": total_sms(torch) - reserved if reserved else 0}
+                for name, figure in measure_served(repository, specs, sizes.max_batch, reserved, given.seconds):
+                    results.add(setup=name, round=number, **{"problem": "", **sms, **figure})
     print(report(results.figures))
     print(f"written: {results.path}")
     return 0

@@ -22,7 +22,7 @@ _PARAMETERS = {
         "memory.enable_memory_pattern",
         "allow_spinning",
     ),
-    "torch": (),
+    "torch": ("reserved_sms",),
     "python": (),
 }
 _BATCH_SIZE = "default-max-batch-size"

@@ -16,15 +16,17 @@ torch is an extra and takes a second to import, so ``load`` imports it. Its thre
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
@@ -34,7 +36,8 @@ from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.files import load_file
-from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu
+from isochrone.worker.backends.torch.gpu import sm_partitions
+from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu, room_for_package
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
@@ -119,7 +122,7 @@ class _WritableView:
 
 def load(context: LoadContext) -> Executable:
     if parameters.choice(context, "isolation", "thread", ("thread", "process")) == "process":
-        return IsolatedExecutable(context, _LOADER, sent_context(context))
+        return IsolatedExecutable(context, _LOADER, sent_context(_without_reserved_sms(context)))
     torch = optional_runtime("torch", "torch", parameters.where(context))
     path = _model_file(context)
     _check_datatypes(context)
@@ -128,8 +131,9 @@ def load(context: LoadContext) -> Executable:
     if threads:
         torch.set_num_threads(threads)
     try:
-        file = load_file(torch, path, gpu)
-    except ConfigError:
+        with nullcontext() if gpu is None else room_for_package(context, torch, path, gpu):
+            file = load_file(torch, path, gpu)
+    except (ConfigError, Unavailable):
         raise
     except Exception as error:
         raise InvalidArgument(f"{path}: torch cannot load this file: {error}") from error
@@ -137,8 +141,18 @@ def load(context: LoadContext) -> Executable:
     names += sorted(scheduler_inputs(context) - set(names))
     arguments = _arguments(context, names, (file.positional, file.keywords))
     if gpu is None:
+        assert file.call is not None
         return TorchExecutable(context, torch, file.call, arguments)
     return load_on_gpu(context, torch, file, arguments, gpu, path)
+
+
+def _without_reserved_sms(context: LoadContext) -> LoadContext:
+    """Processes take turns on a GPU, each with all of it: one cannot reserve a part of it from another."""
+    if sm_partitions.reserves(context):
+        expected = f'"thread" for a model with {sm_partitions.KEY}, which reserves SMs within one process'
+        parameters.reject(context, "isolation", expected, "process")
+    left = {key: value for key, value in context.parameters.items() if key.lower() != sm_partitions.KEY}
+    return dataclasses.replace(context, parameters=left)
 
 
 def _model_file(context: LoadContext) -> Path:

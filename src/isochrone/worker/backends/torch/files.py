@@ -21,17 +21,21 @@ from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, read_int
 from isochrone.worker.backends.torch.weights import free_weights
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoadedFile:
     """A model as its file holds it: on the CPU, except an AOTInductor package, which is on its device."""
 
-    call: Callable[..., Any]
+    call: Callable[..., Any] | None
     #: Names of the arguments of ``forward``.
     positional: list[str]
     keywords: list[str]
     #: Moves the weights to another device: a torch module there; ``call`` has none any more. None: a package, which
     #: cannot be moved.
     to_device: Callable[[str], Any] | None = None
+
+    def release(self) -> None:
+        """Frees a model that is not used. Callers of a load that failed still hold this object."""
+        self.call = self.to_device = None
 
 
 def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:

@@ -36,6 +36,9 @@ class Device(Protocol):
 
     def release_stream(self, stream: Any) -> None: ...
 
+    def release_streams(self) -> None:
+        """Releases all that are left, as after a load that failed."""
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """What is launched inside goes to the stream."""
 
@@ -105,22 +108,34 @@ class _OnStream:
 
 
 class CudaDevice:
-    """A GPU."""
+    """A GPU, or the reserved part of its multiprocessors."""
 
-    def __init__(self, torch: Any, index: int, *, busy_wait: bool = False) -> None:
+    def __init__(self, torch: Any, index: int, *, busy_wait: bool = False, is_reserved: bool = False) -> None:
         self._torch = torch
         self._cuda = torch.cuda
         self._busy_wait = busy_wait
+        self._is_reserved = is_reserved
         self.index = index
         self.name = f"cuda:{index}"
         self._current = _CurrentStream()
         self._default = torch.cuda.default_stream(index)
+        self._streams: list[Any] = []
 
     def stream(self) -> Any:
-        return SHELF.take(self.name, lambda: self._cuda.Stream(self.index))
+        if self._is_reserved:
+            stream = SHELF.take_reserved(self.name)
+        else:
+            stream = SHELF.take(self.name, lambda: self._cuda.Stream(self.index))
+        self._streams.append(stream)
+        return stream
 
     def release_stream(self, stream: Any) -> None:
+        self._streams.remove(stream)
         SHELF.give(self.name, stream)
+
+    def release_streams(self) -> None:
+        while self._streams:
+            SHELF.give(self.name, self._streams.pop())
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         return _OnStream(self._cuda, stream, self._default, self._current)
@@ -222,6 +237,8 @@ class HostDevice:
         return None
 
     def release_stream(self, stream: Any) -> None: ...
+
+    def release_streams(self) -> None: ...
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         return nullcontext()

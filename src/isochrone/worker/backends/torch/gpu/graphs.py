@@ -16,6 +16,7 @@ import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
+from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.memory_ledger import mebibytes
 from isochrone.worker.backends.torch.gpu.capture_plan import CapturePlan
 
@@ -142,6 +143,8 @@ class GraphCapture:
             raise
         except Exception as error:
             captured.clear()
+            if device_error(error) is not None:
+                raise
             if is_out_of_memory(error):
                 free, total = device.memory()
                 raise Unavailable(

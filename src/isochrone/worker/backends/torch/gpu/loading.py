@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from isochrone.devices import losses
 from isochrone.devices.gpu_facts import explain_missing_gpu
 from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
+from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.failed_frames import forget_frames
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
+from isochrone.worker.backends.interface import DeviceLost
+from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger, Reservation, ledger_of
+from isochrone.worker.backends.torch.gpu.compile_workers import COMPILE_WORKERS
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
 from isochrone.worker.backends.torch.gpu.graphs import GraphCapture, is_out_of_memory
 from isochrone.worker.backends.torch.gpu.module_call import ModuleCall
 from isochrone.worker.backends.torch.gpu.settings import GpuSettings, gpu_settings
 from isochrone.worker.backends.torch.gpu.slots import tensor_bytes
+from isochrone.worker.backends.torch.gpu.sm_partitions import PARTITIONS
 from isochrone.worker.backends.torch.modes import run_mode
+from isochrone.worker.backends.torch.packages import compiled_target
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Executable, LoadContext
     from isochrone.worker.backends.torch.files import LoadedFile
     from isochrone.worker.backends.torch.gpu.device import Device
     from isochrone.worker.backends.torch.gpu.graphs import Graphs
+
+log = structlog.get_logger(__name__)
 
 
 def gpu_of(context: LoadContext, torch: Any) -> int | None:
@@ -45,6 +56,39 @@ def gpu_of(context: LoadContext, torch: Any) -> int | None:
     return context.gpu
 
 
+@contextmanager
+def room_for_package(context: LoadContext, torch: Any, path: Path, gpu: int) -> Iterator[None]:
+    """An AOTInductor package is loaded inside: torch copies its weights to the GPU at once. Raises if they do not fit.
+
+    Other files are loaded to the CPU first, and nothing is reserved.
+    """
+    if path.suffix != ".pt2" or compiled_target(path) is None:
+        yield
+        return
+    with room_for_weights(context, CudaDevice(torch, gpu), path.stat().st_size):
+        yield
+
+
+@contextmanager
+def room_for_weights(context: LoadContext, device: Device, size: int) -> Iterator[None]:
+    settings = gpu_settings(context)
+    needs = {Holding.WEIGHTS: size}
+    reservation = _ledger(device).reserve(
+        _account(context), needs, device.memory, settings.spare_bytes, context.gpu_share
+    )
+    try:
+        yield
+    except BaseException as error:
+        forget_frames(error)
+        device.free_cached()
+        if isinstance(error, IsochroneError) or not is_out_of_memory(error):
+            raise
+        raise _does_not_fit(context, device, error) from None
+    finally:
+        # What was loaded shows in the device's own figures.
+        reservation.release()
+
+
 def load_on_gpu(
     context: LoadContext,
     torch: Any,
@@ -54,8 +98,15 @@ def load_on_gpu(
     path: Path,
 ) -> Executable:
     settings = gpu_settings(context)
-    device = CudaDevice(torch, gpu, busy_wait=settings.busy_wait)
+    device = CudaDevice(torch, gpu, busy_wait=settings.busy_wait, is_reserved=settings.is_reserved)
     with loading():
+        if settings.reserved_sms:
+            try:
+                wrap = torch.cuda.ExternalStream
+                PARTITIONS.divide(context, gpu, settings.reserved_sms, wrap, is_own=settings.is_reserved)
+            except BaseException:
+                file.release()
+                raise
         return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
 
 
@@ -69,17 +120,18 @@ def load_on_device(
     file_bytes: int,
 ) -> Executable:
     """Loads a module onto a device. If it raises, the device's memory is free again."""
-    account = Account(context.model_name, context.model_version, context.instance)
+    account = _account(context)
     needs = {
         # The weights of a package are on the device already.
         Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file.call, settings.dtype),
         Holding.SLOTS: (SLOTS + 1) * sum(tensor_bytes(context).values()),
     }
-    reservation = ledger_of(device.name).reserve(account, needs, device.memory, settings.spare_bytes, context.gpu_share)
+    reservation: Reservation | None = None
     executable: GpuExecutable | None = None
     module: Any = None
     call: Any = None
     try:
+        reservation = _ledger(device).reserve(account, needs, device.memory, settings.spare_bytes, context.gpu_share)
         if file.to_device is None:
             reservation.record(Holding.WEIGHTS, file_bytes)
             module = file.call
@@ -92,22 +144,47 @@ def load_on_device(
         executable = GpuExecutable(context, torch, call, device, settings, mode)
         executable.closed = reservation.release
         executable.reserve_slots()
-        executable.graphs = _captured(executable, call, context, settings, device, mode)
+        with COMPILE_WORKERS.needed() if settings.compile_mode else nullcontext():
+            executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
             reservation.record(Holding.GRAPHS, executable.graphs.size)
         reservation.settle()
         return executable
     except BaseException as error:
         module = call = None
-        if executable is not None:
-            executable.close()
-        reservation.release()
-        forget_frames(error)
-        gc.collect()
-        device.free_cached()
+        file.release()
+        lost = device_error(error)
+        if lost is not None:
+            losses.record(device.name, lost)
+        try:
+            if executable is not None:
+                executable.close()
+            device.release_streams()
+            forget_frames(error)
+            gc.collect()
+            device.free_cached()
+        except Exception as further:  # of a device that is lost
+            log.warning("a failed load could not be undone", model=str(account), error=str(further))
+        finally:
+            if reservation is not None:
+                reservation.release()
+        if lost is not None:
+            raise DeviceLost(str(account), lost) from None
         if isinstance(error, IsochroneError) or not is_out_of_memory(error):
             raise
-        raise Unavailable(f"{account} does not fit on {device.name}: {str(error).partition('. ')[0]}") from None
+        raise _does_not_fit(context, device, error) from None
+
+
+def _does_not_fit(context: LoadContext, device: Device, error: BaseException) -> Unavailable:
+    return Unavailable(f"{_account(context)} does not fit on {device.name}: {str(error).partition('. ')[0]}")
+
+
+def _account(context: LoadContext) -> Account:
+    return Account(context.model_name, context.model_version, context.instance)
+
+
+def _ledger(device: Device) -> MemoryLedger:
+    return ledger_of(device.name)
 
 
 def _captured(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isochrone.worker.backends import parameters
+from isochrone.worker.backends.torch.gpu import sm_partitions
 from isochrone.worker.backends.torch.gpu.capture_plan import CapturePlan, plan_captures
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class GpuSettings:
     graph_bytes: int
     #: Memory of the device that a load leaves free.
     spare_bytes: int
+    #: Multiprocessors of the GPU that are set apart; 0: none.
+    reserved_sms: int
+    #: Whether this model runs on them; otherwise on the rest.
+    is_reserved: bool
 
 
 def gpu_settings(context: LoadContext) -> GpuSettings:
@@ -71,6 +76,8 @@ def gpu_settings(context: LoadContext) -> GpuSettings:
         compile_mode=parameters.choice(context, "compile", "", _COMPILE_MODES),
         graph_bytes=parameters.integer(context, "graph_memory_mib", 0) * _MEBIBYTE,
         spare_bytes=parameters.integer(context, "spare_memory_mib", 256) * _MEBIBYTE,
+        reserved_sms=parameters.integer(context, sm_partitions.KEY, 0),
+        is_reserved=sm_partitions.reserves(context),
     )
 
 
