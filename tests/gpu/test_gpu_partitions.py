@@ -121,7 +121,7 @@ def test_without_such_a_model_others_have_all_sms_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("13", "a multiple of"), ("100000", "a multiple of"), ("many", "integer")]
+    ("value", "expected"), [("13", "a multiple of"), ("100000", "a multiple of"), ("many", "an integer")]
 )
 def test_wrong_counts_are_rejected(tmp_path: Path, value: str, expected: str) -> None:
     write(tmp_path, Mlp(), torch.zeros(2, 64))

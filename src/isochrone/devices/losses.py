@@ -1,7 +1,7 @@
-"""Whether this process has lost a device for good.
+"""Which devices this process has lost for good.
 
 After an illegal access, every CUDA call of a process fails: only a new process can use the GPU. A server that has lost
-one reports itself as not live, so that its supervisor restarts it.
+one reports itself neither live nor ready, so that its supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-_REASONS: list[str] = []
+#: Device → the error with which it was lost.
+_REASONS: dict[str, str] = {}
 
 
 def record(device: str, reason: str) -> None:
-    """From any thread; later ones say nothing new."""
-    if not _REASONS:
+    """From any thread. Every later call of CUDA fails as well: the first error of a device is the one to read."""
+    if device not in _REASONS:
+        _REASONS[device] = reason
         log.error("this process has lost a device and must be restarted", device=device, reason=reason)
-    _REASONS.append(reason)
 
 
 def is_lost() -> bool:

@@ -196,8 +196,8 @@ FLAGS: tuple[Flag, ...] = (
         _TEXT,
         _DONE,
         "default-max-batch-size, for all backends or for one; onnxruntime: intra_op_thread_count,"
-        " inter_op_thread_count and the backend's other parameters as defaults for models that do not set them. Other"
-        " settings of known backends are accepted with a warning.",
+        " inter_op_thread_count and the backend's other parameters as defaults for models that do not set them;"
+        " pytorch: reserved_sms, which divides GPUs. Other settings of known backends are accepted with a warning.",
     ),
     # Repository agents
     Flag("repoagent-directory", _TEXT, _NONE, _SHARED_LIBRARIES),

@@ -68,9 +68,9 @@ class Counting(HostDevice):
         self._may_fail("host_bytes")
         return super().host_bytes(size, pinned)
 
-    def capture(self, run: Any, stream: Any, pool: Any) -> Any:
+    def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
         self._may_fail("capture")
-        return super().capture(run, stream, pool)
+        return super().capture(run, stream, pool, warm_runs)
 
     def free_cached(self) -> None:
         self._may_fail("free_cached")
