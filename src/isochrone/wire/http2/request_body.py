@@ -69,6 +69,16 @@ class RequestBody:
             self._pieces.append(bytearray(payload))
         return True
 
+    def space(self, size: int) -> memoryview | None:
+        """The buffer for the next ``size`` bytes; None: there is none, or they are more than announced."""
+        buffer = self._buffer
+        end = self._filled + size
+        return buffer[self._filled : end] if buffer is not None and end <= len(buffer) else None
+
+    def fill(self, count: int) -> None:
+        """The first ``count`` bytes of ``space`` were received."""
+        self._filled += count
+
     def whole(self) -> Buffer:
         buffer = self._buffer
         if buffer is not None:

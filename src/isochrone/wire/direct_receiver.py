@@ -1,0 +1,120 @@
+"""Receives large bodies directly into their buffers, for connections of HTTP/1.1 and HTTP/2, servers and clients.
+
+A connection that receives a large body is replaced by a ``DirectReceiver`` as the transport's protocol. The kernel then
+writes a body's bytes where they stay; otherwise uvloop copies them into its own buffer, from there into ``bytes``, and
+the connection into the body's buffer. The receiver remains while large bodies follow each other: it reads what stands
+between them, heads and small messages, into a scratch buffer and passes it on. So the beginning of a body that is not
+copied twice is at most ``SCRATCH_BYTES`` long, and a change of protocols, which costs two system calls, is rare. Never
+parses bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Protocol
+
+#: Smallest body, and smallest frame of one, that makes a connection receive directly. Below this size one read of up to
+#: 256 KiB that brings several messages is cheaper.
+LARGE_BODY = 64 * 1024
+#: Bytes of a read that is not direct.
+SCRATCH_BYTES = 16 * 1024
+#: A rest of a body that is smaller is read together with what follows it.
+SMALL_REST = 4 * 1024
+#: Reads without a direct one, after which the connection is the transport's protocol again.
+OTHER_READS = 16
+
+
+class _Scratch(threading.local):
+    """The scratch buffer of one thread: its event loop passes on every read before the next one."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(SCRATCH_BYTES))
+
+
+_scratch = _Scratch()
+
+
+class DirectOwner(Protocol):
+    """A connection that receives large bodies directly."""
+
+    transport: asyncio.Transport
+    #: The transport's protocol while large bodies arrive.
+    receiver: DirectReceiver | None
+
+    def body_space(self) -> memoryview | None:
+        """The part of a body's buffer that the next bytes belong to; None: they are to be parsed."""
+        ...
+
+    def body_filled(self, count: int) -> None:
+        """``count`` bytes were written to ``body_space``."""
+        ...
+
+    def receive_now(self, data: bytes) -> None:
+        """Process bytes before the next ones are read: they decide where those belong."""
+        ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def eof_received(self) -> bool: ...
+
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+
+class DirectReceiver(asyncio.BufferedProtocol):
+    """Takes over the transport on construction, and gives it back when no large bodies follow."""
+
+    __slots__ = ("_direct", "_other_reads", "_owner", "_scratch")
+
+    def __init__(self, owner: DirectOwner) -> None:
+        self._owner = owner
+        self._scratch = _scratch.view
+        #: The last buffer was a body's.
+        self._direct = False
+        #: Reads since the last direct one.
+        self._other_reads = 0
+        _hand_over(owner.transport, self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        space = self._owner.body_space()
+        if space is None:
+            self._direct = False
+            return self._scratch
+        self._direct = True
+        return space
+
+    def buffer_updated(self, count: int) -> None:
+        owner = self._owner
+        if self._direct:
+            self._other_reads = 0
+            owner.body_filled(count)
+            return
+        self._other_reads += 1
+        owner.receive_now(bytes(self._scratch[:count]))
+        if self._other_reads >= OTHER_READS and owner.receiver is self:
+            owner.receiver = None
+            _hand_over(owner.transport, owner)  # type: ignore[arg-type]
+
+    def pause_writing(self) -> None:
+        self._owner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._owner.resume_writing()
+
+    def eof_received(self) -> bool:
+        return self._owner.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._owner.connection_lost(error)
+
+
+def _hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    # uvloop selects its read callback when reading starts, so a change between protocol kinds needs a pause.
+    reading = transport.is_reading()
+    if reading:
+        transport.pause_reading()
+    transport.set_protocol(protocol)
+    if reading:
+        transport.resume_reading()
