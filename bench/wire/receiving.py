@@ -127,10 +127,10 @@ class Sender:
 class Server:
     """A process of one source's wire layer."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, held: int = 1) -> None:
         self.port = free_ports(1)[0]
         environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{_REPOSITORY_ROOT}"}
-        command = [sys.executable, "-m", "bench.wire.receiving_server", str(self.port)]
+        command = [sys.executable, "-m", "bench.wire.receiving_server", str(self.port), str(held)]
         self.process = subprocess.Popen(command, env=environment, cwd=_REPOSITORY_ROOT)
         for _ in range(200):
             try:
@@ -182,11 +182,12 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 10_000, 150_000, 300_000, 1_000_000])
     parser.add_argument("--frame-bytes", type=int, default=1 << 20)
     parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--held", type=int, default=1, help="calls that are answered at a time; at most 4 a connection")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     sources = [source.resolve() for source in options.source or [_REPOSITORY_ROOT / "src"]]
-    servers = [Server(source) for source in sources]
+    servers = [Server(source, options.held) for source in sources]
     print(f"{'bytes':>9} {'calls/s':>9} {'CPU µs/call':>12} {'faults/call':>12} {'ratio':>6}  source")
     try:
         for size in options.sizes:

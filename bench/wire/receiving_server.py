@@ -21,27 +21,35 @@ _ANSWER = b"\0\0\0\0\x08answered"
 
 
 class Answering(Route):
-    """Answers at once."""
+    """Answers ``held`` calls at a time."""
+
+    def __init__(self, held: int) -> None:
+        self._held = held
+        self._waiting: list[Any] = []
 
     def handle(self, exchange: Any) -> None:
-        exchange.respond_unary(_HEADERS, _ANSWER, len(_ANSWER), _TRAILERS)
+        self._waiting.append(exchange)
+        if len(self._waiting) >= self._held:
+            for each in self._waiting:
+                each.respond_unary(_HEADERS, _ANSWER, len(_ANSWER), _TRAILERS)
+            self._waiting = []
 
 
 class Application:
     """One route for everything."""
 
-    def __init__(self) -> None:
-        self._route = Answering()
+    def __init__(self, held: int) -> None:
+        self._route = Answering(held)
 
     def route(self, head: Head) -> Route:
         return self._route
 
 
-async def serve(port: int) -> None:
-    listener = Listener(Application(), WireLimits())
+async def serve(port: int, held: int) -> None:
+    listener = Listener(Application(held), WireLimits())
     await listener.start("127.0.0.1", port)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))

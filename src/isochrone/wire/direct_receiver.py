@@ -46,8 +46,8 @@ class DirectOwner(Protocol):
         """The part of a body's buffer that the next bytes belong to; None: they are to be parsed."""
         ...
 
-    def body_filled(self, count: int) -> None:
-        """``count`` bytes were written to ``body_space``."""
+    def body_filled(self, space: memoryview, count: int) -> None:
+        """``count`` bytes were written to ``space``, the last ``body_space``."""
         ...
 
     def receive_now(self, data: bytes) -> None:
@@ -66,30 +66,27 @@ class DirectOwner(Protocol):
 class DirectReceiver(asyncio.BufferedProtocol):
     """Takes over the transport on construction, and gives it back when no large bodies follow."""
 
-    __slots__ = ("_direct", "_other_reads", "_owner", "_scratch")
+    __slots__ = ("_other_reads", "_owner", "_scratch", "_space")
 
     def __init__(self, owner: DirectOwner) -> None:
         self._owner = owner
         self._scratch = _scratch.view
-        #: The last buffer was a body's.
-        self._direct = False
+        #: The buffer of the current read, if it is a body's.
+        self._space: memoryview | None = None
         #: Reads since the last direct one.
         self._other_reads = 0
         _hand_over(owner.transport, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        space = self._owner.body_space()
-        if space is None:
-            self._direct = False
-            return self._scratch
-        self._direct = True
-        return space
+        self._space = space = self._owner.body_space()
+        return self._scratch if space is None else space
 
     def buffer_updated(self, count: int) -> None:
         owner = self._owner
-        if self._direct:
+        space, self._space = self._space, None
+        if space is not None:
             self._other_reads = 0
-            owner.body_filled(count)
+            owner.body_filled(space, count)
             return
         self._other_reads += 1
         owner.receive_now(bytes(self._scratch[:count]))

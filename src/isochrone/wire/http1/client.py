@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import numpy as np
-
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.budget import UNACCOUNTED
 from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
@@ -304,7 +303,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 if head.chunked:
                     self.chunked = ChunkedDecoder()
                 elif length > 0:
-                    self.body = self.body_view = np.empty(length, np.uint8).data
+                    self.body = self.body_view = UNACCOUNTED.bodies.take(length)
                     self.filled = 0
             position = self._continue_body(head, data, position)
             if position < 0 or self.closed:
@@ -355,7 +354,7 @@ class Http1ClientConnection(asyncio.Protocol):
             return None
         return self.body_view[self.filled :]
 
-    def body_filled(self, count: int) -> None:
+    def body_filled(self, space: memoryview, count: int) -> None:
         self.filled += count
         if self.filled == len(cast(memoryview, self.body)):
             self._body_complete()

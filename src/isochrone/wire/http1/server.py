@@ -11,8 +11,6 @@ import asyncio
 from collections import deque
 from typing import Protocol, cast
 
-import numpy as np
-
 from isochrone.clock import now_ns
 from isochrone.wire.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
@@ -313,8 +311,7 @@ class Http1Connection(asyncio.Protocol):
         if head.chunked:
             self.chunked = ChunkedDecoder()
         else:
-            # Not a bytearray, which would use memory for the announced size: np.empty uses pages only as bytes arrive.
-            self.body = np.empty(head.content_length, np.uint8).data
+            self.body = self.listener.budget.bodies.take(head.content_length)
             self.body_view = self.body
         self.filled = self.counted = 0
         return True
@@ -360,7 +357,7 @@ class Http1Connection(asyncio.Protocol):
             return None
         return self.body_view[self.filled :]
 
-    def body_filled(self, count: int) -> None:
+    def body_filled(self, space: memoryview, count: int) -> None:
         self.filled += count
         if self.filled < len(cast(memoryview, self.body)):
             return

@@ -245,7 +245,11 @@ class Http2Connection(ControlFrames):
             return None
         return stream.space(self.data_left)
 
-    def body_filled(self, count: int) -> None:
+    def body_filled(self, space: memoryview, count: int) -> None:
+        following = b""
+        if count > self.data_left:
+            following = bytes(space[self.data_left : count])
+            count = self.data_left
         self.in_callback = True
         try:
             stream = cast(Stream, self.data_stream)
@@ -259,6 +263,8 @@ class Http2Connection(ControlFrames):
             self.fail(fault.code, str(fault))
         finally:
             self.in_callback = False
+        if following and not self.transport.is_closing():
+            self.receive(following)
         if self.out and not self.flush_planned:
             self.plan_flush()
 
@@ -314,10 +320,12 @@ class Http2Connection(ControlFrames):
         if self.unacknowledged >= self.limits.connection_window >> 1:
             self._return_window()
         body = payload[1 : len(payload) - payload[0]]
-        stream.unacknowledged += len(payload) - len(body)
         if not body and not flags & _END_STREAM:
             self.count_control()
-        self._stream_data(stream, body)
+        self._charge_stream(stream, len(payload))
+        if body:
+            stream.data(body)
+        self._return_stream_window(stream)
         if flags & _END_STREAM and stream.id in self.streams:
             stream.remote_done = True
             stream.ended()

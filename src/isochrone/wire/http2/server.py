@@ -82,9 +82,9 @@ class Http2ServerConnection(AcceptedConnection):
                 return
         super().receive(data)
 
-    def body_filled(self, count: int) -> None:
+    def body_filled(self, space: memoryview, count: int) -> None:
         self.tick = self.listener.tick
-        super().body_filled(count)
+        super().body_filled(space, count)
 
     def _receive(self, data: bytes) -> None:
         # Most reads are complete unary calls; the general path handles the rest.

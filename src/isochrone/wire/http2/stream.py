@@ -80,7 +80,10 @@ class Stream:
         return False
 
     def space(self, size: int) -> memoryview | None:
-        """The buffer for the next ``size`` bytes of the body; None: they are to be passed to ``data``."""
+        """The buffer for the next ``size`` bytes of the body; None: they are to be passed to ``data``.
+
+        It may be longer, for bytes that follow the body's: those of the next frame.
+        """
         return None
 
     def filled(self, count: int) -> None:
