@@ -32,8 +32,6 @@ _DATA, _HEADERS, _SETTINGS, _WINDOW_UPDATE = 0, 1, 4, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 _TICKS = os.sysconf("SC_CLK_TCK")
-#: Calls sent and not answered, of one connection.
-_IN_FLIGHT = 4
 
 
 class Figure(NamedTuple):
@@ -47,7 +45,7 @@ class Figure(NamedTuple):
 class Sender:
     """One connection: several calls of one size in flight."""
 
-    def __init__(self, port: int, size: int, frame_bytes: int) -> None:
+    def __init__(self, port: int, size: int, frame_bytes: int, in_flight: int) -> None:
         self.socket = socket.create_connection((HOST, port), timeout=10.0)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         blocks = header_blocks(f"{HOST}:{port}", GRPC_INFER_PATH)
@@ -59,7 +57,7 @@ class Sender:
             self._offsets.append(len(call) + 5)
             call += frame(kind, flags, 0, payload)
         call[self._offsets[-1] - 1] |= _END_STREAM
-        self._idle = [bytearray(call) for _ in range(_IN_FLIGHT)]
+        self._idle = [bytearray(call) for _ in range(in_flight)]
         self._busy: deque[bytearray] = deque()
         self._out: deque[memoryview] = deque()
         self._size = size
@@ -150,15 +148,16 @@ class Server:
         self.process.wait()
 
 
-def measure(server: Server, size: int, frame_bytes: int, connections: int, seconds: float) -> Figure:
-    senders = {s.socket.fileno(): s for s in (Sender(server.port, size, frame_bytes) for _ in range(connections))}
+def measure(server: Server, size: int, options: argparse.Namespace) -> Figure:
+    made = [Sender(server.port, size, options.frame_bytes, options.in_flight) for _ in range(options.connections)]
+    senders = {sender.socket.fileno(): sender for sender in made}
     poll = select.epoll()
     for file, sender in senders.items():
         poll.register(file, select.EPOLLIN | (0 if sender.fill() else select.EPOLLOUT))
     begun = 0
     cpu, faults, start = 0.0, 0, 0.0
     now = time.monotonic()
-    warm, end = now + seconds / 5, now + seconds * 1.2
+    warm, end = now + options.seconds / 5, now + options.seconds * 1.2
     while now < end:
         for file, event in poll.poll(1.0):
             sender = senders[file]
@@ -182,7 +181,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 10_000, 150_000, 300_000, 1_000_000])
     parser.add_argument("--frame-bytes", type=int, default=1 << 20)
     parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--held", type=int, default=1, help="calls that are answered at a time; at most 4 a connection")
+    parser.add_argument("--in-flight", type=int, default=4, help="calls in flight on each connection")
+    parser.add_argument(
+        "--held", type=int, default=1, help="calls that are answered at a time, as those of a batch are"
+    )
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
@@ -194,7 +196,7 @@ def main() -> None:
             found: list[list[Figure]] = [[] for _ in servers]
             for _ in range(options.rounds):
                 for server, figures in zip(servers, found, strict=True):
-                    figures.append(measure(server, size, options.frame_bytes, options.connections, options.seconds))
+                    figures.append(measure(server, size, options))
             for source, figures in zip(sources, found, strict=True):
                 rate, cpu, faults = (statistics.median(column) for column in zip(*figures, strict=True))
                 ratio = statistics.median(a.cpu_us / b.cpu_us for a, b in zip(found[0], figures, strict=True))

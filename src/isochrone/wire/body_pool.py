@@ -26,7 +26,7 @@ BEYOND = 256
 class BodyPool:
     """Blocks by size: powers of two. What is untouched of a block takes no memory."""
 
-    __slots__ = ("_free", "_is_scarce", "_lent", "_returned", "limit")
+    __slots__ = ("_free", "_is_scarce", "_lent", "_reckoned", "_returned", "limit")
 
     def __init__(self, limit: int, is_scarce: Callable[[], bool]) -> None:
         #: Bytes of free blocks that are kept; larger blocks are not kept at all.
@@ -37,11 +37,13 @@ class BodyPool:
         self._free: list[list[memoryview]] = [[] for _ in range(limit.bit_length())]
         #: The blocks in use by their weak references' ids.
         self._lent: dict[int, tuple[weakref.ref[Any], memoryview]] = {}
+        #: ``kept``, unless two threads changed it at once; counted anew before a block is let go for its sake.
+        self._reckoned = 0
         self._returned = self._take_back
 
     @property
     def kept(self) -> int:
-        """Bytes of free blocks. Counted anew each time: several threads may return blocks at once."""
+        """Bytes of free blocks."""
         return sum(len(blocks) << power for power, blocks in enumerate(self._free))
 
     def take(self, size: int, beyond: int = 0) -> memoryview:
@@ -53,8 +55,11 @@ class BodyPool:
         if size < SMALLEST or power >= len(self._free):
             # Not a bytearray, which would use memory for the announced size.
             return np.empty(size + beyond, np.uint8).data
-        free = self._free[power]
-        block = free.pop() if free else np.empty((1 << power) + BEYOND, np.uint8).data
+        try:
+            block = self._free[power].pop()
+            self._reckoned -= 1 << power
+        except IndexError:
+            block = np.empty((1 << power) + BEYOND, np.uint8).data
         # An array of a memoryview: a view of an array of an array could refer to the inner one.
         body = np.frombuffer(block, np.uint8, size + beyond)
         reference = weakref.ref(body, self._returned)
@@ -63,10 +68,15 @@ class BodyPool:
 
     def _take_back(self, reference: weakref.ref[Any]) -> None:
         block = self._lent.pop(id(reference))[1]
-        if self.kept + len(block) <= self.limit and not self._is_scarce():
-            self._free[len(block).bit_length() - 1].append(block)
+        size = len(block) - BEYOND
+        if self._reckoned + size > self.limit:
+            self._reckoned = self.kept
+        if self._reckoned + size <= self.limit and not self._is_scarce():
+            self._reckoned += size
+            self._free[size.bit_length() - 1].append(block)
 
     def clear(self) -> None:
         """Return the free blocks."""
         for blocks in self._free:
             blocks.clear()
+        self._reckoned = 0

@@ -1,11 +1,11 @@
 """Receives large bodies directly into their buffers, for connections of HTTP/1.1 and HTTP/2, servers and clients.
 
 A connection that receives a large body is replaced by a ``DirectReceiver`` as the transport's protocol. The kernel then
-writes a body's bytes where they stay; otherwise uvloop copies them into its own buffer, from there into ``bytes``, and
-the connection into the body's buffer. The receiver remains while large bodies follow each other: it reads what stands
-between them, heads and small messages, into a scratch buffer and passes it on. So the beginning of a body that is not
-copied twice is at most ``SCRATCH_BYTES`` long, and a change of protocols, which costs two system calls, is rare. Never
-parses bytes.
+writes a body's bytes where they stay; otherwise uvloop receives up to 256 KiB in its own buffer and copies them into
+``bytes``, and the connection copies those into the body's buffer. The receiver remains while large bodies follow each
+other, since the first read of a connection of its own would bring most of a body the old way: it reads what stands
+between them, heads and small messages, into a scratch buffer and passes it on. So at most ``SCRATCH_BYTES`` of a body
+are copied, and a change of protocols, which costs two system calls, is rare. Never parses bytes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,8 @@ SMALL_REST = 4 * 1024
 OTHER_READS = 16
 
 
-class _Scratch(threading.local):
-    """The scratch buffer of one thread: its event loop passes on every read before the next one."""
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(SCRATCH_BYTES))
-
-
-_scratch = _Scratch()
+#: ``scratch``: the scratch buffer of a thread, whose event loop passes on every read before the next one.
+_of_thread = threading.local()
 
 
 class DirectOwner(Protocol):
@@ -70,7 +64,7 @@ class DirectReceiver(asyncio.BufferedProtocol):
 
     def __init__(self, owner: DirectOwner) -> None:
         self._owner = owner
-        self._scratch = _scratch.view
+        self._scratch = _scratch()
         #: The buffer of the current read, if it is a body's.
         self._space: memoryview | None = None
         #: Reads since the last direct one.
@@ -105,6 +99,13 @@ class DirectReceiver(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._owner.connection_lost(error)
+
+
+def _scratch() -> memoryview:
+    scratch: memoryview | None = getattr(_of_thread, "scratch", None)
+    if scratch is None:
+        scratch = _of_thread.scratch = memoryview(bytearray(SCRATCH_BYTES))
+    return scratch
 
 
 def _hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
