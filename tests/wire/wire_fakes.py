@@ -71,6 +71,9 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def is_reading(self) -> bool:
+        return self.reading
+
     def set_protocol(self, protocol: Any) -> None:
         self.protocol = protocol
         self.buffered_protocols += isinstance(protocol, asyncio.BufferedProtocol)

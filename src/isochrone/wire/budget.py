@@ -12,15 +12,21 @@ well. This module only counts; it never touches a socket.
 
 from __future__ import annotations
 
+from isochrone.wire.body_pool import BodyPool
+
 #: Bodies and answers below this size are not counted: the number of streams bounds them, and small requests pay
 #: nothing.
 SMALL = 16 * 1024
 
 
+#: Bytes of free memory of bodies that a process keeps for the next ones.
+_MAX_KEPT = 64 * 1024 * 1024
+
+
 class MemoryBudget:
     """The memory of one process."""
 
-    __slots__ = ("_earlier_peak", "free", "limit", "lowest", "rejected", "scarce")
+    __slots__ = ("_earlier_peak", "bodies", "free", "limit", "lowest", "rejected", "scarce")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -33,6 +39,8 @@ class MemoryBudget:
         self._earlier_peak = 0
         #: Requests rejected because there was no memory.
         self.rejected = 0
+        #: Memory of bodies. Free blocks are within the limit too: there are none while memory is scarce.
+        self.bodies = BodyPool(min(self.scarce, _MAX_KEPT), self.is_scarce)
 
     @property
     def held(self) -> int:
@@ -50,13 +58,16 @@ class MemoryBudget:
         self.lowest = self.free
         return taken
 
+    def is_scarce(self) -> bool:
+        return self.free < self.scarce
+
     def is_overdrawn_by(self, unsent: int) -> bool:
         """Whether memory is scarce and one connection's ``unsent`` bytes of answers exceed the free memory.
 
         The connection's requests without an answer are then rejected. Bodies do not count here: they were reserved
         within the connection's share. A single connection without bodies reaches this at 15/16 of the budget.
         """
-        return self.free < self.scarce and unsent > max(self.free, 0)
+        return self.is_scarce() and unsent > max(self.free, 0)
 
 
 #: For client connections: the bytes that a gateway sends to workers are already counted for its callers.
@@ -96,6 +107,8 @@ class Share:
         budget.free -= size
         if budget.free < budget.lowest:
             budget.lowest = budget.free
+        if budget.is_scarce():
+            budget.bodies.clear()
 
     def give_back(self, size: int) -> None:
         self.held -= size

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from isochrone import heap
 from isochrone.heap import HeapTrimming
 from isochrone.observe.loop_lag import LoopLag
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.budget import UNACCOUNTED, MemoryBudget
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
 
@@ -22,7 +23,7 @@ class Listeners:
         self._limits = limits
         self._budget = MemoryBudget(limits.max_buffered_bytes)
         self._lag = LoopLag()
-        self._trimming = HeapTrimming(self._held, self._budget.take_peak)
+        self._trimming = HeapTrimming(self._held, self._budget.take_peak, self._trim)
         self._listeners: list[Listener] = []
 
     def add(self, application: Application, tls: ssl.SSLContext | None) -> Listener:
@@ -32,6 +33,11 @@ class Listeners:
         listener = Listener(application, self._limits, tls, self._budget)
         self._listeners.append(listener)
         return listener
+
+    def _trim(self) -> None:
+        for budget in (self._budget, UNACCOUNTED):
+            budget.bodies.clear()
+        heap.trim()
 
     def _held(self) -> int:
         return self._budget.held

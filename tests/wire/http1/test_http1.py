@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.direct_receiver import LARGE_BODY, OTHER_READS
 from isochrone.wire.exchange import Consumer, Exchange, Headers, Route
-from isochrone.wire.http1.body_receiver import LARGE_BODY
 from isochrone.wire.http1.server import Http1Connection
 
 
@@ -85,7 +85,22 @@ def test_a_large_body_is_the_same_as_a_small_one(extra: int, cuts: list[int], fo
     end.transport.feed_in_pieces(data, [*cuts, 60])
     assert end.route.bodies == [body, b"next"] if follow else [body]
     assert [answer for _, _, answer in responses(end.turn())] == end.route.bodies
+    assert end.transport.protocol is end.connection.receiver
+    assert end.transport.buffered_protocols == 1
+
+
+def test_small_messages_after_a_large_body_give_the_transport_back() -> None:
+    end = ServerEnd(Http1Connection)
+    end.transport.feed(request(bytes(LARGE_BODY)))
+    for number in range(OTHER_READS):
+        assert end.transport.protocol is not end.connection
+        end.transport.feed(request(b"%d" % number))
     assert end.transport.protocol is end.connection
+    assert end.connection.receiver is None
+    end.transport.feed(request(b"last"))
+    end.transport.feed(request(bytes(LARGE_BODY)))
+    assert end.transport.buffered_protocols == 2
+    assert [len(body) for body in end.route.bodies] == [LARGE_BODY, *[1] * 10, *[2] * 6, 4, LARGE_BODY]
 
 
 def test_a_large_body_arrives_in_its_own_buffer() -> None:

@@ -13,7 +13,7 @@ from wire_fakes import FakeTransport, RecordingReceiver, ServerEnd
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, PayloadTooLarge
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.http1.body_receiver import LARGE_BODY
+from isochrone.wire.direct_receiver import LARGE_BODY
 from isochrone.wire.http1.client import Http1ClientConnection, request_head
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.receiver import Response
@@ -84,8 +84,8 @@ def test_a_large_body_arrives_in_one_piece_of_its_own(cuts: list[int]) -> None:
     end.transport.feed_in_pieces(answer(body, "length") + answer(b"next", "length"), [50, *cuts])
     assert first.pieces == [body]
     assert second.body == b"next"
-    assert end.transport.buffered_protocols <= 1
-    assert end.transport.protocol is end.connection
+    assert end.transport.buffered_protocols == 1
+    assert end.transport.protocol is end.connection.receiver
 
 
 def test_head_has_no_body_whatever_it_announces() -> None:

@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import numpy as np
-
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.budget import UNACCOUNTED
+from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
 from isochrone.wire.exchange import Buffer, Headers
-from isochrone.wire.http1.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
 from isochrone.wire.receiver import Gathering, Receiver, Response, too_large
@@ -71,6 +70,7 @@ class Http1ClientConnection(asyncio.Protocol):
         "on_closed",
         "on_writable",
         "out",
+        "receiver",
         "staged",
         "transport",
         "turn",
@@ -95,6 +95,8 @@ class Http1ClientConnection(asyncio.Protocol):
         self.closing = False
         self.closed = False
         self.write_paused = False
+        #: The transport's protocol while large bodies arrive.
+        self.receiver: DirectReceiver | None = None
         #: Called once, when a congested connection takes more bytes.
         self.on_writable: Callable[[], None] | None = None
         #: Called when the connection has ended, after the receivers of its calls.
@@ -286,6 +288,8 @@ class Http1ClientConnection(asyncio.Protocol):
                 if length > self.limits.max_body_bytes:
                     self._end(too_large(self.limits.max_body_bytes))
                     return
+                if length >= LARGE_BODY and self.receiver is None:
+                    self.receiver = DirectReceiver(self)
                 if 0 < length <= end - position:
                     if call.receiver is not None:
                         call.receiver.data(data[position : position + length])
@@ -299,7 +303,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 if head.chunked:
                     self.chunked = ChunkedDecoder()
                 elif length > 0:
-                    self.body = self.body_view = np.empty(length, np.uint8).data
+                    self.body = self.body_view = UNACCOUNTED.bodies.take(length)
                     self.filled = 0
             position = self._continue_body(head, data, position)
             if position < 0 or self.closed:
@@ -311,12 +315,9 @@ class Http1ClientConnection(asyncio.Protocol):
             take = min(head.content_length - self.filled, len(data) - position)
             self.body_view[self.filled : self.filled + take] = memoryview(data)[position : position + take]
             self.filled += take
-            left = head.content_length - self.filled
-            if left:
-                if left >= LARGE_BODY:
-                    BodyReceiver(self)
+            if self.filled < head.content_length:
                 return -1
-            self.body_received()
+            self._body_complete()
             return position + take
         receiver = self.calls[0].receiver
         decoder = self.chunked
@@ -337,9 +338,7 @@ class Http1ClientConnection(asyncio.Protocol):
             self._complete(head)
         return position
 
-    # Called by the receiver of a large body.
-
-    def body_received(self) -> None:
+    def _body_complete(self) -> None:
         head, body = cast(ResponseHead, self.head), cast(memoryview, self.body)
         self.body, self.body_view = None, memoryview(b"")
         receiver = self.calls[0].receiver
@@ -348,8 +347,20 @@ class Http1ClientConnection(asyncio.Protocol):
         if not self.closed:
             self._complete(head)
 
-    def writing_paused(self) -> None:
-        self.write_paused = True
+    # Called by the direct receiver.
+
+    def body_space(self) -> memoryview | None:
+        if self.body is None or len(self.body) - self.filled < SMALL_REST:
+            return None
+        return self.body_view[self.filled :]
+
+    def body_filled(self, space: memoryview, count: int) -> None:
+        self.filled += count
+        if self.filled == len(cast(memoryview, self.body)):
+            self._body_complete()
+
+    def receive_now(self, data: bytes) -> None:
+        self.receive(data)
 
     # Endings.
 

@@ -1,7 +1,7 @@
 """HTTP/1.1, server side: parses requests, routes them to the ``Application``, and writes answers in order.
 
 Small messages arrive through ``data_received``; a large body is received directly into a buffer of its announced size
-(``BodyReceiver``). Pipelined requests run concurrently and are answered in order. Never blocks, and never buffers
+(``DirectReceiver``). Pipelined requests run concurrently and are answered in order. Never blocks, and never buffers
 without a limit.
 """
 
@@ -11,13 +11,11 @@ import asyncio
 from collections import deque
 from typing import Protocol, cast
 
-import numpy as np
-
 from isochrone.clock import now_ns
 from isochrone.wire.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
+from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
 from isochrone.wire.exchange import Buffer, Head
-from isochrone.wire.http1.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.exchange import JOIN_LIMIT, Http1Exchange
 from isochrone.wire.http1.memory import Http1Memory
@@ -83,6 +81,8 @@ class Http1Connection(asyncio.Protocol):
         self.progress = Progress(listener.tick)
         self.write_paused = False
         self.reading_paused = False
+        #: The transport's protocol while large bodies arrive.
+        self.receiver: DirectReceiver | None = None
         # Per message being received.
         self.unparsed = b""
         self.head: Head | None = None
@@ -92,8 +92,6 @@ class Http1Connection(asyncio.Protocol):
         #: Bytes of the body received when its timeout last started.
         self.counted = 0
         self.chunked: ChunkedDecoder | None = None
-        #: The transport's protocol while a large body arrives.
-        self.receiver: BodyReceiver | None = None
 
     # Called by the transport.
 
@@ -163,7 +161,9 @@ class Http1Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self._pause_reading()
+        # The rest of a large body is read nevertheless: its buffer is already allocated.
+        if self.receiver is None or self.body is None:
+            self._pause_reading()
 
     def resume_writing(self) -> None:
         self.write_paused = False
@@ -283,6 +283,8 @@ class Http1Connection(asyncio.Protocol):
                 if length > listener.limits.max_body_bytes:
                     self._reject_body(head)
                     return
+                if length >= LARGE_BODY and self.receiver is None:
+                    self.receiver = DirectReceiver(self)
                 if 0 < length <= end - position:
                     if length > SMALL and not self.memory.reserve(length):
                         self._reject_for_memory(head)
@@ -309,8 +311,7 @@ class Http1Connection(asyncio.Protocol):
         if head.chunked:
             self.chunked = ChunkedDecoder()
         else:
-            # Not a bytearray, which would use memory for the announced size: np.empty uses pages only as bytes arrive.
-            self.body = np.empty(head.content_length, np.uint8).data
+            self.body = self.listener.budget.bodies.take(head.content_length)
             self.body_view = self.body
         self.filled = self.counted = 0
         return True
@@ -339,35 +340,37 @@ class Http1Connection(asyncio.Protocol):
         self.body_view[self.filled : self.filled + take] = memoryview(data)[position : position + take]
         self.filled += take
         if self.filled < head.content_length:
-            if head.content_length - self.filled >= LARGE_BODY and not self.reading_paused and self.receiver is None:
-                self.receiver = BodyReceiver(self)
             return -1
-        if self.receiver is not None:
-            # The last bytes were read in the same turn as the first, before the receiver took over.
-            self.receiver.give_back()
-            self.receiver = None
-        self.body_complete()
+        self._body_complete()
         return position + take
 
-    def body_complete(self) -> None:
+    def _body_complete(self) -> None:
         head, body = cast(Head, self.head), cast(memoryview, self.body)
         self.head, self.body, self.body_view = None, None, memoryview(b"")
         self._dispatch(head, body)
 
-    # Called by the receiver of a large body.
+    # Called by the direct receiver.
 
-    def body_received(self) -> None:
-        self.receiver = None
+    def body_space(self) -> memoryview | None:
+        # ``unparsed``: bytes of the body that were read before reading was paused.
+        if self.body is None or self.unparsed or len(self.body) - self.filled < SMALL_REST:
+            return None
+        return self.body_view[self.filled :]
+
+    def body_filled(self, space: memoryview, count: int) -> None:
+        self.filled += count
+        if self.filled < len(cast(memoryview, self.body)):
+            return
         self.in_callback = True
         try:
-            self.body_complete()
+            self._body_complete()
         finally:
             self.in_callback = False
             self.flush()
 
-    def writing_paused(self) -> None:
-        # Unlike between messages, reading continues: the buffer is already allocated.
-        self.write_paused = True
+    def receive_now(self, data: bytes) -> None:
+        self.receive(data)
+        self.flush()
 
     def _dispatch(self, head: Head, body: Buffer) -> None:
         exchange = Http1Exchange(self, head)

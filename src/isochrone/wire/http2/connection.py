@@ -12,6 +12,7 @@ from typing import cast
 
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.control_frames import ControlFrames
 from isochrone.wire.http2.frames import ConnectionFault, frame_header
@@ -40,6 +41,8 @@ class Http2Connection(ControlFrames):
         self.data_left = 0
         self.data_stream: Stream | None = None
         self.data_ends = False
+        #: The transport's protocol while large DATA frames arrive.
+        self.receiver: DirectReceiver | None = None
         #: A header block that CONTINUATION frames continue.
         self.block: bytearray | None = None
         self.block_stream = 0
@@ -138,6 +141,8 @@ class Http2Connection(ControlFrames):
                         return
                     self._padded_data(stream, data[start:position], flags)
                     continue
+                if length >= LARGE_BODY and self.receiver is None and stream.receives_directly:
+                    self.receiver = DirectReceiver(self)
                 # The window is charged for the whole frame at its start.
                 self.unacknowledged += length
                 if self.unacknowledged >= self.limits.connection_window >> 1:
@@ -222,21 +227,67 @@ class Http2Connection(ControlFrames):
             piece = data if take == len(data) else data[position : position + take]
             self._stream_data(stream, piece)
         if not self.data_left:
-            self.data_stream = None
-            if self.data_ends and stream.id in self.streams:
-                stream.remote_done = True
-                stream.ended()
+            self._end_data(stream)
         return position + take
+
+    def _end_data(self, stream: Stream) -> None:
+        """A DATA frame that was received in parts is complete."""
+        self.data_stream = None
+        if self.data_ends and stream.id in self.streams:
+            stream.remote_done = True
+            stream.ended()
+
+    # Called by the direct receiver.
+
+    def body_space(self) -> memoryview | None:
+        stream = self.data_stream
+        if stream is None or self.data_left < SMALL_REST or stream.remote_done or stream.id not in self.streams:
+            return None
+        return stream.space(self.data_left)
+
+    def body_filled(self, space: memoryview, count: int) -> None:
+        following = b""
+        if count > self.data_left:
+            following = bytes(space[self.data_left : count])
+            count = self.data_left
+        self.in_callback = True
+        try:
+            stream = cast(Stream, self.data_stream)
+            self.data_left -= count
+            self._charge_stream(stream, count)
+            stream.filled(count)
+            self._return_stream_window(stream)
+            if not self.data_left:
+                self._end_data(stream)
+        except ConnectionFault as fault:
+            self.fail(fault.code, str(fault))
+        finally:
+            self.in_callback = False
+        if following and not self.transport.is_closing():
+            self.receive(following)
+        if self.out and not self.flush_planned:
+            self.plan_flush()
+
+    def receive_now(self, data: bytes) -> None:
+        self.receive(data)
+        if self.out and not self.flush_planned:
+            self.plan_flush()
 
     def _window_exceeded(self, stream: Stream) -> None:
         raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
 
     def _stream_data(self, stream: Stream, piece: bytes) -> None:
         """Process a piece of a body; the stream's window is returned once half of it is used."""
-        stream.unacknowledged += len(piece)
+        self._charge_stream(stream, len(piece))
+        stream.data(piece)
+        self._return_stream_window(stream)
+
+    def _charge_stream(self, stream: Stream, count: int) -> None:
+        stream.unacknowledged += count
         if stream.unacknowledged > self.receive_window:
             self._window_exceeded(stream)
-        stream.data(piece)
+
+    def _return_stream_window(self, stream: Stream) -> None:
         if stream.unacknowledged >= self.limits.stream_window >> 1 and stream.id in self.streams and not stream.held:
             self.acknowledge(stream)
 
@@ -269,10 +320,12 @@ class Http2Connection(ControlFrames):
         if self.unacknowledged >= self.limits.connection_window >> 1:
             self._return_window()
         body = payload[1 : len(payload) - payload[0]]
-        stream.unacknowledged += len(payload) - len(body)
         if not body and not flags & _END_STREAM:
             self.count_control()
-        self._stream_data(stream, body)
+        self._charge_stream(stream, len(payload))
+        if body:
+            stream.data(body)
+        self._return_stream_window(stream)
         if flags & _END_STREAM and stream.id in self.streams:
             stream.remote_done = True
             stream.ended()

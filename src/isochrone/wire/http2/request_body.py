@@ -7,8 +7,7 @@ bodies are collected as pieces. Memory is reserved before it is used.
 
 from __future__ import annotations
 
-import numpy as np
-
+from isochrone.wire.body_pool import BEYOND
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2.stream import Stream
@@ -21,11 +20,13 @@ _GRPC_PREFIX = 5
 class RequestBody:
     """A body in more than one piece."""
 
-    __slots__ = ("_buffer", "_filled", "_gathered", "_pieces", "_stream")
+    __slots__ = ("_buffer", "_filled", "_gathered", "_pieces", "_space", "_stream")
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._buffer: memoryview | None = None
+        #: The buffer and what lies beyond it.
+        self._space = memoryview(b"")
         self._filled = 0
         self._pieces: list[bytes | bytearray] = []
         #: Bytes of ``_pieces``.
@@ -36,8 +37,8 @@ class RequestBody:
         if size > SMALL:
             if not self._stream.reserve(size):
                 return False
-            # Not a bytearray, which would use memory for the announced size: np.empty uses pages only as bytes arrive.
-            self._buffer = np.empty(size, np.uint8).data
+            self._space = self._stream.connection.share.budget.bodies.take(size, BEYOND)
+            self._buffer = self._space[:size]
         return self.add(first)
 
     def add(self, payload: bytes) -> bool:
@@ -52,6 +53,7 @@ class RequestBody:
                 return True
             # More than announced: the upper layer reports the error.
             self._buffer = None
+            self._space = memoryview(b"")
             self._pieces = [bytes(buffer[: self._filled])]
             self._gathered = self._filled
         self._gathered += size
@@ -68,6 +70,16 @@ class RequestBody:
         else:
             self._pieces.append(bytearray(payload))
         return True
+
+    def space(self, size: int) -> memoryview | None:
+        """The buffer for the next ``size`` bytes, and some more; None: there is none for so many."""
+        buffer = self._buffer
+        end = self._filled + size
+        return self._space[self._filled : end + BEYOND] if buffer is not None and end <= len(buffer) else None
+
+    def fill(self, count: int) -> None:
+        """The first ``count`` bytes of ``space`` were received."""
+        self._filled += count
 
     def whole(self) -> Buffer:
         buffer = self._buffer

@@ -82,6 +82,10 @@ class Http2ServerConnection(AcceptedConnection):
                 return
         super().receive(data)
 
+    def body_filled(self, space: memoryview, count: int) -> None:
+        self.tick = self.listener.tick
+        super().body_filled(space, count)
+
     def _receive(self, data: bytes) -> None:
         # Most reads are complete unary calls; the general path handles the rest.
         if not self.data_left and not self.unparsed and self.gathered is None and self.block is None:

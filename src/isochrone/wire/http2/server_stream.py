@@ -107,6 +107,17 @@ class ServerStream(Stream):
             if not self.pieces.add(payload):
                 self.reject_for_memory()
 
+    @property
+    def receives_directly(self) -> bool:
+        return self.consumer is None and not self.begun
+
+    def space(self, size: int) -> memoryview | None:
+        return self.pieces.space(size) if self.pieces is not None and self.consumer is None else None
+
+    def filled(self, count: int) -> None:
+        self.received += count
+        cast(RequestBody, self.pieces).fill(count)
+
     def _begin_body(self, payload: bytes) -> None:
         size = announced_size(self.head.content_length, self.head.is_grpc, payload)
         if size <= len(payload) or self.remote_done:

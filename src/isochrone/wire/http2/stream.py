@@ -74,6 +74,21 @@ class Stream:
     def data(self, payload: bytes) -> None:
         """A piece of the body was received, without padding."""
 
+    @property
+    def receives_directly(self) -> bool:
+        """Whether ``space`` may offer a buffer for large frames."""
+        return False
+
+    def space(self, size: int) -> memoryview | None:
+        """The buffer for the next ``size`` bytes of the body; None: they are to be passed to ``data``.
+
+        It may be longer, for bytes that follow the body's: those of the next frame.
+        """
+        return None
+
+    def filled(self, count: int) -> None:
+        """The first ``count`` bytes of ``space`` were received."""
+
     def ended(self) -> None:
         """END_STREAM was received."""
 
