@@ -21,6 +21,7 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.generation.blocks import BlockTable
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import MAX_BACKLOG
 from isochrone.worker.generation.sampling import GenerationParameters
@@ -187,6 +188,35 @@ def test_a_step_that_fails_costs_its_own_sequences() -> None:
         await until(lambda: good.is_over)
         assert good.text == expected("fine")
         assert bench.blocks_in_use == 0
+        bench.close()
+
+    run(scenario)
+
+
+def test_a_row_that_fails_costs_its_own_sequence() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        # Its prompt takes two steps: blocks of the first are known by their content when the second fails.
+        bad = "a prompt of twenty c?"
+        requests = [bench.send("first"), bench.send(bad), bench.send("second", max_tokens=30), bench.send(bad[:18])]
+        await until(lambda: all(request.is_over for request in requests))
+        error = requests[1].answers[0]
+        assert isinstance(error, ModelFailed)
+        assert "not numbers; other sequences go on" in str(error)
+        assert [requests[number].text for number in (0, 2, 3)] == [
+            expected("first"),
+            expected("second", 30),
+            expected(bad[:18]),
+        ]
+        await until(lambda: not bench.blocks_in_use)
+        assert bench.in_flight == 0
+        again = bench.send(bad, max_tokens=1)
+        await until(lambda: again.is_over)
+        pool = bench.engines[0].scheduler.pool
+        assert isinstance(again.answers[0], ModelFailed)
+        # Nothing of it is found by others.
+        assert BlockTable(pool).find_prefix([*bad.encode(), 0]) == []
+        assert len(BlockTable(pool).find_prefix([*b"second", 0])) == 1
         bench.close()
 
     run(scenario)

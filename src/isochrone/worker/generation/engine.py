@@ -3,7 +3,7 @@
 Each turn schedules a step, launches it, turns the tokens of the step before into text while the device works, and then
 collects. Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by
 one call. Cancelled requests leave before the next step. An engine without work waits for its inbox. A step that fails
-costs its own sequences, not the engine.
+costs its own sequences, not the engine; a row that fails costs its own sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isochrone.clock import MILLISECOND, now_ns
 from isochrone.devices.loads import loading
 from isochrone.errors import Cancelled, IsochroneError, ModelFailed
 from isochrone.worker.backends.failed_frames import forget_frames
-from isochrone.worker.backends.generative import GenerativeExecutable
+from isochrone.worker.backends.generative import FailedRow, GenerativeExecutable
 from isochrone.worker.generation.admission import EngineLoad
 from isochrone.worker.generation.calibration import calibrate
 from isochrone.worker.generation.counts import EngineCounts
@@ -214,9 +214,13 @@ class GenerationEngine:
             if job.is_ended:
                 # Of a sequence whose text has ended, one more token was computed in vain.
                 continue
+            chosen = output.chosen
+            if isinstance(chosen, FailedRow):
+                self._end(job, ModelFailed(f"model instance '{self.name}': {chosen.reason}; other sequences go on"))
+                continue
             self.counts.note_token(output.sequence)
             try:
-                delivery = job.take(output.chosen, output.finish_reason)
+                delivery = job.take(chosen, output.finish_reason)
             except BaseException as error:
                 self._stopped.append(output.sequence)
                 self._end(job, _model_error(self.name, "the tokenizer failed", error))

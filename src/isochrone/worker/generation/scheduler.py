@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from isochrone.clock import MILLISECOND
 from isochrone.errors import DeadlineExceeded
-from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row
+from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row
 from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
 from isochrone.worker.generation.blocks import BlockPool
 from isochrone.worker.generation.sequence import TokenSequence
@@ -61,10 +61,10 @@ class Step:
 
 
 class Output(NamedTuple):
-    """A token that a step gave, and why the sequence ends with it, if it does."""
+    """A token that a step gave, and why the sequence ends with it, if it does; or why there is none."""
 
     sequence: TokenSequence
-    chosen: Chosen
+    chosen: Chosen | FailedRow
     finish_reason: str | None
 
 
@@ -177,8 +177,8 @@ class StepScheduler:
             budget -= len(prefill[-1].row.tokens)
         return _step(parts, prefill, now)
 
-    def completed(self, step: Step, chosen: Sequence[Chosen | None], now: int, took_ns: int) -> list[Output]:
-        """A step has given its tokens. Sequences that end with theirs have left the scheduler."""
+    def completed(self, step: Step, chosen: Sequence[Result], now: int, took_ns: int) -> list[Output]:
+        """A step has given its tokens. Sequences that end with theirs, or that got none, have left the scheduler."""
         self.times.observe(step.decode_rows, step.context, step.prefill, took_ns)
         outputs: list[Output] = []
         size = self.limits.block_tokens
@@ -188,6 +188,12 @@ class StepScheduler:
             if computed // size > before // size:
                 sequence.table.note_computed(sequence.tokens, computed)
             if result is None:
+                continue
+            if isinstance(result, FailedRow):
+                # Nor may others use what its blocks hold: the cause may be in any of them.
+                sequence.table.spoil()
+                self.remove(sequence)
+                outputs.append(Output(sequence, result, None))
                 continue
             reason = sequence.add(result.token, now)
             outputs.append(Output(sequence, result, reason))

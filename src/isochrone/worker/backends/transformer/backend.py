@@ -17,9 +17,9 @@ from isochrone.models.runtimes import optional_runtime
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.generative import (
-    Chosen,
     GenerationLimits,
     GenerativeExecutable,
+    Result,
     Row,
     Tokenizer,
 )
@@ -64,7 +64,7 @@ class TransformerExecutable(GenerativeExecutable):
         assert self._steps is not None
         self._steps.launch(rows)
 
-    def collect(self) -> list[Chosen | None]:
+    def collect(self) -> list[Result]:
         assert self._steps is not None
         return self._steps.collect()
 
