@@ -146,11 +146,11 @@ class GenerationEngine:
             now = now_ns()
             self._drop_ended(now)
             step = self.scheduler.schedule(now)
-            failure = self._launch(step, now) if step.parts else None
+            failure = self._launch(step, now) if step.rows else None
             self._process(outputs)
             if failure is not None:
                 self._fail(step, failure)
-            is_running = bool(step.parts) and failure is None
+            is_running = bool(step.rows) and failure is None
             self._publish(now, step, is_running)
             self._send()
             outputs = self._collect(step, ended or now) if is_running else []
@@ -159,7 +159,7 @@ class GenerationEngine:
                 self._process(outputs)
                 self._send()
                 outputs = []
-            is_idle = not step.parts
+            is_idle = not step.rows
             ended = now_ns() if is_running else 0
         if self.is_abandoned:
             self._free()
@@ -179,7 +179,8 @@ class GenerationEngine:
         for sequence in self._stopped:
             scheduler.ended(sequence)
         self._stopped.clear()
-        for cancelled in [job for job in map(_job, scheduler.sequences()) if job.request.cancelled]:
+        jobs: list[Job] = [each.job for each in scheduler.sequences()]  # type: ignore[misc]
+        for cancelled in [job for job in jobs if job.request.cancelled]:
             self._cancel(cancelled)
         for sequence in scheduler.remove_late(now):
             self._end(_job(sequence), late_error(sequence, now))
@@ -196,7 +197,7 @@ class GenerationEngine:
         """Waits for the step; returns its tokens."""
         try:
             chosen = self.executable.collect()
-            if [each is None for each in chosen] != [row.sampling is None for _, row in step.parts]:
+            if [each is None for each in chosen] != [row.sampling is None for row in step.rows]:
                 raise ModelFailed("the model gave tokens for other rows than those that end with one")
         except BaseException as error:
             self._fail(step, self._step_error(step, error))
@@ -276,9 +277,9 @@ class GenerationEngine:
     def _fail(self, step: Step, error: IsochroneError) -> None:
         """The sequences of a failed step end; their blocks are free."""
         self.step_began = 0
-        for part in step.parts:
-            self.scheduler.remove(part.sequence)
-            self._end(_job(part.sequence), error)
+        for sequence in step.sequences:
+            self.scheduler.remove(sequence)
+            self._end(_job(sequence), error)
 
     def _end(self, job: Job, error: IsochroneError) -> None:
         if not job.is_ended:
@@ -287,7 +288,7 @@ class GenerationEngine:
             self._deliveries.append(Delivery(job, None, error, True))
 
     def _step_error(self, step: Step, error: BaseException) -> IsochroneError:
-        return _model_error(self.name, f"a step of {len(step.parts)} sequences failed", error)
+        return _model_error(self.name, f"a step of {len(step.rows)} sequences failed", error)
 
     def _publish(self, now: int, step: Step, is_running: bool) -> None:
         if now < self._load_until and is_running:

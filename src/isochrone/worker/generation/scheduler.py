@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from isochrone.clock import MILLISECOND
+from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row
 from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
@@ -50,14 +50,16 @@ class Part(NamedTuple):
 class Step:
     """One step, and the figures that its time depends on."""
 
-    parts: tuple[Part, ...]
+    #: Those of the first rows decode. Two lists: a pair for each row would cost as much as the row.
+    sequences: list[TokenSequence]
+    rows: list[Row]
     decode_rows: int = 0
     context: int = 0
     prefill: int = 0
 
     @property
-    def rows(self) -> list[Row]:
-        return [row for _, row in self.parts]
+    def parts(self) -> list[Part]:
+        return list(map(Part, self.sequences, self.rows))
 
 
 class Output(NamedTuple):
@@ -83,6 +85,8 @@ class StepScheduler:
         self.reused_tokens = 0
         self._numbers = 0
         self._used_share = 1.0
+        #: No sequence is due before; some may be due later than it says.
+        self._earliest_due = NEVER
         #: Numbers of the sequences that may start, where batches do not change.
         self._batch: set[int] = set()
 
@@ -103,6 +107,7 @@ class StepScheduler:
         if error is not None:
             raise error
         self.waiting.append(sequence)
+        self._earliest_due = min(self._earliest_due, sequence.due)
 
     @staticmethod
     def _candidate(sequence: TokenSequence, tokens: int) -> Candidate:
@@ -121,9 +126,12 @@ class StepScheduler:
 
     def remove_late(self, now: int) -> list[TokenSequence]:
         """Takes out the sequences whose first token, or whose end, was due before now."""
-        late = [each for each in (*self.running, *self.waiting) if each.due < now]
+        if now <= self._earliest_due:
+            return []
+        late = [each for each in self.sequences() if each.due < now]
         for sequence in late:
             self.remove(sequence)
+        self._earliest_due = min([each.due for each in self.sequences()], default=NEVER)
         return late
 
     def sequences(self) -> Iterator[TokenSequence]:
@@ -151,17 +159,25 @@ class StepScheduler:
         """Chooses the next step. Empty only if every sequence is paused, or there is none."""
         if self.rules.batching != "continuous" and not self._active:
             self._form_batch()
-        parts: list[Part] = []
+        sequences: list[TokenSequence] = []
+        rows: list[Row] = []
+        block_tokens = self.limits.block_tokens
         for sequence in self.running.copy():
             # An earlier one of this step may preempt a later one.
             if sequence.is_decoding and not sequence.is_paused and sequence.is_running:
-                tokens = sequence.tokens
-                if sequence.table.room >= len(tokens) or self._make_room(sequence):
-                    parts.append(_decode_part(sequence, tokens))
-        if len(parts) == len(self.running) and not self.waiting:
-            return _step(parts, (), now)
-        budget = self._prefill_budget(parts, now)
-        prefill: list[Part] = []
+                start, blocks = sequence.computed, sequence.table.blocks
+                if start < len(blocks) * block_tokens or self._make_room(sequence):
+                    sequences.append(sequence)
+                    rows.append(Row((sequence.tokens[start],), start, blocks, sequence.draws.at(start + 1)))
+        if len(sequences) == len(self.running) and not self.waiting:
+            return _step(sequences, rows, len(rows))
+        return self._with_prompts(sequences, rows, now)
+
+    def _with_prompts(self, sequences: list[TokenSequence], rows: list[Row], now: int) -> Step:
+        """A step of rows that decode, and of as much of the prompts as may be."""
+        budget = self._prefill_budget(sequences, rows, now)
+        prompts: list[TokenSequence] = []
+        chunks: list[Row] = []
         is_blocked = False
         for sequence in self._prompts():
             if budget <= 0:
@@ -172,17 +188,21 @@ class StepScheduler:
                 if is_blocked:
                     continue
                 # It may have taken the place of one that decodes.
-                parts = [part for part in parts if part.sequence.is_running]
-            prefill.append(_part(sequence, min(sequence.left, budget)))
-            budget -= len(prefill[-1].row.tokens)
-        return _step(parts, prefill, now)
+                if not all(each.is_running for each in sequences):
+                    rows = [row for row, each in zip(rows, sequences, strict=True) if each.is_running]
+                    sequences = [each for each in sequences if each.is_running]
+            sequence.started_at = sequence.started_at or now
+            prompts.append(sequence)
+            chunks.append(_chunk(sequence, min(sequence.left, budget)))
+            budget -= len(chunks[-1].tokens)
+        return _step(sequences + prompts, rows + chunks, len(rows))
 
     def completed(self, step: Step, chosen: Sequence[Result], now: int, took_ns: int) -> list[Output]:
         """A step has given its tokens. Sequences that end with theirs, or that got none, have left the scheduler."""
         self.times.observe(step.decode_rows, step.context, step.prefill, took_ns)
         outputs: list[Output] = []
         size = self.limits.block_tokens
-        for (sequence, row), result in zip(step.parts, chosen, strict=True):
+        for sequence, row, result in zip(step.sequences, step.rows, chosen, strict=True):
             before = sequence.computed
             computed = sequence.computed = before + len(row.tokens)
             if computed // size > before // size:
@@ -217,21 +237,19 @@ class StepScheduler:
         found += [each for each in self.waiting if not each.is_paused]
         return sorted(found, key=lambda each: each.order)
 
-    def _prefill_budget(self, parts: Sequence[Part], now: int) -> int:
+    def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], now: int) -> int:
         """Tokens of prompts that a step with these rows that decode may compute."""
         limits, costs = self.limits, self.times.costs
         due = [
-            part.sequence.last_at + part.sequence.parameters.inter_token_ns - now
-            for part in parts
-            if part.sequence.parameters.inter_token_ns
+            each.last_at + each.parameters.inter_token_ns - now for each in sequences if each.parameters.inter_token_ns
         ]
         if not self.rules.chunks_prompts or not due or not costs.is_known:
             return limits.prefill_tokens
-        context = sum(part.row.start + 1 for part in parts)
-        if costs.estimate(len(parts), context, 0) > min(due):
+        context = sum(row.start + 1 for row in rows)
+        if costs.estimate(len(rows), context, 0) > min(due):
             # The deadline is lost with or without prompts, which go on in the smallest chunks.
             return min(limits.block_tokens, limits.prefill_tokens)
-        return costs.prefill_within(min(due), len(parts), context, limits.prefill_tokens)
+        return costs.prefill_within(min(due), len(rows), context, limits.prefill_tokens)
 
     def _form_batch(self) -> None:
         """The sequences that start before the next batch does, where batches do not change."""
@@ -318,26 +336,18 @@ class StepScheduler:
         )
 
 
-def _part(sequence: TokenSequence, count: int) -> Part:
+def _chunk(sequence: TokenSequence, count: int) -> Row:
     tokens, start = sequence.tokens, sequence.computed
     end = start + count
-    sampling = sequence.parameters.sampling(end) if end == len(tokens) else None
+    sampling = sequence.draws.at(end) if end == len(tokens) else None
     # The table's own list: nothing changes it while the step runs.
-    return Part(sequence, Row(tokens[start:end], start, sequence.table.blocks, sampling))
+    return Row(tokens[start:end], start, sequence.table.blocks, sampling)
 
 
-def _decode_part(sequence: TokenSequence, tokens: list[int]) -> Part:
-    start = sequence.computed
-    return Part(sequence, Row((tokens[start],), start, sequence.table.blocks, sequence.parameters.sampling(start + 1)))
-
-
-def _step(decode: Sequence[Part], prefill: Sequence[Part], now: int) -> Step:
-    parts = (*decode, *prefill)
-    for sequence, _ in prefill:
-        sequence.started_at = sequence.started_at or now
+def _step(sequences: list[TokenSequence], rows: list[Row], decode_rows: int) -> Step:
     # Those that decode have one token each.
-    context, tokens = len(decode) + sum([row.start for _, row in parts]), sum([len(row.tokens) for _, row in prefill])
-    return Step(parts, len(decode), context + tokens, tokens)
+    prefill = sum([len(row.tokens) for row in rows[decode_rows:]])
+    return Step(sequences, rows, decode_rows, decode_rows + sum([row.start for row in rows]) + prefill, prefill)
 
 
 def late_error(sequence: TokenSequence, now: int) -> DeadlineExceeded:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from isochrone.clock import NEVER, SECOND
 from isochrone.worker.generation.blocks import BlockPool, BlockTable
-from isochrone.worker.generation.sampling import GenerationParameters
+from isochrone.worker.generation.sampling import Draws, GenerationParameters
 
 #: A sequence without a deadline for its first token waits in line as if the token were due so long after its arrival:
 #: otherwise it would wait for ever behind others that come later.
@@ -29,6 +29,7 @@ class TokenSequence:
         "arrived",
         "computed",
         "deadline",
+        "draws",
         "end_tokens",
         "first_at",
         "first_deadline",
@@ -64,6 +65,7 @@ class TokenSequence:
         self.tokens = list(prompt)
         self.prompt_tokens = len(self.tokens)
         self.parameters = parameters.seeded()
+        self.draws = Draws(self.parameters)
         #: Triton's numbering: 1 is highest.
         self.priority = priority
         self.arrived = arrived
