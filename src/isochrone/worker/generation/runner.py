@@ -248,8 +248,10 @@ class GenerationRunner:
             load = replace(load, step_end=now + ran)
         if not unseen:
             return load
-        prompts = [((job.priority, True, job.request.arrived, 0), job.estimated_tokens) for job in unseen]
-        return replace(load, waiting=load.waiting + len(unseen), prompts=tuple(sorted([*load.prompts, *prompts])))
+        return load.with_arrivals(
+            ((job.priority, True, job.request.arrived, 0), job.estimated_tokens, job.wanted.parameters.inter_token_ns)
+            for job in unseen
+        )
 
     # Responses.
 

@@ -65,7 +65,7 @@ _DRAWN = 64
 
 
 class Draws:
-    """How the tokens of one sequence are chosen: ``GenerationParameters.sampling``, position by position, but faster."""
+    """How the tokens of one sequence are chosen: what ``GenerationParameters.sampling`` says, but faster."""
 
     __slots__ = ("_first", "_known", "_parameters")
 

@@ -1,10 +1,11 @@
 """What the next step computes: continuous batching under deadlines.
 
 Every sequence that decodes is in every step, so its tokens never wait for a prompt; what is left of the step goes to
-prompts, in chunks that keep the tightest deadline between tokens. Prompts go by priority, then by the deadline of the
-first token, then by arrival. A sequence that needs a block when none is free takes those of a lower or later one, which
-is computed again later. The most senior sequence is never preempted, so something always ends. Pure: no clock, no
-threads, no device.
+prompts, in chunks that keep the tightest deadline between tokens of their priority and higher ones. Where such a
+deadline could not be kept otherwise, sequences of lower priorities are left out of the step. Prompts go by priority,
+then by the deadline of the first token, then by arrival. A sequence that needs a block when none is free takes those of
+a lower or later one, which is computed again later. The most senior sequence is never preempted, so something always
+ends. Pure: no clock, no threads, no device.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal, NamedTuple
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row
-from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
+from isochrone.worker.generation.admission import Candidate, EngineLoad, levels_of, refusal
 from isochrone.worker.generation.blocks import BlockPool
 from isochrone.worker.generation.sequence import TokenSequence
 from isochrone.worker.generation.step_times import StepTimes
@@ -169,18 +170,45 @@ class StepScheduler:
                 if start < len(blocks) * block_tokens or self._make_room(sequence):
                     sequences.append(sequence)
                     rows.append(Row((sequence.tokens[start],), start, blocks, sequence.draws.at(start + 1)))
+        if sequences and sequences[0].priority != sequences[-1].priority:
+            kept = self._kept(sequences, rows, now)
+            del sequences[kept:], rows[kept:]
         if len(sequences) == len(self.running) and not self.waiting:
             return _step(sequences, rows, len(rows))
         return self._with_prompts(sequences, rows, now)
 
+    def _kept(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], now: int) -> int:
+        """How many of the rows that decode, which are in the order of priorities, a step computes: lower ones are left
+        out where that keeps a deadline of a higher one."""
+        costs = self.times.costs
+        if not costs.is_known or not any(each.parameters.inter_token_ns for each in sequences):
+            return len(rows)
+        #: Deadlines of the rows so far; the earliest of higher priorities than the row's that these keep without it.
+        dues: list[int] = []
+        context, due, priority = 0, NEVER, sequences[0].priority
+        for count, (sequence, row) in enumerate(zip(sequences, rows, strict=True)):
+            if sequence.priority != priority:
+                priority, took = sequence.priority, costs.estimate(count, context, 0)
+                # Those that are lost without it are lost with it.
+                due = min([each for each in dues if each >= took], default=NEVER)
+            context += row.start + 1
+            if due != NEVER and costs.estimate(count + 1, context, 0) > due:
+                return count
+            if sequence.parameters.inter_token_ns:
+                dues.append(sequence.last_at + sequence.parameters.inter_token_ns - now)
+        return len(rows)
+
     def _with_prompts(self, sequences: list[TokenSequence], rows: list[Row], now: int) -> Step:
         """A step of rows that decode, and of as much of the prompts as may be."""
-        budget = self._prefill_budget(sequences, rows, now)
         prompts: list[TokenSequence] = []
         chunks: list[Row] = []
+        budget, used, priority = 0, 0, -1
         is_blocked = False
         for sequence in self._prompts():
-            if budget <= 0:
+            if sequence.priority != priority:
+                priority = sequence.priority
+                budget = self._prefill_budget(sequences, rows, priority, now)
+            if budget <= used:
                 break
             if not sequence.is_running:
                 # Nobody overtakes one that cannot start: a long prompt would wait for ever behind short ones.
@@ -193,8 +221,8 @@ class StepScheduler:
                     sequences = [each for each in sequences if each.is_running]
             sequence.started_at = sequence.started_at or now
             prompts.append(sequence)
-            chunks.append(_chunk(sequence, min(sequence.left, budget)))
-            budget -= len(chunks[-1].tokens)
+            chunks.append(_chunk(sequence, min(sequence.left, budget - used)))
+            used += len(chunks[-1].tokens)
         return _step(sequences + prompts, rows + chunks, len(rows))
 
     def completed(self, step: Step, chosen: Sequence[Result], now: int, took_ns: int) -> list[Output]:
@@ -237,11 +265,13 @@ class StepScheduler:
         found += [each for each in self.waiting if not each.is_paused]
         return sorted(found, key=lambda each: each.order)
 
-    def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], now: int) -> int:
-        """Tokens of prompts that a step with these rows that decode may compute."""
+    def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], priority: int, now: int) -> int:
+        """Tokens of prompts that a step with these rows that decode may compute, up to those of a priority."""
         limits, costs = self.limits, self.times.costs
         due = [
-            each.last_at + each.parameters.inter_token_ns - now for each in sequences if each.parameters.inter_token_ns
+            each.last_at + each.parameters.inter_token_ns - now
+            for each in sequences
+            if each.parameters.inter_token_ns and each.priority <= priority
         ]
         if not self.rules.chunks_prompts or not due or not costs.is_known:
             return limits.prefill_tokens
@@ -318,7 +348,10 @@ class StepScheduler:
         active = [each for each in self.running if not each.is_paused]
         decoding = [each for each in active if each.is_decoding]
         prompts = sorted((each.order, each.left) for each in self._prompts())
-        asked = [each.parameters.inter_token_ns for each in self.sequences() if each.parameters.inter_token_ns]
+        members = [
+            (each.priority, len(each.tokens), 0 if each.is_paused else each.parameters.inter_token_ns)
+            for each in self.sequences()
+        ]
         to_end = sorted(max(1, round((each.limit - len(each.tokens)) * self._used_share)) for each in active)
         return EngineLoad(
             self.limits,
@@ -331,7 +364,7 @@ class StepScheduler:
             waiting=len(self.waiting),
             context=sum(each.computed for each in active),
             prompts=tuple(prompts),
-            tightest_ns=min(asked, default=0),
+            levels=levels_of(members),
             blocks_in_use=self.pool.in_use,
         )
 
