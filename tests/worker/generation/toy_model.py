@@ -93,6 +93,8 @@ class ToyModel(GenerativeExecutable):
         self.gate: threading.Semaphore | None = None
         self.entered = threading.Event()
         self.steps: list[list[Row]] = []
+        #: Raised instead of the results of steps.
+        self.failure: Exception | None = None
         self.is_warm = False
         self.closed = threading.Event()
         self._slots: list[list[tuple[int, int] | None]] = [[None] * limits.block_tokens for _ in range(limits.blocks)]
@@ -154,6 +156,8 @@ class ToyModel(GenerativeExecutable):
             self.gate.acquire()
         if self.step_seconds:
             time.sleep(self.step_seconds)
+        if self.failure is not None:
+            raise self.failure
         return chosen
 
     def close(self) -> None:

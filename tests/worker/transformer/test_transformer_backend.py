@@ -16,10 +16,12 @@ import torch
 from tritonclient.grpc import model_config_pb2
 
 from generation_models import SampleModel, context_for
+from isochrone.devices import losses
 from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
 from isochrone.worker.backends.device_streams import StreamShelf
 from isochrone.worker.backends.generative import FailedRow, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.backends.transformer.backend import load
 from isochrone.worker.backends.transformer.fields import read_fields
@@ -229,4 +231,23 @@ def test_an_overflow_stays_with_its_sequence(sample_model: SampleModel) -> None:
         executable._steps._decoder.embedding[7] = kept
     executable.launch([Row(rows, 0, [3], greedy)])
     assert executable.collect() == [before]
+    executable.close()
+
+
+@pytest.mark.parametrize("place", ["launch", "collect"])
+def test_a_lost_device_is_recorded(sample_model: SampleModel, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable: Any = load(context_for(sample_model("llama"), CPU))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    owner, name = (executable._steps, "_compute") if place == "launch" else (executable._steps._results, "wait")
+    monkeypatch.setattr(owner, name, fail)
+    try:
+        executable.launch([Row([1], 0, [0], Sampling())])
+        with pytest.raises(DeviceLost, match="an illegal memory access"):
+            executable.collect()
+        assert losses.is_lost()
+    finally:
+        losses.forget()
     executable.close()

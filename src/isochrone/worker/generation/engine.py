@@ -21,9 +21,10 @@ import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.devices.loads import loading
-from isochrone.errors import Cancelled, IsochroneError, ModelFailed
+from isochrone.errors import Cancelled, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.generative import FailedRow, GenerativeExecutable
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.generation.admission import EngineLoad
 from isochrone.worker.generation.calibration import calibrate
 from isochrone.worker.generation.counts import EngineCounts
@@ -53,6 +54,8 @@ class GenerationEngine:
         self.load: EngineLoad = self.scheduler.load(0)
         #: When the running step began; 0: none does.
         self.step_began = 0
+        #: Why the device cannot be used any more; "": it can. The engine's thread sets it, once.
+        self.lost = ""
         #: Of the loop's thread: a step took too long, and nobody waits for it any more.
         self.is_abandoned = False
         self._cpus = cpus
@@ -243,6 +246,9 @@ class GenerationEngine:
         if isinstance(prompt, IsochroneError):
             self._end(job, prompt)
             return
+        if self.lost:
+            self._end(job, Unavailable(self.lost).not_begun())
+            return
         text, tokens = prompt
         tokenizer = self.executable.tokenizer
         sequence = TokenSequence(
@@ -275,9 +281,12 @@ class GenerationEngine:
             (self.scheduler.pause if is_paused else self.scheduler.resume)(sequence)
 
     def _fail(self, step: Step, error: IsochroneError) -> None:
-        """The sequences of a failed step end; their blocks are free."""
+        """The sequences of a failed step end; their blocks are free. Without its device, all sequences end."""
         self.step_began = 0
-        for sequence in step.sequences:
+        if isinstance(error, DeviceLost):
+            self.lost = f"model instance '{self.name}': {error.reason}; the device is lost to this process: restart it"
+            error = ModelFailed(self.lost)
+        for sequence in list(self.scheduler.sequences()) if self.lost else step.sequences:
             self.scheduler.remove(sequence)
             self._end(_job(sequence), error)
 

@@ -86,11 +86,10 @@ class GenerationRunner:
         """Passes a request to an engine, or raises."""
         if self._rejection is not None:
             raise self._rejection
+        if any(engine.lost for engine in self._engines):
+            self._drop_lost()
         if not self._engines:
-            raise Unavailable(
-                f"model '{self._name}': no instance is left, since a step does not end: load the model again, or "
-                "restart the worker"
-            ).not_begun()
+            raise self._no_engine().not_begun()
         wanted = read_request(request, self._settings.defaults)
         self._check_size(wanted)
         now = now_ns()
@@ -144,6 +143,7 @@ class GenerationRunner:
             elif job.stalled_since and now - job.stalled_since >= self._settings.stalled_ns:
                 stalled_ms = self._settings.stalled_ns // MILLISECOND
                 self._cancel(job, Cancelled(f"the client has read nothing for stalled_stream_ms ({stalled_ms})"))
+        self._drop_lost()
         for engine, watch in self._watches.items():
             began, limit_ns = engine.step_began, step_limit(engine.load, self._settings.execution_timeout_ns)
             hangs = watch.hangs(began, now, limit_ns)
@@ -349,6 +349,23 @@ class GenerationRunner:
         del self._jobs[job]
         self._request_ended()
 
+    def _no_engine(self) -> IsochroneError:
+        lost = next((engine.lost for engine in self._watches if engine.lost), "")
+        if lost:
+            return Unavailable(lost).within(f"model '{self._name}'")
+        return Unavailable(
+            f"model '{self._name}': no instance is left, since a step does not end: load the model again, or restart "
+            "the worker"
+        )
+
+    def _drop_lost(self) -> None:
+        """Engines that have lost their device get no requests; they have failed those that they had."""
+        lost = [engine for engine in self._engines if engine.lost]
+        for engine in lost:
+            self._engines.remove(engine)
+        if lost and not self._engines:
+            self._set_ready(False)
+
     def _abandon(self, engine: GenerationEngine, ran_ns: int) -> None:
         """A step does not end: its thread cannot be stopped, so nothing waits for it any more."""
         engine.is_abandoned = True
@@ -376,8 +393,9 @@ class GenerationRunner:
             return
         engine.is_abandoned = False
         log.warning("a step that seemed to hang has ended", model=self._name, instance=engine.name)
-        self._engines.append(engine)
-        self._set_ready(True)
+        if not engine.lost:
+            self._engines.append(engine)
+            self._set_ready(True)
 
 
 def _room(load: EngineLoad) -> int:
