@@ -130,7 +130,8 @@ def _reserve(torch: Any, context: LoadContext, device: str, plan: MemoryPlan) ->
 def _plan(torch: Any, checkpoint: Checkpoint, settings: Settings) -> MemoryPlan:
     is_cuda = settings.device != "cpu"
     free = torch.cuda.mem_get_info(settings.device)[0] if is_cuda else free_memory()
-    return plan_memory(checkpoint.shape, torch_dtype(torch, settings).itemsize, free, is_cuda, settings.request)
+    item_size, is_paged = torch_dtype(torch, settings).itemsize, settings.attention == PAGED
+    return plan_memory(checkpoint.shape, item_size, free, is_cuda, settings.request, is_paged=is_paged)
 
 
 def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Settings, limits: GenerationLimits) -> Steps:
