@@ -37,6 +37,8 @@ class Candidate:
     first_deadline: int
     #: 0: no deadline.
     inter_token_ns: int = 0
+    #: When its prompt will have become tokens; 0: it has.
+    ready: int = 0
 
     @property
     def order(self) -> Key:
@@ -126,8 +128,8 @@ class EngineLoad:
         """The predicted instant of its first token; ``now``: nothing is known about the times of steps."""
         costs, limits = self.costs, self.limits
         if not costs.is_known:
-            return now
-        at = max(now, self.step_end)
+            return max(now, candidate.ready)
+        at = max(now, self.step_end, candidate.ready)
         ahead = bisect_left(self.prompts, (candidate.order, 0))
         tokens_ahead = sum(left for _, left in self.prompts[:ahead])
         # Those ahead decode when its turn comes: steps take longer, and chunks are smaller.

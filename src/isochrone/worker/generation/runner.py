@@ -24,6 +24,7 @@ from isochrone.worker.generation.hangs import HangWatch, longest_step, step_limi
 from isochrone.worker.generation.job import Delivery, Job
 from isochrone.worker.generation.prompts import PromptThread
 from isochrone.worker.generation.requests import GenerationRequest, read_request
+from isochrone.worker.generation.sequence import PATIENCE_NS
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
@@ -36,7 +37,9 @@ log = structlog.get_logger(__name__)
 UNKNOWN_WAIT_NS = 3600 * SECOND
 #: Responses that a client has not made room for, after which its sequence pauses.
 MAX_BACKLOG = 256
-#: No tokenizer makes fewer tokens of a text, nor of a chat's JSON with its escapes: longer ones are not tokenised.
+#: The longest tokens of common vocabularies are runs of 128 spaces. Longer prompts are refused and not tokenised, also
+#: where a tokenizer would drop white space: reading it all would take as long as a prompt that does not fit. Of a chat,
+#: the JSON counts, with its escapes.
 _CHARACTERS_PER_TOKEN = 128
 _BYTES_PER_TOKEN = 6 * _CHARACTERS_PER_TOKEN
 #: Characters per token that are assumed before the first prompt, and the weight of a new one.
@@ -98,7 +101,8 @@ class GenerationRunner:
         first_deadline = min(request.deadline, request.arrived + first_ns if first_ns else NEVER)
         estimated = max(1, int(wanted.size / self._characters_per_token))
         inter_token_ns = wanted.parameters.inter_token_ns
-        candidate = Candidate(estimated, priority, request.arrived, first_deadline, inter_token_ns)
+        ready = now + self._prompts.expected_ns(wanted.size, now)
+        candidate = Candidate(estimated, priority, request.arrived, first_deadline, inter_token_ns, ready)
         engine, load = self._soonest(candidate, now)
         # The figure is a guess that the engine's scheduler replaces; only it can tell whether a prompt fits.
         capped = replace(candidate, prompt_tokens=min(estimated, load.limits.context_tokens - 1, _room(load)))
@@ -109,7 +113,8 @@ class GenerationRunner:
         job = Job(request, wanted, priority, estimated)
         self._jobs[job] = engine
         self._unseen[engine].append(job)
-        self._prompts.submit(job, engine.executable.tokenizer, engine.prepared)
+        order = first_deadline if first_deadline != NEVER else request.arrived + PATIENCE_NS
+        self._prompts.submit(job, order, engine.executable.tokenizer, engine.prepared)
 
     @property
     def pending(self) -> int:
@@ -119,7 +124,9 @@ class GenerationRunner:
 
     def estimated_wait(self, now: int) -> int:
         """ns until the first token of a request with a prompt of the mean length."""
-        candidate = Candidate(max(1, round(self._mean_prompt)), self._settings.default_priority, now, NEVER)
+        tokens = max(1, round(self._mean_prompt))
+        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), now)
+        candidate = Candidate(tokens, self._settings.default_priority, now, NEVER, ready=ready)
         if not self._engines:
             return UNKNOWN_WAIT_NS
         _, load = self._soonest(candidate, now)
@@ -339,8 +346,8 @@ class GenerationRunner:
 
     def _cancel(self, job: Job, error: IsochroneError | None) -> None:
         """Ends a request from here: the engine frees what it has."""
-        engine = self._jobs[job]
-        engine.cancel(job)
+        self._prompts.cancel(job)
+        self._jobs[job].cancel(job)
         self._fail(job, error or Cancelled("the request was cancelled"))
 
     def _over(self, job: Job) -> None:
