@@ -33,7 +33,7 @@ def scheduler_with(given_members: list[Member]) -> StepScheduler:
         sequence = sequence_of(tokens, priority, inter_ms)
         sequence.is_paused = is_paused
         sequence.give_blocks(scheduler.pool, len(scheduler.waiting) + 1, 1024)
-        scheduler.waiting.append(sequence)
+        scheduler._wait(sequence)
     return scheduler
 
 

@@ -59,15 +59,17 @@ class Level(NamedTuple):
 
 def levels_of(members: Iterable[tuple[int, int, int]]) -> tuple[Level, ...]:
     """From the priority, the tokens and the deadline between tokens (0: none) of each sequence."""
-    found: dict[int, Level] = {}
+    found: dict[int, list[int]] = {}
     for priority, tokens, asked_ns in members:
         known = found.get(priority)
         if known is None:
-            found[priority] = Level(priority, 1, tokens, asked_ns)
+            found[priority] = [1, tokens, asked_ns]
         else:
-            _, count, before, tightest = known
-            found[priority] = Level(priority, count + 1, before + tokens, _tighter(tightest, asked_ns))
-    return tuple(found[priority] for priority in sorted(found))
+            known[0] += 1
+            known[1] += tokens
+            if asked_ns and (asked_ns < known[2] or not known[2]):
+                known[2] = asked_ns
+    return tuple(Level(priority, *found[priority]) for priority in sorted(found))
 
 
 def _tighter(one: int, other: int) -> int:
@@ -115,7 +117,7 @@ class EngineLoad:
         return replace(
             self,
             waiting=self.waiting + len(arrivals),
-            prompts=tuple(sorted([*self.prompts, *((order, tokens) for order, tokens, _ in arrivals)])),
+            prompts=_merged(self.prompts, [(order, tokens) for order, tokens, _ in arrivals]),
             levels=tuple(levels[priority] for priority in sorted(levels)),
         )
 
@@ -167,6 +169,13 @@ class EngineLoad:
         context = sum(level.tokens for level in beside) + candidate.prompt_tokens
         # Without room for a chunk, the next prompt would wait until a sequence ends.
         return self.costs.estimate(rows, context, min(limits.block_tokens, limits.prefill_tokens))
+
+
+def _merged(prompts: tuple[tuple[Key, int], ...], more: list[tuple[Key, int]]) -> tuple[tuple[Key, int], ...]:
+    if len(more) == 1:
+        at = bisect_left(prompts, more[0])
+        return (*prompts[:at], more[0], *prompts[at:])
+    return tuple(sorted([*prompts, *more]))
 
 
 def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) -> IsochroneError | None:

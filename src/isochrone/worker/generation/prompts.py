@@ -42,9 +42,11 @@ class PromptThread:
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition()
-        # What the lock guards: a heap, the jobs in it with their characters, and what is being tokenised.
+        # What the lock guards: a heap, the jobs in it with their characters, the sum of these, and what is being
+        # tokenised.
         self._heap: list[_Waiting] = []
         self._sizes: dict[Job, int] = {}
+        self._size = 0
         self._running = self._running_since = 0
         self._is_closing = False
         self._numbers = count()
@@ -57,13 +59,14 @@ class PromptThread:
             order = (job.priority, first_deadline, next(self._numbers))
             heapq.heappush(self._heap, _Waiting(order, job, tokenizer, prepared))
             self._sizes[job] = job.wanted.size
+            self._size += job.wanted.size
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """A request has ended: its prompt is not tokenised, unless that has begun."""
         with self._changed:
             # The heap keeps the entry until its turn comes.
-            self._sizes.pop(job, None)
+            self._size -= self._sizes.pop(job, 0)
 
     @property
     def waiting(self) -> int:
@@ -75,7 +78,7 @@ class PromptThread:
             begun = (
                 max(0.0, self._running * self._per_character - (now - self._running_since)) if self._running else 0.0
             )
-            return round((sum(self._sizes.values()) + size) * self._per_character + begun)
+            return round((self._size + size) * self._per_character + begun)
 
     def close(self) -> None:
         """Waits for the thread."""
@@ -98,6 +101,7 @@ class PromptThread:
                     item = heapq.heappop(self._heap)
                     size = self._sizes.pop(item.job, None)
                     if size is not None:
+                        self._size -= size
                         self._running, self._running_since = size, now_ns()
                         return item
                 if self._is_closing:

@@ -24,7 +24,7 @@ from isochrone.worker.generation.hangs import HangWatch, longest_step, step_limi
 from isochrone.worker.generation.job import Delivery, Job
 from isochrone.worker.generation.prompts import PromptThread
 from isochrone.worker.generation.requests import GenerationRequest, read_request
-from isochrone.worker.generation.sequence import PATIENCE_NS
+from isochrone.worker.generation.sequence import PATIENCE_NS, Key
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
@@ -74,6 +74,8 @@ class GenerationRunner:
         self._jobs: dict[Job, GenerationEngine] = {}
         #: Jobs that the picture of the engine's load does not show yet.
         self._unseen: dict[GenerationEngine, list[Job]] = {engine: [] for engine in engines}
+        #: That picture, and the same with these jobs.
+        self._loads: dict[GenerationEngine, tuple[EngineLoad, EngineLoad]] = {}
         self._prompts = PromptThread(f"{name}-prompts")
         self._characters_per_token = _ASSUMED
         self._mean_prompt = 1.0
@@ -113,6 +115,8 @@ class GenerationRunner:
         job = Job(request, wanted, priority, estimated)
         self._jobs[job] = engine
         self._unseen[engine].append(job)
+        shown, known = self._loads[engine]
+        self._loads[engine] = shown, known.with_arrivals([_arrival(job)])
         order = first_deadline if first_deadline != NEVER else request.arrived + PATIENCE_NS
         self._prompts.submit(job, order, engine.executable.tokenizer, engine.prepared)
 
@@ -247,18 +251,19 @@ class GenerationRunner:
 
     def _load(self, engine: GenerationEngine, now: int) -> EngineLoad:
         """The load of an engine, with the requests that it does not show yet, and a step that takes too long."""
-        unseen = self._unseen[engine] = [job for job in self._unseen[engine] if not job.is_known and not job.is_over]
-        load = engine.load
+        shown = engine.load
+        before, load = self._loads.get(engine, (None, shown))
+        if before is not shown:
+            unseen = self._unseen[engine] = [
+                job for job in self._unseen[engine] if not job.is_known and not job.is_over
+            ]
+            load = shown.with_arrivals(map(_arrival, unseen)) if unseen else shown
+            self._loads[engine] = shown, load
         ran = now - engine.step_began
         if engine.step_began and ran > longest_step(load) > 0:
             # Nobody knows when it ends; what has taken long will take long.
             load = replace(load, step_end=now + ran)
-        if not unseen:
-            return load
-        return load.with_arrivals(
-            ((job.priority, True, job.request.arrived, 0), job.estimated_tokens, job.wanted.parameters.inter_token_ns)
-            for job in unseen
-        )
+        return load
 
     # Responses.
 
@@ -403,6 +408,11 @@ class GenerationRunner:
         if not engine.lost:
             self._engines.append(engine)
             self._set_ready(True)
+
+
+def _arrival(job: Job) -> tuple[Key, int, int]:
+    order = (job.priority, True, job.request.arrived, 0)
+    return order, job.estimated_tokens, job.wanted.parameters.inter_token_ns
 
 
 def _room(load: EngineLoad) -> int:

@@ -13,6 +13,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from isochrone.clock import MILLISECOND, NEVER
@@ -25,6 +28,7 @@ from isochrone.worker.generation.step_times import StepTimes
 
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
+_order = attrgetter("order")
 #: Weight of a sequence that has ended in the mean share of ``max_tokens`` that sequences use.
 _NEW = 0.05
 
@@ -79,9 +83,11 @@ class StepScheduler:
         self.rules = rules or SchedulerRules()
         self.pool = BlockPool(limits.blocks, limits.block_tokens, reuses_prefixes=self.rules.reuses_prefixes)
         self.times = StepTimes(limits)
-        #: Sequences that hold blocks, by seniority, and those that hold none.
+        #: Sequences that hold blocks, by seniority, and those that hold none, in their order.
         self.running: list[TokenSequence] = []
         self.waiting: list[TokenSequence] = []
+        #: The load, as long as only arrivals have changed it: many may come between two steps.
+        self._load: EngineLoad | None = None
         self.preemptions = 0
         self.reused_tokens = 0
         self._numbers = 0
@@ -99,7 +105,10 @@ class StepScheduler:
         # The keys and values of the last token are never needed.
         room = self.pool.total * self.pool.block_tokens + 1
         sequence.give_blocks(self.pool, self._numbers, min(self.limits.context_tokens, room))
-        tokens, load, most = sequence.prompt_tokens, self.load(now), self.rules.max_waiting
+        load = self._load
+        if load is None:
+            load = self._load = self.load(now)
+        tokens, most = sequence.prompt_tokens, self.rules.max_waiting
         error = refusal(load, self._candidate(sequence, tokens), now, most)
         if isinstance(error, DeadlineExceeded):
             # What is known of the prompt need not be computed. It takes time to find out, so only if it matters.
@@ -107,8 +116,14 @@ class StepScheduler:
             error = refusal(load, self._candidate(sequence, tokens), now, most)
         if error is not None:
             raise error
-        self.waiting.append(sequence)
+        self._wait(sequence)
+        arrival = (sequence.order, sequence.left, sequence.parameters.inter_token_ns)
+        self._load = load.with_arrivals([arrival])
         self._earliest_due = min(self._earliest_due, sequence.due)
+
+    def _wait(self, sequence: TokenSequence) -> None:
+        insort(self.waiting, sequence, key=_order)
+        self._load = None
 
     @staticmethod
     def _candidate(sequence: TokenSequence, tokens: int) -> Candidate:
@@ -118,6 +133,7 @@ class StepScheduler:
 
     def remove(self, sequence: TokenSequence) -> None:
         """Ends a sequence, whatever its state; its blocks are free at once. Not while a step with it runs."""
+        self._load = None
         if sequence.is_running:
             self.running.remove(sequence)
             sequence.is_running = False
@@ -142,9 +158,11 @@ class StepScheduler:
     def pause(self, sequence: TokenSequence) -> None:
         """Nothing more is computed for a sequence. It keeps its blocks until others need them."""
         sequence.is_paused = True
+        self._load = None
 
     def resume(self, sequence: TokenSequence) -> None:
         sequence.is_paused = False
+        self._load = None
         if self._active > self.limits.rows:
             # Another one has its row.
             self._preempt(next(each for each in reversed(self.running) if not each.is_paused))
@@ -158,6 +176,7 @@ class StepScheduler:
 
     def schedule(self, now: int) -> Step:
         """Chooses the next step. Empty only if every sequence is paused, or there is none."""
+        self._load = None
         if self.rules.batching != "continuous" and not self._active:
             self._form_batch()
         sequences: list[TokenSequence] = []
@@ -204,7 +223,10 @@ class StepScheduler:
         chunks: list[Row] = []
         budget, used, priority = 0, 0, -1
         is_blocked = False
+        #: Those with blocks that are still to come.
+        begun = {each.number for each in self._begun()}
         for sequence in self._prompts():
+            begun.discard(sequence.number)
             if sequence.priority != priority:
                 priority = sequence.priority
                 budget = self._prefill_budget(sequences, rows, priority, now)
@@ -214,6 +236,8 @@ class StepScheduler:
                 # Nobody overtakes one that cannot start: a long prompt would wait for ever behind short ones.
                 is_blocked = is_blocked or not self._start(sequence)
                 if is_blocked:
+                    if not begun:
+                        break
                     continue
                 # It may have taken the place of one that decodes.
                 if not all(each.is_running for each in sequences):
@@ -227,6 +251,7 @@ class StepScheduler:
 
     def completed(self, step: Step, chosen: Sequence[Result], now: int, took_ns: int) -> list[Output]:
         """A step has given its tokens. Sequences that end with theirs, or that got none, have left the scheduler."""
+        self._load = None
         self.times.observe(step.decode_rows, step.context, step.prefill, took_ns)
         outputs: list[Output] = []
         size = self.limits.block_tokens
@@ -259,11 +284,14 @@ class StepScheduler:
         self._used_share += _NEW * (share - self._used_share)
         self.remove(sequence)
 
-    def _prompts(self) -> list[TokenSequence]:
+    def _begun(self) -> list[TokenSequence]:
+        """The sequences with blocks whose prompt is to be computed, first one first."""
+        return sorted([each for each in self.running if not each.is_decoding and not each.is_paused], key=_order)
+
+    def _prompts(self) -> Iterator[TokenSequence]:
         """The sequences whose prompt is to be computed, first one first."""
-        found = [each for each in self.running if not each.is_decoding and not each.is_paused]
-        found += [each for each in self.waiting if not each.is_paused]
-        return sorted(found, key=lambda each: each.order)
+        waiting = [each for each in self.waiting if not each.is_paused]
+        return merge(self._begun(), waiting, key=_order)
 
     def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], priority: int, now: int) -> int:
         """Tokens of prompts that a step with these rows that decode may compute, up to those of a priority."""
@@ -284,7 +312,7 @@ class StepScheduler:
     def _form_batch(self) -> None:
         """The sequences that start before the next batch does, where batches do not change."""
         most = self.limits.rows if self.rules.batching == "static" else 1
-        self._batch = {each.number for each in self._prompts()[:most]}
+        self._batch = {each.number for each in islice(self._prompts(), most)}
 
     # Blocks.
 
@@ -340,14 +368,16 @@ class StepScheduler:
         sequence.is_decoding = False
         sequence.preemptions += 1
         self.preemptions += 1
-        self.waiting.append(sequence)
+        self._wait(sequence)
 
     # Figures.
 
     def load(self, now: int, step_end: int = 0) -> EngineLoad:
         active = [each for each in self.running if not each.is_paused]
         decoding = [each for each in active if each.is_decoding]
-        prompts = sorted((each.order, each.left) for each in self._prompts())
+        prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused]
+        for each in self._begun():
+            insort(prompts, (each.order, each.left))
         members = [
             (each.priority, len(each.tokens), 0 if each.is_paused else each.parameters.inter_token_ns)
             for each in self.sequences()

@@ -40,6 +40,7 @@ class TokenSequence:
         "last_at",
         "limit",
         "number",
+        "order",
         "parameters",
         "preemptions",
         "previous_at",
@@ -79,6 +80,9 @@ class TokenSequence:
         self.job = job
         #: Given by the scheduler: the order of arrival, and the most tokens that it may have.
         self.number = 0
+        #: Which comes first of those that wait for their prompt to be computed. A sequence that was preempted after it
+        #: had sent tokens comes before those that have sent none.
+        self.order: Key
         self.limit = self.prompt_tokens + parameters.max_tokens
         self.table: BlockTable
         #: Tokens whose keys and values are in the blocks.
@@ -99,6 +103,8 @@ class TokenSequence:
     def give_blocks(self, pool: BlockPool, number: int, limit: int) -> None:
         self.table = BlockTable(pool)
         self.number = number
+        deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
+        self.order = (self.priority, True, deadline, number)
         self.limit = min(self.limit, limit)
 
     @property
@@ -116,16 +122,6 @@ class TokenSequence:
         return self.deadline if self.first_at else self.first_deadline
 
     @property
-    def order(self) -> Key:
-        """Which comes first of those that wait for their prompt to be computed.
-
-        A sequence that was preempted after it had sent tokens comes before those that have sent none.
-        """
-        deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
-        waits_for_first = not self.generated
-        return (self.priority, waits_for_first, deadline if waits_for_first else 0, self.number)
-
-    @property
     def seniority(self) -> tuple[int, int]:
         """Which may take blocks from others: a smaller one from a larger one."""
         return (self.priority, self.number)
@@ -138,6 +134,7 @@ class TokenSequence:
         self.previous_at, self.last_at = self.last_at, now
         if not self.first_at:
             self.first_at = now
+            self.order = (self.priority, False, 0, self.number)
         if token in self.end_tokens:
             parameters = self.parameters
             if not parameters.ignore_eos and self.generated >= parameters.min_tokens:
