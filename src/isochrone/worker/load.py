@@ -66,6 +66,7 @@ class WorkerLoad:
                 # Triton's names.
                 figures["named_metrics.kv_cache_utilization"] = runner.cache_utilization
                 figures["named_metrics.max_token_capacity"] = float(runner.token_capacity)
+                figures["named_metrics.hung_instances"] = float(runner.hung_instances)
             known = self._models[key] = LoadReport(figures)
         return known
 

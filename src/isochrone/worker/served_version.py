@@ -86,8 +86,13 @@ class ServedVersion:
         self.default_deadline_ns = 0
         #: Whether its instances take ``DeviceArray`` objects as inputs.
         self.runs_on_devices = False
+        #: False: it is loaded, but no instance of it can answer.
+        self.is_ready = True
         self.in_flight = 0
         self._drained: asyncio.Event | None = None
+
+    def set_ready(self, is_ready: bool) -> None:
+        self.is_ready = is_ready
 
     def submit(self, request: InferRequest) -> None:
         """Runs a request, or raises: it does not fit the model, or cannot be queued."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,3 +62,47 @@ def test_any_bytes(body: bytes) -> None:
         openai_fields(body)
     except IsochroneError:
         pass
+
+
+class TestLargeCalls:
+    """Only the ends of a call of more than a megabyte are read."""
+
+    LONG = 'a word, "quoted" ' * 80_000
+
+    @pytest.mark.parametrize("is_chat", [True, False])
+    @pytest.mark.parametrize("indent", [None, 2])
+    def test_members_on_either_side_of_the_prompt(self, is_chat: bool, indent: int | None) -> None:
+        prompt: dict[str, Any] = {"prompt": self.LONG}
+        if is_chat:
+            # Its text names members, too, and so do its messages.
+            messages = [{"role": "user", "content": self.LONG + ', "model": "no"}', "model": "neither"}]
+            prompt = {"messages": messages}
+        routing = {"model": "writer", "stream": True, "stream_options": {"include_usage": True}, "priority": 3}
+        others = {"stop": ["a", "b"], "temperature": 0.5}
+        for body in ({**routing, **others, **prompt}, {**prompt, **routing, **others}, {**others, **prompt, **routing}):
+            text = json.dumps(body, indent=indent).encode()
+            assert len(text) > 1024 * 1024
+            fields = openai_fields(text)
+            assert (fields.model, fields.streams, fields.priority) == ("writer", True, 3)
+            if next(iter(body)) not in ("messages", "prompt"):
+                whole = json.dumps(next(iter(prompt.values())), indent=indent).encode()
+                assert is_chat or fields.prompt == whole[: 64 * 1024]
+        halves = {"model": "writer", **prompt, "stream": True}
+        assert openai_fields(json.dumps(halves).encode())[:2] == ("writer", True)
+        twice = json.dumps({"model": "first", **prompt}).encode()[:-1] + b', "model": "second"}'
+        assert openai_fields(twice).model == "second"
+
+    def test_a_model_that_is_not_found(self) -> None:
+        hidden = {"prompt": self.LONG, "model": "writer", "suffix": self.LONG}
+        with pytest.raises(PayloadTooLarge, match="at most 1048576, or 'model' among the members before or after"):
+            openai_fields(json.dumps(hidden).encode())
+        with pytest.raises(PayloadTooLarge):
+            openai_fields(b'{"model": "writer"' * 100_000)
+
+    @given(st.binary(max_size=300), st.binary(max_size=300))
+    def test_nothing_else_is_raised(self, head: bytes, tail: bytes) -> None:
+        middle = b'"messages": ["' + b"x" * (1024 * 1024) + b'"], "model": "m"'
+        try:
+            openai_fields(head + middle + tail)
+        except PayloadTooLarge:
+            pass

@@ -74,7 +74,26 @@ class TestChoice:
         (found,) = Choice(0, 0, 1).take(response(b"x", logprobs=json.dumps([token]).encode())).logprobs
         assert (found.chosen, found.top) == (("x", -2.0), (("y", -1.0),))
         assert Choice(0, 0, 1).take(response(b"x", logprobs=b"null")).logprobs == []
-        assert Choice(0, 0).take(response(b"x", logprobs=b"{")).logprobs == []
+        assert Choice(0, 0).take(response(b"x", logprobs=b"{")).logprobs == ()
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_events_of_text_are_the_chunks(is_chat: bool) -> None:
+    form, choices = AnswerForm('a "model"\\ with ü', is_chat), (Choice(0, 0), Choice(1, 0))
+    for fingerprint in (None, "fp_1", "fp_2"):
+        form.fingerprint = fingerprint
+        for text in (
+            "",
+            " word",
+            'quote " and \\',
+            "straße\n€\u2028",
+            "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"),
+        ):
+            for choice in choices:
+                event = b"".join(form.text_event(choice.index, text))
+                assert event.startswith(b"data: ")
+                assert event.endswith(b"\n\n")
+                assert json.loads(event[6:]) == form.piece(choice, text, None, 0)
 
 
 def test_usage_counts_each_prompt_once() -> None:

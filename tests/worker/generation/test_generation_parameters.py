@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import MILLISECOND
 from isochrone.errors import InvalidArgument
-from isochrone.worker.generation.sampling import GenerationParameters, read_parameters, uniform
+from isochrone.worker.generation.sampling import Draws, GenerationParameters, read_parameters, uniform
 
 
 def test_defaults_are_those_of_vllm() -> None:
@@ -109,6 +109,19 @@ def test_uniform_is_uniform_over_positions_and_over_seeds() -> None:
         assert all(320 < count < 480 for count in counts)
     # Neighbouring seeds do not give each other's numbers one position later.
     assert not {uniform(1, position) for position in range(500)} & {uniform(2, position) for position in range(500)}
+
+
+@given(
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.lists(st.integers(0, 300) | st.integers(0, 1 << 20), min_size=1, max_size=8),
+    st.sampled_from([0.0, 0.7]),
+)
+def test_draws_are_the_same_in_any_order(seed: int, positions: list[int], temperature: float) -> None:
+    parameters = GenerationParameters(temperature=temperature, top_k=3, top_p=0.5, seed=seed)
+    draws = Draws(parameters)
+    for first in positions:
+        for position in range(first, first + 70, 23):
+            assert draws.at(position) == parameters.sampling(position)
 
 
 def test_without_a_seed_a_random_one() -> None:

@@ -21,6 +21,7 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.generation.blocks import BlockTable
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import MAX_BACKLOG
 from isochrone.worker.generation.sampling import GenerationParameters
@@ -192,6 +193,35 @@ def test_a_step_that_fails_costs_its_own_sequences() -> None:
     run(scenario)
 
 
+def test_a_row_that_fails_costs_its_own_sequence() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        # Its prompt takes two steps: blocks of the first are known by their content when the second fails.
+        bad = "a prompt of twenty c?"
+        requests = [bench.send("first"), bench.send(bad), bench.send("second", max_tokens=30), bench.send(bad[:18])]
+        await until(lambda: all(request.is_over for request in requests))
+        error = requests[1].answers[0]
+        assert isinstance(error, ModelFailed)
+        assert "not numbers; other sequences go on" in str(error)
+        assert [requests[number].text for number in (0, 2, 3)] == [
+            expected("first"),
+            expected("second", 30),
+            expected(bad[:18]),
+        ]
+        await until(lambda: not bench.blocks_in_use)
+        assert bench.in_flight == 0
+        again = bench.send(bad, max_tokens=1)
+        await until(lambda: again.is_over)
+        pool = bench.engines[0].scheduler.pool
+        assert isinstance(again.answers[0], ModelFailed)
+        # Nothing of it is found by others.
+        assert BlockTable(pool).find_prefix([*bad.encode(), 0]) == []
+        assert len(BlockTable(pool).find_prefix([*b"second", 0])) == 1
+        bench.close()
+
+    run(scenario)
+
+
 class BadTokenizer(ByteTokenizer):
     """Fails where the answer has a certain letter."""
 
@@ -304,8 +334,9 @@ def test_a_deadline_that_passes_ends_the_answer() -> None:
         started = bench.send("a", max_tokens=100, seconds=30)
         model.gate.release(3)
         await until(lambda: len(started.answers) >= 2)
-        started_sequence = bench.engines[0].scheduler.running[0]
-        started_sequence.deadline = now_ns() - SECOND
+        scheduler = bench.engines[0].scheduler
+        scheduler.running[0].deadline = now_ns() - SECOND
+        scheduler._earliest_due = 0
         model.gate.release(1000)
         await until(lambda: started.is_over)
         assert isinstance(started.answers[-1], DeadlineExceeded)
@@ -344,11 +375,13 @@ def test_an_engine_that_hangs_is_abandoned() -> None:
             engine.load = engine.scheduler.load(0)
         requests = [bench.send(f"{number}", max_tokens=4) for number in range(4)]
         await until(lambda: sum(request.is_over for request in requests) >= 2 and hung.entered.is_set())
-        bench.runner.check_stuck(now_ns() + 2 * SECOND)
+        bench.check_stuck(2)
         await until(lambda: all(request.is_over for request in requests))
         failed = [request for request in requests if isinstance(request.answers[-1], ModelFailed)]
         assert failed
-        assert "execution_timeout_ms (1000)" in str(failed[0].answers[-1])
+        assert "a step of instance 'toy-1-0' does not end, after 2" in str(failed[0].answers[-1])
+        assert bench.readiness == []
+        assert bench.runner.hung_instances == 1
         after = bench.send("after", max_tokens=4)
         await until(lambda: after.is_over)
         assert after.text == expected("after", 4)

@@ -19,11 +19,13 @@ from toy_model import answer_of
 from toy_runner import text_tensor
 from worker_thread import ServedToys, served, write_toy
 
+from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.generation.sampling import GenerationParameters
+from isochrone.worker.generation.step_times import StepCosts
 
 SECONDS = 60
 
@@ -191,6 +193,11 @@ def test_a_client_that_reads_nothing_is_paused(toys: ServedToys) -> None:
 
 
 def test_both_instances_work(toys: ServedToys) -> None:
+    for engine in toys.runner("slow")._engines:
+        # Measured on a busy machine, one might seem so much slower that it gets nothing.
+        engine.scheduler.times.observe = lambda *_: None
+        engine.scheduler.times.costs = StepCosts(fixed=5 * MILLISECOND)
+        engine.load = engine.scheduler.load(0)
     results: list[tuple[int, str]] = []
 
     def send(number: int) -> None:
@@ -221,6 +228,24 @@ def test_metrics_and_load_report(toys: ServedToys) -> None:
     assert report["named_metrics.kv_cache_utilization"] == 0
     assert report["named_metrics.max_token_capacity"] == 256
     assert report["named_metrics.estimated_wait_us"] > 0
+
+
+def test_a_model_whose_engine_hangs_is_not_ready(toys: ServedToys) -> None:
+    service, (engine,) = toys.worker.service, toys.runner("toy")._engines
+    assert service.is_model_ready("toy", "")
+    # As if a step had begun when the machine started.
+    engine.step_began = 1
+    until(lambda: not service.is_model_ready("toy", "") and not service.is_model_ready("toy", "1"))
+    assert service.is_model_ready("slow", "")
+    status, text = toys.post("/v2/models/toy/generate", {"text_input": "hello"})
+    assert status == 503
+    assert "no instance is left, since a step does not end: load the model again" in text
+    until(lambda: service.load_report("toy")["named_metrics.hung_instances"] == 1)
+    assert service.load_report("toy")["named_metrics.estimated_wait_us"] == 3600e6
+    engine.step_began = 0
+    until(lambda: service.is_model_ready("toy", ""))
+    status, text = toys.post("/v2/models/toy/generate", {"text_input": "hello", "max_tokens": 3, "temperature": 0})
+    assert (status, json.loads(text)["text_output"]) == (200, "hello" + expected("hello", 3))
 
 
 def test_unloading_waits_for_answers_and_frees_the_model(tmp_path: Path) -> None:

@@ -356,6 +356,15 @@ class Traffic(RuleBasedStateMachine):
         assert not any(each.table.blocks for each in self.scheduler.waiting)
         assert sum(not each.is_paused for each in self.scheduler.running) <= TINY.rows
 
+    @invariant()
+    def the_load_that_arrivals_changed_is_the_load(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        kept = self.scheduler._load
+        if kept is not None:
+            assert kept == self.scheduler.load(0)
+        assert self.scheduler.waiting == sorted(self.scheduler.waiting, key=lambda each: each.order)
+
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return

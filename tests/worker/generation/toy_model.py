@@ -16,8 +16,10 @@ from typing import Any
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import (
     Chosen,
+    FailedRow,
     GenerationLimits,
     GenerativeExecutable,
+    Result,
     Row,
     Sampling,
 )
@@ -26,8 +28,10 @@ from isochrone.worker.generation.sampling import GenerationParameters
 
 END = 256
 LIMITS = GenerationLimits(context_tokens=256, block_tokens=4, blocks=64, rows=8, prefill_tokens=16)
-#: A prompt with this makes the step that computes it fail.
+#: A prompt with this makes the step that computes it fail, …
 POISON = ord("!")
+#: … and one with this the row that would follow it.
+SPOILED = ord("?")
 
 
 class ByteTokenizer:
@@ -89,11 +93,13 @@ class ToyModel(GenerativeExecutable):
         self.gate: threading.Semaphore | None = None
         self.entered = threading.Event()
         self.steps: list[list[Row]] = []
+        #: Raised instead of the results of steps.
+        self.failure: Exception | None = None
         self.is_warm = False
         self.closed = threading.Event()
         self._slots: list[list[tuple[int, int] | None]] = [[None] * limits.block_tokens for _ in range(limits.blocks)]
         self._threads: set[int] = set()
-        self._chosen: list[Chosen | None] | None = None
+        self._chosen: list[Result] | None = None
 
     def warm_steps(self) -> None:
         self.is_warm = True
@@ -114,14 +120,18 @@ class ToyModel(GenerativeExecutable):
                 assert place not in written, "two rows write to one place"
                 written.add(place)
                 self._slots[place[0]][place[1]] = (token, row.start + offset)
-        chosen: list[Chosen | None] = []
+        chosen: list[Result] = []
         for row in rows:
             length = row.start + len(row.tokens)
             assert len(row.blocks) * self.limits.block_tokens >= length
             if row.sampling is None:
                 chosen.append(None)
                 continue
-            chosen.append(next_token(self._read(row, length), row.sampling, self.end_every))
+            tokens = self._read(row, length)
+            if SPOILED in tokens:
+                chosen.append(FailedRow("not numbers"))
+            else:
+                chosen.append(next_token(tokens, row.sampling, self.end_every))
         if any(POISON in row.tokens for row in rows):
             raise RuntimeError("out of memory")
         self._chosen = chosen
@@ -138,7 +148,7 @@ class ToyModel(GenerativeExecutable):
             tokens.append(-1 if slot is None else slot[0] if slot[1] == position else -2)
         return tokens
 
-    def collect(self) -> list[Chosen | None]:
+    def collect(self) -> list[Result]:
         chosen, self._chosen = self._chosen, None
         assert chosen is not None
         self.entered.set()
@@ -146,6 +156,8 @@ class ToyModel(GenerativeExecutable):
             self.gate.acquire()
         if self.step_seconds:
             time.sleep(self.step_seconds)
+        if self.failure is not None:
+            raise self.failure
         return chosen
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from toy_model import ToyModel
 from isochrone.clock import NEVER, now_ns
 from isochrone.protocol.messages import Plan
 from isochrone.worker.generation.engine import GenerationEngine
+from isochrone.worker.generation.hangs import CHECKS
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.generation.settings import GenerationSettings
 from isochrone.worker.statistics import ModelStatistics
@@ -80,7 +81,11 @@ class Bench:
             model.gate = gate
         self.in_flight = 0
         self.statistics = ModelStatistics("toy", "1")
-        self.runner = GenerationRunner("toy", self.engines, settings, self.statistics, self._ended)
+        #: What the runner said of its readiness.
+        self.readiness: list[bool] = []
+        self.runner = GenerationRunner(
+            "toy", self.engines, settings, self.statistics, self._ended, self.readiness.append
+        )
 
     def _ended(self) -> None:
         self.in_flight -= 1
@@ -112,6 +117,11 @@ class Bench:
             self.in_flight -= 1
             raise
         return request
+
+    def check_stuck(self, seconds: float) -> None:
+        """As the worker does, so many seconds from now."""
+        for _ in range(CHECKS):
+            self.runner.check_stuck(now_ns() + round(seconds * 1e9))
 
     @property
     def blocks_in_use(self) -> int:

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from generation_models import CONFIGS
 from isochrone.errors import ConfigError
+from isochrone.worker.backends.transformer.attention import PromptChunk, gathered_decode, prompt_attend
 from isochrone.worker.backends.transformer.fields import Fields
 from isochrone.worker.backends.transformer.memory import Request, free_memory, plan_memory, workspace_bytes
 from isochrone.worker.backends.transformer.shape import parameter_count, shape_of
@@ -30,14 +32,16 @@ def test_a_cpu_holds_sixteen_sequences_by_default() -> None:
 
 
 def test_a_cpu_takes_at_most_a_quarter_of_what_is_left() -> None:
-    base = parameter_count(SHAPE) * 4 + workspace_bytes(SHAPE, 4, REQUEST)
+    base = parameter_count(SHAPE) * 4 + workspace_bytes(SHAPE, 4, REQUEST, is_paged=False)
     plan = plan_memory(SHAPE, 4, base + 40 * BLOCK_BYTES, False, REQUEST)
     assert plan.blocks == 9
 
 
 def test_a_gpu_takes_a_share_of_what_weights_leave() -> None:
-    base = parameter_count(SHAPE) * 2 + workspace_bytes(SHAPE, 2, REQUEST)
-    plan = plan_memory(SHAPE, 2, base + 1000 * BLOCK_BYTES // 2, True, replace(REQUEST, cache_fraction=0.8))
+    base = parameter_count(SHAPE) * 2 + workspace_bytes(SHAPE, 2, REQUEST, is_paged=True)
+    plan = plan_memory(
+        SHAPE, 2, base + 1000 * BLOCK_BYTES // 2, True, replace(REQUEST, cache_fraction=0.8), is_paged=True
+    )
     assert plan.blocks == 799
 
 
@@ -71,6 +75,46 @@ def test_a_plan_fits_or_is_refused(free: int, is_cuda: bool, tokens: int | None,
     assert plan.weights + plan.workspace + plan.cache <= free
     assert plan.blocks * 16 >= 96
     assert plan.cache == (plan.blocks + 1) * BLOCK_BYTES
+
+
+def test_paged_kernels_gather_nothing() -> None:
+    """A long context costs the paged path hardly anything, and the gathering one more than its cache of a row."""
+    short, long = replace(REQUEST, context_tokens=4096), replace(REQUEST, context_tokens=65536)
+    paged, gathered = (
+        [workspace_bytes(SHAPE, 2, request, is_paged=is_paged) for request in (short, long)]
+        for is_paged in (True, False)
+    )
+    assert paged[0] < gathered[0]
+    # At most 16 parts of each row, with a weight and a result in float32.
+    assert paged[0] == paged[1]
+    assert paged[0] - workspace_bytes(SHAPE, 2, replace(short, context_tokens=256), is_paged=True) == (
+        REQUEST.rows * SHAPE.heads * 15 * (SHAPE.head_dim + 1) * 4
+    )
+    # All rows are gathered, keys and values, as wide as the longest.
+    one_row = 2 * 65536 * SHAPE.kv_heads * SHAPE.head_dim * 2
+    assert gathered[1] > REQUEST.rows * one_row
+
+
+@pytest.mark.parametrize("attention", ["prompt", "decode"])
+def test_the_estimate_covers_what_gathering_allocates(attention: str) -> None:
+    """torch's own count of the tensors that attention makes, in the largest step."""
+    request = replace(REQUEST, context_tokens=2048, rows=8, prefill_tokens=32)
+    heads, kv_heads, head_dim, blocks = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim, 2048 // 16
+    cache = torch.zeros(1, 2, blocks + 1, 16, kv_heads, head_dim)
+    tables = torch.arange(blocks, dtype=torch.int32)
+    with torch.inference_mode(), torch.profiler.profile(profile_memory=True) as profile:
+        if attention == "decode":
+            lengths = torch.full((8,), 2048, dtype=torch.int32)
+            gathered_decode(torch.zeros(8, heads, head_dim), cache[0, 0], cache[0, 1], tables.expand(8, -1), lengths)
+        else:
+            chunk, keys = PromptChunk(0, 32, 2016, tables), torch.zeros(32, kv_heads, head_dim)
+            prompt_attend(cache, torch.arange(32), [chunk])(0, torch.zeros(32, heads, head_dim), keys, keys)
+    held = most = 0
+    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    assert 0 < most <= workspace_bytes(SHAPE, 4, request, is_paged=False)
 
 
 def test_free_memory_is_that_of_the_machine_or_of_the_group(tmp_path: Path) -> None:

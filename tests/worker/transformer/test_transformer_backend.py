@@ -10,15 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tritonclient.grpc import model_config_pb2
 
 from generation_models import SampleModel, context_for
+from isochrone.devices import losses
 from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
 from isochrone.worker.backends.device_streams import StreamShelf
-from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
+from isochrone.worker.backends.generative import FailedRow, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.backends.transformer.backend import load
 from isochrone.worker.backends.transformer.fields import read_fields
@@ -179,13 +182,37 @@ def test_no_two_instances_have_the_same_stream() -> None:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.0), Sampling(1.0, 5, 0.5, 0.9)])
-def test_weights_that_are_not_numbers_fail_the_step(sample_model: SampleModel, sampling: Sampling) -> None:
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_not_numbers_fail_their_row_alone(
+    sample_model: SampleModel, sampling: Sampling, bad: float
+) -> None:
+    executable: Any = load(context_for(sample_model("llama3"), CPU))
+    good = [Row([1], 0, [0], sampling), Row([3, 4, 5], 0, [1], sampling)]
+    executable.launch(good)
+    expected = executable.collect()
+    with torch.inference_mode():
+        executable._steps._decoder.embedding[7] = bad
+    # Alone, at the beginning and at the end of a prompt, and in a chunk that asks for no token.
+    rows = [Row([7], 0, [2], sampling), Row([7, 1], 0, [3], sampling), Row([1, 7], 0, [4], sampling)]
+    executable.launch([*rows, *good, Row([7, 7], 0, [5], None)])
+    results = executable.collect()
+    assert all(isinstance(each, FailedRow) and "logits that are not numbers" in each.reason for each in results[:3])
+    assert np.array(results[3:5]) == pytest.approx(np.array(expected), abs=1e-4)
+    assert results[5] is None
+    # Blocks keep what is not a number; sequences that get them next are not concerned.
+    for row, blocks in zip(good, ([5], [2]), strict=True):
+        executable.launch([row._replace(blocks=blocks), good[1]._replace(blocks=[3])])
+        both = [expected[good.index(row)], expected[1]]
+        assert np.array(executable.collect()) == pytest.approx(np.array(both), abs=1e-4)
+    executable.close()
+
+
+def test_a_model_of_weights_that_are_not_numbers_does_not_load(sample_model: SampleModel) -> None:
     executable: Any = load(context_for(sample_model("llama"), CPU))
     with torch.inference_mode():
         executable._steps._decoder.embedding.fill_(float("nan"))
-    executable.launch([Row([1], 0, [0], sampling)])
     with pytest.raises(ModelFailed, match="logits that are not numbers"):
-        executable.collect()
+        executable.warm_steps()
     executable.close()
 
 
@@ -204,4 +231,23 @@ def test_an_overflow_stays_with_its_sequence(sample_model: SampleModel) -> None:
         executable._steps._decoder.embedding[7] = kept
     executable.launch([Row(rows, 0, [3], greedy)])
     assert executable.collect() == [before]
+    executable.close()
+
+
+@pytest.mark.parametrize("place", ["launch", "collect"])
+def test_a_lost_device_is_recorded(sample_model: SampleModel, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable: Any = load(context_for(sample_model("llama"), CPU))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    owner, name = (executable._steps, "_compute") if place == "launch" else (executable._steps._results, "wait")
+    monkeypatch.setattr(owner, name, fail)
+    try:
+        executable.launch([Row([1], 0, [0], Sampling())])
+        with pytest.raises(DeviceLost, match="an illegal memory access"):
+            executable.collect()
+        assert losses.is_lost()
+    finally:
+        losses.forget()
     executable.close()

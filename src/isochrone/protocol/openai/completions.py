@@ -6,7 +6,7 @@ event has its own status; a later one is an event. If one choice fails, the call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -163,7 +163,7 @@ class CompletionAnswer:
         ]
         self._texts: list[list[str]] = [[] for _ in self.choices]
         self._tokens: list[list[TokenLogprobs]] = [[] for _ in self.choices]
-        #: Characters sent of each choice.
+        #: Characters sent of each choice with log probabilities.
         self._sent = [0] * len(self.choices)
         self._opened: set[int] = set()
         self._requests: list[ChoiceRequest] = []
@@ -202,7 +202,8 @@ class CompletionAnswer:
         except IsochroneError as error:
             self.failed(error)
             return
-        self._learn_version(request)
+        if self.form.fingerprint is None:
+            self._learn_version(request)
         self._add(choice, piece.text, piece.logprobs)
 
     def finished(self, request: ChoiceRequest) -> None:
@@ -210,7 +211,7 @@ class CompletionAnswer:
             return
         choice = request.choice
         self._learn_version(request)
-        self._add(choice, choice.end(), [])
+        self._add(choice, choice.end(), ())
         if self._call.streams:
             self._open(choice)
             self._write(self.form.closing(choice))
@@ -238,15 +239,21 @@ class CompletionAnswer:
             digest = self._service.model_digest(self._model.name, request.served_by.model_version)
             self.form.fingerprint = f"fp_{digest[:12]}" if digest else None
 
-    def _add(self, choice: Choice, text: str, tokens: list[TokenLogprobs]) -> None:
+    def _add(self, choice: Choice, text: str, tokens: Sequence[TokenLogprobs]) -> None:
         if not self._call.streams:
             self._texts[choice.index].append(text)
             self._tokens[choice.index] += tokens
         elif text or tokens:
-            self._open(choice)
-            asked = tokens if self._call.logprobs is not None else None
-            self._write(self.form.piece(choice, text, asked, self._sent[choice.index]))
-            self._sent[choice.index] += len(text)
+            index = choice.index
+            if index not in self._opened:
+                self._open(choice)
+            if self._call.logprobs is not None:
+                self._write(self.form.piece(choice, text, tokens, self._sent[index]))
+                self._sent[index] += len(text)
+                return
+            if not self._started:
+                self._start()
+            self.exchange.write(self.form.text_event(index, text))
 
     def _open(self, choice: Choice) -> None:
         """Before the first text of a choice in a stream."""
@@ -260,9 +267,12 @@ class CompletionAnswer:
 
     def _write(self, event: Any) -> None:
         if not self._started:
-            self._started = True
-            self.exchange.start(200, _EVENTS)
+            self._start()
         self.exchange.write([b"data: ", msgspec.json.encode(event), b"\n\n"])
+
+    def _start(self) -> None:
+        self._started = True
+        self.exchange.start(200, _EVENTS)
 
     def _end(self) -> None:
         self._over = True

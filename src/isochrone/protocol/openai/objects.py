@@ -1,4 +1,7 @@
-"""The JSON objects of answers: whole completions, chunks of streams, usage, log probabilities. Pure."""
+"""The JSON objects of answers: whole completions, chunks of streams, usage, log probabilities. Pure.
+
+The chunks of a stream differ in their text alone: what is around it is encoded once per choice.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from isochrone.protocol.openai.choice import Alternative, Choice, TokenLogprobs
+
+#: Stands for the text while what is around it is encoded. Random: no model's name contains it.
+_PLACE = f"text-{uuid.uuid4().hex}"
+_encode = msgspec.json.Encoder().encode
 
 
 class AnswerForm:
@@ -20,6 +29,8 @@ class AnswerForm:
         self._created = int(time.time())
         #: Names the version's files and configuration; None: not known.
         self.fingerprint: str | None = None
+        #: By the index of a choice: the bytes of its chunks before and after the text, and their fingerprint.
+        self._around: dict[int, tuple[bytes, bytes, str | None]] = {}
 
     def whole(self, choices: Iterable[tuple[Choice, str, list[TokenLogprobs]]], usage: Any, logprobs: bool) -> Any:
         """The answer in one object: per choice its text and its tokens."""
@@ -39,10 +50,19 @@ class AnswerForm:
         """The first chunk of a chat's choice."""
         return self._chunk(choice.index, {"role": "assistant", "content": ""}, None, None)
 
-    def piece(self, choice: Choice, text: str, tokens: list[TokenLogprobs] | None, offset: int) -> Any:
+    def piece(self, choice: Choice, text: str, tokens: Sequence[TokenLogprobs] | None, offset: int) -> Any:
         """``tokens``: None where none are asked for; ``offset``: characters before this piece."""
         logprobs = None if tokens is None else self._logprobs(tokens, offset)
         return self._chunk(choice.index, {"content": text} if self._is_chat else text, None, logprobs)
+
+    def text_event(self, index: int, text: str) -> tuple[bytes, bytes, bytes]:
+        """``piece`` of a choice without log probabilities, as a server-sent event in three parts."""
+        around = self._around.get(index)
+        if around is None or around[2] != self.fingerprint:
+            content = {"content": _PLACE} if self._is_chat else _PLACE
+            before, _, after = _encode(self._chunk(index, content, None, None)).partition(_encode(_PLACE))
+            around = self._around[index] = (b"data: " + before, after + b"\n\n", self.fingerprint)
+        return around[0], _encode(text), around[1]
 
     def closing(self, choice: Choice) -> Any:
         """The last chunk of a choice, with its finish reason."""

@@ -55,6 +55,16 @@ class Chosen(NamedTuple):
     log_probability: float
 
 
+class FailedRow(NamedTuple):
+    """A row that has no next token. The other rows of its step have theirs."""
+
+    reason: str
+
+
+#: What a step gives for a row; None: no token was asked for.
+Result = Chosen | FailedRow | None
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationLimits:
     """What the loaded model can hold."""
@@ -114,10 +124,11 @@ class GenerativeExecutable(Executable):
         """
 
     @abc.abstractmethod
-    def collect(self) -> list[Chosen | None]:
+    def collect(self) -> list[Result]:
         """Waits for the launched step: for each row its token, or None where ``sampling`` is None.
 
-        It raises if the step failed; then nothing of the step counts, and the worker fails its sequences.
+        A row whose logits are not numbers is a ``FailedRow``: the worker fails its sequence alone. It raises if the
+        step failed; then nothing of the step counts, and the worker fails its sequences.
         """
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:

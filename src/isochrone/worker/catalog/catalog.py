@@ -111,7 +111,8 @@ class Catalog:
     def is_ready(self, name: str, version: str) -> bool:
         if version and version_number(version) is None:
             raise not_a_version(version)
-        return (name, version) in self._served
+        served = self._served.get((name, version))
+        return served is not None and served.is_ready
 
     def index(self) -> list[tuple[str, str, str, str]]:
         """(name, version, state, reason) of every known version."""

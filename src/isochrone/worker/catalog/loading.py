@@ -217,7 +217,7 @@ def serve(
     name, curve, ended = description.name, prepared.curve, served.request_ended
     if prepared.engines:
         settings = _generation_settings(description)
-        served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended)
+        served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended, served.set_ready)
         return served
     runner: BatchRunner | StreamRunner | SequenceRunner
     finished: Callable[[Instance, Batch], None] = _nothing

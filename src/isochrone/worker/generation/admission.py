@@ -2,12 +2,19 @@
 
 ``EngineLoad`` is a picture of an engine between two steps. The engine makes it for the loop's thread, which refuses
 requests before they cost anything; the scheduler makes it once more when the tokens of the prompt are known. Pure.
+
+Between tokens, a request competes with its own priority and higher ones only. It must keep its own deadline and must
+not break theirs, in steps with all of them; lower ones are left out of a step where they would break it, so they count
+neither as rows nor by their deadlines. A stream whose client does not read counts as a row, since it may go on at any
+time, but nobody waits for its tokens: its deadline does not count.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, IsochroneError, QueueFull
@@ -30,11 +37,43 @@ class Candidate:
     first_deadline: int
     #: 0: no deadline.
     inter_token_ns: int = 0
+    #: When its prompt will have become tokens; 0: it has.
+    ready: int = 0
 
     @property
     def order(self) -> Key:
         deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
         return (self.priority, True, deadline, _LAST)
+
+
+class Level(NamedTuple):
+    """The sequences of one priority, in whatever state."""
+
+    priority: int
+    sequences: int
+    #: Their tokens, computed or not.
+    tokens: int
+    #: The shortest time between tokens that one asks for whose client reads; 0: none does.
+    tightest_ns: int
+
+
+def levels_of(members: Iterable[tuple[int, int, int]]) -> tuple[Level, ...]:
+    """From the priority, the tokens and the deadline between tokens (0: none) of each sequence."""
+    found: dict[int, list[int]] = {}
+    for priority, tokens, asked_ns in members:
+        known = found.get(priority)
+        if known is None:
+            found[priority] = [1, tokens, asked_ns]
+        else:
+            known[0] += 1
+            known[1] += tokens
+            if asked_ns and (asked_ns < known[2] or not known[2]):
+                known[2] = asked_ns
+    return tuple(Level(priority, *found[priority]) for priority in sorted(found))
+
+
+def _tighter(one: int, other: int) -> int:
+    return min(one, other) if one and other else one or other
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +96,42 @@ class EngineLoad:
     context: int = 0
     #: (order, tokens left) of each prompt that is not computed yet, sorted.
     prompts: tuple[tuple[Key, int], ...] = ()
-    #: The shortest time between tokens that a sequence asks for; 0: none does.
-    tightest_ns: int = 0
+    #: All sequences, by priority: highest first.
+    levels: tuple[Level, ...] = ()
     blocks_in_use: int = 0
+
+    def with_arrivals(self, arrivals: Iterable[tuple[Key, int, int]]) -> EngineLoad:
+        """With sequences that the engine does not know yet: their order, tokens and deadlines between tokens."""
+        arrivals = list(arrivals)
+        levels = {level.priority: level for level in self.levels}
+        for level in levels_of((order[0], tokens, asked_ns) for order, tokens, asked_ns in arrivals):
+            known = levels.get(level.priority)
+            if known is not None:
+                level = Level(
+                    level.priority,
+                    known.sequences + level.sequences,
+                    known.tokens + level.tokens,
+                    _tighter(known.tightest_ns, level.tightest_ns),
+                )
+            levels[level.priority] = level
+        return replace(
+            self,
+            waiting=self.waiting + len(arrivals),
+            prompts=_merged(self.prompts, [(order, tokens) for order, tokens, _ in arrivals]),
+            levels=tuple(levels[priority] for priority in sorted(levels)),
+        )
+
+    def tightest_ns(self, priority: int) -> int:
+        """The shortest deadline between tokens that a request of a priority must not break; 0: there is none."""
+        asked = [level.tightest_ns for level in self.levels if level.tightest_ns and level.priority <= priority]
+        return min(asked, default=0)
 
     def first_token_at(self, candidate: Candidate, now: int) -> int:
         """The predicted instant of its first token; ``now``: nothing is known about the times of steps."""
         costs, limits = self.costs, self.limits
         if not costs.is_known:
-            return now
-        at = max(now, self.step_end)
+            return max(now, candidate.ready)
+        at = max(now, self.step_end, candidate.ready)
         ahead = bisect_left(self.prompts, (candidate.order, 0))
         tokens_ahead = sum(left for _, left in self.prompts[:ahead])
         # Those ahead decode when its turn comes: steps take longer, and chunks are smaller.
@@ -80,28 +145,37 @@ class EngineLoad:
             # long as the longest that runs.
             turns, place = divmod(behind_running - 1, len(self.to_end))
             at += (turns * self.to_end[-1] + self.to_end[place]) * costs.estimate(rows, context, 0)
-        chunk = self._chunk(rows, context)
+        chunk = self._chunk(rows, context, candidate.priority)
         whole, rest = divmod(candidate.prompt_tokens + tokens_ahead, chunk)
         at += whole * costs.estimate(rows, context + chunk, chunk)
         if rest:
             at += costs.estimate(rows, context + rest, rest)
         return at
 
-    def _chunk(self, rows: int, context: int) -> int:
+    def _chunk(self, rows: int, context: int, priority: int) -> int:
         """Tokens of prompts that a step can compute without breaking a deadline between tokens; at least one block."""
-        limits = self.limits
-        if not self.tightest_ns or not rows:
+        limits, tightest = self.limits, self.tightest_ns(priority)
+        if not tightest or not rows:
             return limits.prefill_tokens
-        within = self.costs.prefill_within(self.tightest_ns, rows, context, limits.prefill_tokens)
+        within = self.costs.prefill_within(tightest, rows, context, limits.prefill_tokens)
         return max(within, min(limits.block_tokens, limits.prefill_tokens))
 
     def inter_token_ns(self, candidate: Candidate) -> int:
-        """The predicted time between tokens once it and all that are there decode, beside the smallest chunk."""
+        """The predicted time between tokens once it and all of its priority or higher ones decode, beside the smallest
+        chunk."""
         limits = self.limits
-        rows = min(limits.rows, self.running + self.waiting + 1)
-        context = self.context + sum(left for _, left in self.prompts) + candidate.prompt_tokens
+        beside = [level for level in self.levels if level.priority <= candidate.priority]
+        rows = min(limits.rows, sum(level.sequences for level in beside) + 1)
+        context = sum(level.tokens for level in beside) + candidate.prompt_tokens
         # Without room for a chunk, the next prompt would wait until a sequence ends.
         return self.costs.estimate(rows, context, min(limits.block_tokens, limits.prefill_tokens))
+
+
+def _merged(prompts: tuple[tuple[Key, int], ...], more: list[tuple[Key, int]]) -> tuple[tuple[Key, int], ...]:
+    if len(more) == 1:
+        at = bisect_left(prompts, more[0])
+        return (*prompts[:at], more[0], *prompts[at:])
+    return tuple(sorted([*prompts, *more]))
 
 
 def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) -> IsochroneError | None:
@@ -119,9 +193,9 @@ def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) 
                 f"{_ms(at - now)} ms, due in {_ms(candidate.first_deadline - now)} ms; {load.running} sequences run, "
                 f"{load.waiting} wait"
             ).not_begun()
-    asked = [ns for ns in (load.tightest_ns, candidate.inter_token_ns) if ns]
-    if asked:
-        tightest, between = min(asked), load.inter_token_ns(candidate)
+    tightest = _tighter(load.tightest_ns(candidate.priority), candidate.inter_token_ns)
+    if tightest:
+        between = load.inter_token_ns(candidate)
         if between > tightest:
             whose = "its own" if tightest == candidate.inter_token_ns else "a running sequence's"
             return DeadlineExceeded(

@@ -100,6 +100,12 @@ class BlockPool:
             else:
                 self._kept[block] = None
 
+    def forget(self, blocks: Sequence[int]) -> None:
+        """The content of blocks must not be found again; those that hold them keep them."""
+        for block in blocks:
+            if self._digest_of[block] is not None:
+                self._forget(block)
+
     def _forget(self, block: int) -> None:
         digest = self._digest_of[block]
         assert digest is not None
@@ -161,6 +167,10 @@ class BlockTable:
             for number in range(self._sealed, full):
                 self._pool.seal(self.blocks[number], digests[number])
             self._sealed = full
+
+    def spoil(self) -> None:
+        """What was computed is not right: nobody finds it any more."""
+        self._pool.forget(self.blocks)
 
     def release(self) -> None:
         self._pool.release(self.blocks)

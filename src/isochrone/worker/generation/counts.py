@@ -13,14 +13,20 @@ from isochrone.worker.generation.sequence import TokenSequence
 class Durations:
     """A histogram that grows by single values."""
 
-    __slots__ = ("_counts", "_sum_ns")
+    __slots__ = ("_bucket", "_counts", "_last_ns", "_sum_ns")
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKET_BOUNDS_NS) + 1)
         self._sum_ns = 0
+        #: The latest value and its bucket: sequences of one step mostly have the same time between tokens.
+        self._last_ns = -1
+        self._bucket = 0
 
     def add(self, ns: int) -> None:
-        self._counts[bisect_left(BUCKET_BOUNDS_NS, ns)] += 1
+        if ns != self._last_ns:
+            self._last_ns = ns
+            self._bucket = bisect_left(BUCKET_BOUNDS_NS, ns)
+        self._counts[self._bucket] += 1
         self._sum_ns += ns
 
     def snapshot(self) -> Histogram:

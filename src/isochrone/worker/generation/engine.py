@@ -3,7 +3,7 @@
 Each turn schedules a step, launches it, turns the tokens of the step before into text while the device works, and then
 collects. Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by
 one call. Cancelled requests leave before the next step. An engine without work waits for its inbox. A step that fails
-costs its own sequences, not the engine.
+costs its own sequences, not the engine; a row that fails costs its own sequence.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.devices.loads import loading
-from isochrone.errors import Cancelled, IsochroneError, ModelFailed
+from isochrone.errors import Cancelled, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.failed_frames import forget_frames
-from isochrone.worker.backends.generative import GenerativeExecutable
+from isochrone.worker.backends.generative import FailedRow, GenerativeExecutable
+from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.generation.admission import EngineLoad
 from isochrone.worker.generation.calibration import calibrate
 from isochrone.worker.generation.counts import EngineCounts
@@ -53,6 +54,8 @@ class GenerationEngine:
         self.load: EngineLoad = self.scheduler.load(0)
         #: When the running step began; 0: none does.
         self.step_began = 0
+        #: Why the device cannot be used any more; "": it can. The engine's thread sets it, once.
+        self.lost = ""
         #: Of the loop's thread: a step took too long, and nobody waits for it any more.
         self.is_abandoned = False
         self._cpus = cpus
@@ -146,11 +149,11 @@ class GenerationEngine:
             now = now_ns()
             self._drop_ended(now)
             step = self.scheduler.schedule(now)
-            failure = self._launch(step, now) if step.parts else None
+            failure = self._launch(step, now) if step.rows else None
             self._process(outputs)
             if failure is not None:
                 self._fail(step, failure)
-            is_running = bool(step.parts) and failure is None
+            is_running = bool(step.rows) and failure is None
             self._publish(now, step, is_running)
             self._send()
             outputs = self._collect(step, ended or now) if is_running else []
@@ -159,7 +162,7 @@ class GenerationEngine:
                 self._process(outputs)
                 self._send()
                 outputs = []
-            is_idle = not step.parts
+            is_idle = not step.rows
             ended = now_ns() if is_running else 0
         if self.is_abandoned:
             self._free()
@@ -179,7 +182,8 @@ class GenerationEngine:
         for sequence in self._stopped:
             scheduler.ended(sequence)
         self._stopped.clear()
-        for cancelled in [job for job in map(_job, scheduler.sequences()) if job.request.cancelled]:
+        jobs: list[Job] = [each.job for each in scheduler.sequences()]  # type: ignore[misc]
+        for cancelled in [job for job in jobs if job.request.cancelled]:
             self._cancel(cancelled)
         for sequence in scheduler.remove_late(now):
             self._end(_job(sequence), late_error(sequence, now))
@@ -196,7 +200,7 @@ class GenerationEngine:
         """Waits for the step; returns its tokens."""
         try:
             chosen = self.executable.collect()
-            if [each is None for each in chosen] != [row.sampling is None for _, row in step.parts]:
+            if [each is None for each in chosen] != [row.sampling is None for row in step.rows]:
                 raise ModelFailed("the model gave tokens for other rows than those that end with one")
         except BaseException as error:
             self._fail(step, self._step_error(step, error))
@@ -214,9 +218,13 @@ class GenerationEngine:
             if job.is_ended:
                 # Of a sequence whose text has ended, one more token was computed in vain.
                 continue
+            chosen = output.chosen
+            if isinstance(chosen, FailedRow):
+                self._end(job, ModelFailed(f"model instance '{self.name}': {chosen.reason}; other sequences go on"))
+                continue
             self.counts.note_token(output.sequence)
             try:
-                delivery = job.take(output.chosen, output.finish_reason)
+                delivery = job.take(chosen, output.finish_reason)
             except BaseException as error:
                 self._stopped.append(output.sequence)
                 self._end(job, _model_error(self.name, "the tokenizer failed", error))
@@ -237,6 +245,9 @@ class GenerationEngine:
             return
         if isinstance(prompt, IsochroneError):
             self._end(job, prompt)
+            return
+        if self.lost:
+            self._end(job, Unavailable(self.lost).not_begun())
             return
         text, tokens = prompt
         tokenizer = self.executable.tokenizer
@@ -270,11 +281,14 @@ class GenerationEngine:
             (self.scheduler.pause if is_paused else self.scheduler.resume)(sequence)
 
     def _fail(self, step: Step, error: IsochroneError) -> None:
-        """The sequences of a failed step end; their blocks are free."""
+        """The sequences of a failed step end; their blocks are free. Without its device, all sequences end."""
         self.step_began = 0
-        for part in step.parts:
-            self.scheduler.remove(part.sequence)
-            self._end(_job(part.sequence), error)
+        if isinstance(error, DeviceLost):
+            self.lost = f"model instance '{self.name}': {error.reason}; the device is lost to this process: restart it"
+            error = ModelFailed(self.lost)
+        for sequence in list(self.scheduler.sequences()) if self.lost else step.sequences:
+            self.scheduler.remove(sequence)
+            self._end(_job(sequence), error)
 
     def _end(self, job: Job, error: IsochroneError) -> None:
         if not job.is_ended:
@@ -283,7 +297,7 @@ class GenerationEngine:
             self._deliveries.append(Delivery(job, None, error, True))
 
     def _step_error(self, step: Step, error: BaseException) -> IsochroneError:
-        return _model_error(self.name, f"a step of {len(step.parts)} sequences failed", error)
+        return _model_error(self.name, f"a step of {len(step.rows)} sequences failed", error)
 
     def _publish(self, now: int, step: Step, is_running: bool) -> None:
         if now < self._load_until and is_running:

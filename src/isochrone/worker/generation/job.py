@@ -33,6 +33,7 @@ class Job:
     __slots__ = (
         "_cumulative",
         "_decode",
+        "_may_stop",
         "_piece",
         "_text",
         "backlog",
@@ -72,6 +73,7 @@ class Job:
         self._decode: Callable[[Sequence[int]], str]
         self._text: AnswerText
         self._piece = Piece()
+        self._may_stop = False
         self._cumulative = 0.0
 
     # On the engine's thread.
@@ -89,20 +91,22 @@ class Job:
         assert sequence is not None
         self._cumulative += chosen.log_probability
         # The token that ends an answer is not part of its text.
-        text = ""
+        text, answer = "", self._text
         if finish_reason != STOP:
-            text = self._text.add(chosen.token, may_stop=sequence.generated >= sequence.parameters.min_tokens)
-            if self._text.is_stopped:
+            text = answer.add(chosen.token, may_stop=self._may_stop or self._stops_now(sequence))
+            if answer.is_stopped:
                 finish_reason = STOP
         if finish_reason is not None:
             self.is_ended = True
             # What was held back may end with a stop string, too.
-            text += self._text.end()
-            finish_reason = STOP if self._text.was_cut else finish_reason
-        self._piece.add(text, (chosen,))
-        if finish_reason is None and not (self.wanted.streams and self._piece.text):
+            text += answer.end()
+            finish_reason = STOP if answer.was_cut else finish_reason
+        piece = self._piece
+        piece.text += text
+        piece.chosen.append(chosen)
+        if finish_reason is None and not (self.wanted.streams and piece.text):
             return None
-        piece, self._piece = self._piece, Piece()
+        self._piece = Piece()
         outputs = response(
             self.wanted,
             piece,
@@ -113,3 +117,8 @@ class Job:
             self.request.plan.outputs,
         )
         return Delivery(self, outputs, None, finish_reason is not None)
+
+    def _stops_now(self, sequence: TokenSequence) -> bool:
+        """Whether stop strings count yet."""
+        self._may_stop = sequence.generated >= sequence.parameters.min_tokens
+        return self._may_stop

@@ -1,12 +1,19 @@
-"""The thread that makes tokens of prompts, so that a long one delays neither steps nor the event loop."""
+"""The thread that makes tokens of prompts, so that a long one delays neither steps nor the event loop.
+
+Prompts wait in the order in which the scheduler would take them: priority, then the deadline of the first token. The
+time that they take is learned, so that admission can count it. A request that ends while its prompt waits leaves.
+"""
 
 from __future__ import annotations
 
+import heapq
+import os
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
+from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, IsochroneError, ModelFailed
 from isochrone.worker.generation.job import Job
 
@@ -16,32 +23,103 @@ if TYPE_CHECKING:
 #: (job, text and tokens, or the error): called on the thread.
 Prepared = Callable[[Job, "tuple[str, list[int]] | IsochroneError"], None]
 
+#: Threads of several models that tokenise at the same time: more would take the CPUs from each other and from the loop.
+_TURNS = threading.BoundedSemaphore(max(1, len(os.sched_getaffinity(0))))
+#: ns per character before the first prompt, and the weight of a new measurement.
+_ASSUMED = 250.0
+_NEW = 0.2
+
+
+class _Waiting(NamedTuple):
+    order: tuple[int, int, int]
+    job: Job
+    tokenizer: Tokenizer
+    prepared: Prepared
+
 
 class PromptThread:
-    """The thread of one model version."""
+    """The thread of one model version. Other methods than ``close`` do not wait for it."""
 
     def __init__(self, name: str) -> None:
-        self._inbox: SimpleQueue[tuple[Job, Tokenizer, Prepared] | None] = SimpleQueue()
+        self._changed = threading.Condition()
+        # What the lock guards: a heap, the jobs in it with their characters, the sum of these, and what is being
+        # tokenised.
+        self._heap: list[_Waiting] = []
+        self._sizes: dict[Job, int] = {}
+        self._size = 0
+        self._running = self._running_since = 0
+        self._is_closing = False
+        self._numbers = count()
+        self._per_character = _ASSUMED
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job, tokenizer: Tokenizer, prepared: Prepared) -> None:
-        self._inbox.put((job, tokenizer, prepared))
+    def submit(self, job: Job, first_deadline: int, tokenizer: Tokenizer, prepared: Prepared) -> None:
+        with self._changed:
+            order = (job.priority, first_deadline, next(self._numbers))
+            heapq.heappush(self._heap, _Waiting(order, job, tokenizer, prepared))
+            self._sizes[job] = job.wanted.size
+            self._size += job.wanted.size
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """A request has ended: its prompt is not tokenised, unless that has begun."""
+        with self._changed:
+            # The heap keeps the entry until its turn comes.
+            self._size -= self._sizes.pop(job, 0)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._sizes)
+
+    def expected_ns(self, size: int, now: int) -> int:
+        """ns until a prompt of so many characters is tokenised, behind all that wait."""
+        with self._changed:
+            begun = (
+                max(0.0, self._running * self._per_character - (now - self._running_since)) if self._running else 0.0
+            )
+            return round((self._size + size) * self._per_character + begun)
 
     def close(self) -> None:
         """Waits for the thread."""
-        self._inbox.put(None)
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
         self._thread.join()
 
     def _serve(self) -> None:
-        while (item := self._inbox.get()) is not None:
-            job, tokenizer, prepared = item
-            if not job.request.cancelled and not job.is_over:
-                prepared(job, _prompt(job, tokenizer))
-            else:
-                prepared(job, Cancelled("the request was cancelled"))
+        while (item := self._next()) is not None:
+            self._prepare(item)
             # Nothing is kept of it while the thread waits.
-            del item, job, tokenizer, prepared
+            del item
+
+    def _next(self) -> _Waiting | None:
+        with self._changed:
+            while True:
+                self._running = 0
+                while self._heap:
+                    item = heapq.heappop(self._heap)
+                    size = self._sizes.pop(item.job, None)
+                    if size is not None:
+                        self._size -= size
+                        self._running, self._running_since = size, now_ns()
+                        return item
+                if self._is_closing:
+                    return None
+                self._changed.wait()
+
+    def _prepare(self, item: _Waiting) -> None:
+        job = item.job
+        if job.request.cancelled or job.is_over:
+            item.prepared(job, Cancelled("the request was cancelled"))
+            return
+        with _TURNS:
+            began = now_ns()
+            prompt = _prompt(job, item.tokenizer)
+            took = now_ns() - began
+        if job.wanted.size:
+            self._per_character += _NEW * (took / job.wanted.size - self._per_character)
+        item.prepared(job, prompt)
 
 
 def _prompt(job: Job, tokenizer: Tokenizer) -> tuple[str, list[int]] | IsochroneError:

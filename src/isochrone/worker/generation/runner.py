@@ -1,7 +1,8 @@
 """The runner of a version that generates: requests in, responses out, on the loop's thread.
 
 It refuses what cannot keep its deadlines, passes the rest to the engine that answers soonest, and holds responses of a
-client that does not read: after a while its sequence pauses, later it is ended.
+client that does not read: after a while its sequence pauses, later it is ended. An engine whose step does not end gets
+no requests until it does.
 """
 
 from __future__ import annotations
@@ -11,24 +12,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from isochrone.clock import MILLISECOND, NEVER, now_ns
+import structlog
+
+from isochrone.clock import MILLISECOND, NEVER, SECOND, now_ns
 from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.observe.snapshot import GenerationSnapshot, sum_histograms
 from isochrone.worker.execution.failure_log import FailureLog
 from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
 from isochrone.worker.generation.engine import GenerationEngine
+from isochrone.worker.generation.hangs import HangWatch, longest_step, step_limit
 from isochrone.worker.generation.job import Delivery, Job
 from isochrone.worker.generation.prompts import PromptThread
 from isochrone.worker.generation.requests import GenerationRequest, read_request
+from isochrone.worker.generation.sequence import PATIENCE_NS, Key
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.generation.settings import GenerationSettings
     from isochrone.worker.statistics import ModelStatistics
 
+log = structlog.get_logger(__name__)
+
+#: Reported as the wait where no engine is left that could answer: nobody knows how long.
+UNKNOWN_WAIT_NS = 3600 * SECOND
 #: Responses that a client has not made room for, after which its sequence pauses.
 MAX_BACKLOG = 256
-#: No tokenizer makes fewer tokens of a text, nor of a chat's JSON with its escapes: longer ones are not tokenised.
+#: The longest tokens of common vocabularies are runs of 128 spaces. Longer prompts are refused and not tokenised, also
+#: where a tokenizer would drop white space: reading it all would take as long as a prompt that does not fit. Of a chat,
+#: the JSON counts, with its escapes.
 _CHARACTERS_PER_TOKEN = 128
 _BYTES_PER_TOKEN = 6 * _CHARACTERS_PER_TOKEN
 #: Characters per token that are assumed before the first prompt, and the weight of a new one.
@@ -46,17 +57,25 @@ class GenerationRunner:
         settings: GenerationSettings,
         statistics: ModelStatistics,
         request_ended: Callable[[], None],
+        set_ready: Callable[[bool], None],
     ) -> None:
+        """``set_ready``: told whether any engine can answer, when that changes."""
         self._name = name
         self._settings = settings
         self._statistics = statistics
         self._request_ended = request_ended
+        self._set_ready = set_ready
         self._failures = FailureLog(name, statistics.model_version)
         self._rejection: IsochroneError | None = None
+        #: Those that take requests, and those that hang.
         self._engines = list(engines)
+        self._hung: list[GenerationEngine] = []
+        self._watches = {engine: HangWatch() for engine in engines}
         self._jobs: dict[Job, GenerationEngine] = {}
         #: Jobs that the picture of the engine's load does not show yet.
         self._unseen: dict[GenerationEngine, list[Job]] = {engine: [] for engine in engines}
+        #: That picture, and the same with these jobs.
+        self._loads: dict[GenerationEngine, tuple[EngineLoad, EngineLoad]] = {}
         self._prompts = PromptThread(f"{name}-prompts")
         self._characters_per_token = _ASSUMED
         self._mean_prompt = 1.0
@@ -72,6 +91,10 @@ class GenerationRunner:
         """Passes a request to an engine, or raises."""
         if self._rejection is not None:
             raise self._rejection
+        if any(engine.lost for engine in self._engines):
+            self._drop_lost()
+        if not self._engines:
+            raise self._no_engine().not_begun()
         wanted = read_request(request, self._settings.defaults)
         self._check_size(wanted)
         now = now_ns()
@@ -80,7 +103,8 @@ class GenerationRunner:
         first_deadline = min(request.deadline, request.arrived + first_ns if first_ns else NEVER)
         estimated = max(1, int(wanted.size / self._characters_per_token))
         inter_token_ns = wanted.parameters.inter_token_ns
-        candidate = Candidate(estimated, priority, request.arrived, first_deadline, inter_token_ns)
+        ready = now + self._prompts.expected_ns(wanted.size, now)
+        candidate = Candidate(estimated, priority, request.arrived, first_deadline, inter_token_ns, ready)
         engine, load = self._soonest(candidate, now)
         # The figure is a guess that the engine's scheduler replaces; only it can tell whether a prompt fits.
         capped = replace(candidate, prompt_tokens=min(estimated, load.limits.context_tokens - 1, _room(load)))
@@ -91,18 +115,24 @@ class GenerationRunner:
         job = Job(request, wanted, priority, estimated)
         self._jobs[job] = engine
         self._unseen[engine].append(job)
-        self._prompts.submit(job, engine.executable.tokenizer, engine.prepared)
+        shown, known = self._loads[engine]
+        self._loads[engine] = shown, known.with_arrivals([_arrival(job)])
+        order = first_deadline if first_deadline != NEVER else request.arrived + PATIENCE_NS
+        self._prompts.submit(job, order, engine.executable.tokenizer, engine.prepared)
 
     @property
     def pending(self) -> int:
         """Sequences that wait for their first step."""
-        return sum(self._load(engine).waiting for engine in self._engines)
+        now = now_ns()
+        return sum(self._load(engine, now).waiting for engine in self._engines)
 
     def estimated_wait(self, now: int) -> int:
         """ns until the first token of a request with a prompt of the mean length."""
-        candidate = Candidate(max(1, round(self._mean_prompt)), self._settings.default_priority, now, NEVER)
+        tokens = max(1, round(self._mean_prompt))
+        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), now)
+        candidate = Candidate(tokens, self._settings.default_priority, now, NEVER, ready=ready)
         if not self._engines:
-            return 0
+            return UNKNOWN_WAIT_NS
         _, load = self._soonest(candidate, now)
         return load.first_token_at(candidate, now) - now
 
@@ -124,10 +154,14 @@ class GenerationRunner:
             elif job.stalled_since and now - job.stalled_since >= self._settings.stalled_ns:
                 stalled_ms = self._settings.stalled_ns // MILLISECOND
                 self._cancel(job, Cancelled(f"the client has read nothing for stalled_stream_ms ({stalled_ms})"))
-        limit_ns = self._settings.execution_timeout_ns
-        for engine in list(self._engines):
-            if limit_ns and engine.step_began and now - engine.step_began >= limit_ns:
-                self._abandon(engine, limit_ns)
+        self._drop_lost()
+        for engine, watch in self._watches.items():
+            began, limit_ns = engine.step_began, step_limit(engine.load, self._settings.execution_timeout_ns)
+            hangs = watch.hangs(began, now, limit_ns)
+            if hangs and engine in self._engines:
+                self._abandon(engine, now - began)
+            elif not hangs and engine in self._hung:
+                self._restore(engine)
         for engine in {engine for job, engine in self._jobs.items() if job.is_paused}:
             # Deadlines pass without steps, too.
             engine.wake()
@@ -164,6 +198,11 @@ class GenerationRunner:
         """Tokens that the cache can hold."""
         limits = [engine.load.limits for engine in self._engines]
         return sum(each.blocks * each.block_tokens for each in limits)
+
+    @property
+    def hung_instances(self) -> int:
+        """Engines whose step does not end."""
+        return len(self._hung)
 
     def snapshot(self) -> GenerationSnapshot:
         """For the metrics page."""
@@ -205,19 +244,26 @@ class GenerationRunner:
 
     def _soonest(self, candidate: Candidate, now: int) -> tuple[GenerationEngine, EngineLoad]:
         """The engine that would answer first, and its load."""
-        loads = [(engine, self._load(engine)) for engine in self._engines]
+        loads = [(engine, self._load(engine, now)) for engine in self._engines]
         if len(loads) == 1:
             return loads[0]
         return min(loads, key=lambda each: (each[1].first_token_at(candidate, now), each[1].running + each[1].waiting))
 
-    def _load(self, engine: GenerationEngine) -> EngineLoad:
-        """The load of an engine, with the requests that it does not show yet."""
-        unseen = self._unseen[engine] = [job for job in self._unseen[engine] if not job.is_known and not job.is_over]
-        load = engine.load
-        if not unseen:
-            return load
-        prompts = [((job.priority, True, job.request.arrived, 0), job.estimated_tokens) for job in unseen]
-        return replace(load, waiting=load.waiting + len(unseen), prompts=tuple(sorted([*load.prompts, *prompts])))
+    def _load(self, engine: GenerationEngine, now: int) -> EngineLoad:
+        """The load of an engine, with the requests that it does not show yet, and a step that takes too long."""
+        shown = engine.load
+        before, load = self._loads.get(engine, (None, shown))
+        if before is not shown:
+            unseen = self._unseen[engine] = [
+                job for job in self._unseen[engine] if not job.is_known and not job.is_over
+            ]
+            load = shown.with_arrivals(map(_arrival, unseen)) if unseen else shown
+            self._loads[engine] = shown, load
+        ran = now - engine.step_began
+        if engine.step_began and ran > longest_step(load) > 0:
+            # Nobody knows when it ends; what has taken long will take long.
+            load = replace(load, step_end=now + ran)
+        return load
 
     # Responses.
 
@@ -305,8 +351,8 @@ class GenerationRunner:
 
     def _cancel(self, job: Job, error: IsochroneError | None) -> None:
         """Ends a request from here: the engine frees what it has."""
-        engine = self._jobs[job]
-        engine.cancel(job)
+        self._prompts.cancel(job)
+        self._jobs[job].cancel(job)
         self._fail(job, error or Cancelled("the request was cancelled"))
 
     def _over(self, job: Job) -> None:
@@ -315,15 +361,58 @@ class GenerationRunner:
         del self._jobs[job]
         self._request_ended()
 
-    def _abandon(self, engine: GenerationEngine, limit_ns: int) -> None:
+    def _no_engine(self) -> IsochroneError:
+        lost = next((engine.lost for engine in self._watches if engine.lost), "")
+        if lost:
+            return Unavailable(lost).within(f"model '{self._name}'")
+        return Unavailable(
+            f"model '{self._name}': no instance is left, since a step does not end: load the model again, or restart "
+            "the worker"
+        )
+
+    def _drop_lost(self) -> None:
+        """Engines that have lost their device get no requests; they have failed those that they had."""
+        lost = [engine for engine in self._engines if engine.lost]
+        for engine in lost:
+            self._engines.remove(engine)
+        if lost and not self._engines:
+            self._set_ready(False)
+
+    def _abandon(self, engine: GenerationEngine, ran_ns: int) -> None:
         """A step does not end: its thread cannot be stopped, so nothing waits for it any more."""
         engine.is_abandoned = True
         self._engines.remove(engine)
-        what = f"model '{self._name}': a step took over execution_timeout_ms ({limit_ns // MILLISECOND})"
+        self._hung.append(engine)
+        ran_ms = ran_ns // MILLISECOND
+        log.error(
+            "a step does not end; its instance gets no requests until it does. If it never ends, load the model again "
+            "(its memory stays taken), or restart the worker",
+            model=self._name,
+            instance=engine.name,
+            ran_ms=ran_ms,
+            instances_left=len(self._engines),
+        )
+        error = ModelFailed(f"model '{self._name}': a step of instance '{engine.name}' does not end, after {ran_ms} ms")
         for job in [job for job, at in self._jobs.items() if at is engine]:
-            self._cancel(job, ModelFailed(f"{what}; the instance was abandoned"))
+            self._cancel(job, error)
         if not self._engines:
-            self._rejection = self._rejection or Unavailable(f"{what}; no instance is left: load the model again")
+            self._set_ready(False)
+
+    def _restore(self, engine: GenerationEngine) -> None:
+        """The step has ended after all. The requests that it had are over, and the engine knows."""
+        self._hung.remove(engine)
+        if self._rejection is not None:
+            return
+        engine.is_abandoned = False
+        log.warning("a step that seemed to hang has ended", model=self._name, instance=engine.name)
+        if not engine.lost:
+            self._engines.append(engine)
+            self._set_ready(True)
+
+
+def _arrival(job: Job) -> tuple[Key, int, int]:
+    order = (job.priority, True, job.request.arrived, 0)
+    return order, job.estimated_tokens, job.wanted.parameters.inter_token_ns
 
 
 def _room(load: EngineLoad) -> int:

@@ -15,6 +15,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from isochrone.clock import MILLISECOND
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import Sampling
@@ -58,6 +60,46 @@ class GenerationParameters:
 
 
 _MOST_PROBABLE = Sampling(temperature=0.0)
+#: Positions whose numbers are drawn at once: numpy takes 15 µs for any few of them, Python 1 µs for each.
+_DRAWN = 64
+
+
+class Draws:
+    """How the tokens of one sequence are chosen: what ``GenerationParameters.sampling`` says, but faster."""
+
+    __slots__ = ("_first", "_known", "_parameters")
+
+    def __init__(self, parameters: GenerationParameters) -> None:
+        """Of parameters with a seed."""
+        self._parameters = parameters
+        #: Those of the positions from ``_first`` on.
+        self._known: list[Sampling] = []
+        self._first = 0
+
+    def at(self, position: int) -> Sampling:
+        index = position - self._first
+        if 0 <= index < len(self._known):
+            return self._known[index]
+        parameters = self._parameters
+        if not parameters.temperature:
+            return _MOST_PROBABLE
+        temperature, top_k, top_p = parameters.temperature, parameters.top_k, parameters.top_p
+        drawn = uniforms(parameters.seed or 0, position, _DRAWN)
+        self._known = [Sampling(temperature, top_k, top_p, each) for each in drawn]
+        self._first = position
+        return self._known[0]
+
+
+def uniforms(seed: int, first: int, count: int) -> list[float]:
+    """``uniform`` of so many positions."""
+    steps = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+    with np.errstate(over="ignore"):  # as meant: modulo 2**64
+        values = steps * np.uint64(_GOLDEN) + np.uint64(_mixed_seed(seed))
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        values ^= values >> np.uint64(31)
+    drawn: list[float] = ((values >> np.uint64(11)).astype(np.float64) * _STEP).tolist()
+    return drawn
 
 
 def uniform(seed: int, position: int) -> float:

@@ -1,10 +1,11 @@
 """What the next step computes: continuous batching under deadlines.
 
 Every sequence that decodes is in every step, so its tokens never wait for a prompt; what is left of the step goes to
-prompts, in chunks that keep the tightest deadline between tokens. Prompts go by priority, then by the deadline of the
-first token, then by arrival. A sequence that needs a block when none is free takes those of a lower or later one, which
-is computed again later. The most senior sequence is never preempted, so something always ends. Pure: no clock, no
-threads, no device.
+prompts, in chunks that keep the tightest deadline between tokens of their priority and higher ones. Where such a
+deadline could not be kept otherwise, sequences of lower priorities are left out of the step. Prompts go by priority,
+then by the deadline of the first token, then by arrival. A sequence that needs a block when none is free takes those of
+a lower or later one, which is computed again later. The most senior sequence is never preempted, so something always
+ends. Pure: no clock, no threads, no device.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from isochrone.clock import MILLISECOND
+from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded
-from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row
-from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
+from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row
+from isochrone.worker.generation.admission import Candidate, EngineLoad, levels_of, refusal
 from isochrone.worker.generation.blocks import BlockPool
 from isochrone.worker.generation.sequence import TokenSequence
 from isochrone.worker.generation.step_times import StepTimes
 
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
+_order = attrgetter("order")
 #: Weight of a sequence that has ended in the mean share of ``max_tokens`` that sequences use.
 _NEW = 0.05
 
@@ -50,21 +55,23 @@ class Part(NamedTuple):
 class Step:
     """One step, and the figures that its time depends on."""
 
-    parts: tuple[Part, ...]
+    #: Those of the first rows decode. Two lists: a pair for each row would cost as much as the row.
+    sequences: list[TokenSequence]
+    rows: list[Row]
     decode_rows: int = 0
     context: int = 0
     prefill: int = 0
 
     @property
-    def rows(self) -> list[Row]:
-        return [row for _, row in self.parts]
+    def parts(self) -> list[Part]:
+        return list(map(Part, self.sequences, self.rows))
 
 
 class Output(NamedTuple):
-    """A token that a step gave, and why the sequence ends with it, if it does."""
+    """A token that a step gave, and why the sequence ends with it, if it does; or why there is none."""
 
     sequence: TokenSequence
-    chosen: Chosen
+    chosen: Chosen | FailedRow
     finish_reason: str | None
 
 
@@ -76,13 +83,17 @@ class StepScheduler:
         self.rules = rules or SchedulerRules()
         self.pool = BlockPool(limits.blocks, limits.block_tokens, reuses_prefixes=self.rules.reuses_prefixes)
         self.times = StepTimes(limits)
-        #: Sequences that hold blocks, by seniority, and those that hold none.
+        #: Sequences that hold blocks, by seniority, and those that hold none, in their order.
         self.running: list[TokenSequence] = []
         self.waiting: list[TokenSequence] = []
+        #: The load, as long as only arrivals have changed it: many may come between two steps.
+        self._load: EngineLoad | None = None
         self.preemptions = 0
         self.reused_tokens = 0
         self._numbers = 0
         self._used_share = 1.0
+        #: No sequence is due before; some may be due later than it says.
+        self._earliest_due = NEVER
         #: Numbers of the sequences that may start, where batches do not change.
         self._batch: set[int] = set()
 
@@ -94,7 +105,10 @@ class StepScheduler:
         # The keys and values of the last token are never needed.
         room = self.pool.total * self.pool.block_tokens + 1
         sequence.give_blocks(self.pool, self._numbers, min(self.limits.context_tokens, room))
-        tokens, load, most = sequence.prompt_tokens, self.load(now), self.rules.max_waiting
+        load = self._load
+        if load is None:
+            load = self._load = self.load(now)
+        tokens, most = sequence.prompt_tokens, self.rules.max_waiting
         error = refusal(load, self._candidate(sequence, tokens), now, most)
         if isinstance(error, DeadlineExceeded):
             # What is known of the prompt need not be computed. It takes time to find out, so only if it matters.
@@ -102,7 +116,14 @@ class StepScheduler:
             error = refusal(load, self._candidate(sequence, tokens), now, most)
         if error is not None:
             raise error
-        self.waiting.append(sequence)
+        self._wait(sequence)
+        arrival = (sequence.order, sequence.left, sequence.parameters.inter_token_ns)
+        self._load = load.with_arrivals([arrival])
+        self._earliest_due = min(self._earliest_due, sequence.due)
+
+    def _wait(self, sequence: TokenSequence) -> None:
+        insort(self.waiting, sequence, key=_order)
+        self._load = None
 
     @staticmethod
     def _candidate(sequence: TokenSequence, tokens: int) -> Candidate:
@@ -112,6 +133,7 @@ class StepScheduler:
 
     def remove(self, sequence: TokenSequence) -> None:
         """Ends a sequence, whatever its state; its blocks are free at once. Not while a step with it runs."""
+        self._load = None
         if sequence.is_running:
             self.running.remove(sequence)
             sequence.is_running = False
@@ -121,9 +143,12 @@ class StepScheduler:
 
     def remove_late(self, now: int) -> list[TokenSequence]:
         """Takes out the sequences whose first token, or whose end, was due before now."""
-        late = [each for each in (*self.running, *self.waiting) if each.due < now]
+        if now <= self._earliest_due:
+            return []
+        late = [each for each in self.sequences() if each.due < now]
         for sequence in late:
             self.remove(sequence)
+        self._earliest_due = min([each.due for each in self.sequences()], default=NEVER)
         return late
 
     def sequences(self) -> Iterator[TokenSequence]:
@@ -133,9 +158,11 @@ class StepScheduler:
     def pause(self, sequence: TokenSequence) -> None:
         """Nothing more is computed for a sequence. It keeps its blocks until others need them."""
         sequence.is_paused = True
+        self._load = None
 
     def resume(self, sequence: TokenSequence) -> None:
         sequence.is_paused = False
+        self._load = None
         if self._active > self.limits.rows:
             # Another one has its row.
             self._preempt(next(each for each in reversed(self.running) if not each.is_paused))
@@ -149,45 +176,97 @@ class StepScheduler:
 
     def schedule(self, now: int) -> Step:
         """Chooses the next step. Empty only if every sequence is paused, or there is none."""
+        self._load = None
         if self.rules.batching != "continuous" and not self._active:
             self._form_batch()
-        parts: list[Part] = []
+        sequences: list[TokenSequence] = []
+        rows: list[Row] = []
+        block_tokens = self.limits.block_tokens
         for sequence in self.running.copy():
             # An earlier one of this step may preempt a later one.
             if sequence.is_decoding and not sequence.is_paused and sequence.is_running:
-                tokens = sequence.tokens
-                if sequence.table.room >= len(tokens) or self._make_room(sequence):
-                    parts.append(_decode_part(sequence, tokens))
-        if len(parts) == len(self.running) and not self.waiting:
-            return _step(parts, (), now)
-        budget = self._prefill_budget(parts, now)
-        prefill: list[Part] = []
+                start, blocks = sequence.computed, sequence.table.blocks
+                if start < len(blocks) * block_tokens or self._make_room(sequence):
+                    sequences.append(sequence)
+                    rows.append(Row((sequence.tokens[start],), start, blocks, sequence.draws.at(start + 1)))
+        if sequences and sequences[0].priority != sequences[-1].priority:
+            kept = self._kept(sequences, rows, now)
+            del sequences[kept:], rows[kept:]
+        if len(sequences) == len(self.running) and not self.waiting:
+            return _step(sequences, rows, len(rows))
+        return self._with_prompts(sequences, rows, now)
+
+    def _kept(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], now: int) -> int:
+        """How many of the rows that decode, which are in the order of priorities, a step computes: lower ones are left
+        out where that keeps a deadline of a higher one."""
+        costs = self.times.costs
+        if not costs.is_known or not any(each.parameters.inter_token_ns for each in sequences):
+            return len(rows)
+        #: Deadlines of the rows so far; the earliest of higher priorities than the row's that these keep without it.
+        dues: list[int] = []
+        context, due, priority = 0, NEVER, sequences[0].priority
+        for count, (sequence, row) in enumerate(zip(sequences, rows, strict=True)):
+            if sequence.priority != priority:
+                priority, took = sequence.priority, costs.estimate(count, context, 0)
+                # Those that are lost without it are lost with it.
+                due = min([each for each in dues if each >= took], default=NEVER)
+            context += row.start + 1
+            if due != NEVER and costs.estimate(count + 1, context, 0) > due:
+                return count
+            if sequence.parameters.inter_token_ns:
+                dues.append(sequence.last_at + sequence.parameters.inter_token_ns - now)
+        return len(rows)
+
+    def _with_prompts(self, sequences: list[TokenSequence], rows: list[Row], now: int) -> Step:
+        """A step of rows that decode, and of as much of the prompts as may be."""
+        prompts: list[TokenSequence] = []
+        chunks: list[Row] = []
+        budget, used, priority = 0, 0, -1
         is_blocked = False
+        #: Those with blocks that are still to come.
+        begun = {each.number for each in self._begun()}
         for sequence in self._prompts():
-            if budget <= 0:
+            begun.discard(sequence.number)
+            if sequence.priority != priority:
+                priority = sequence.priority
+                budget = self._prefill_budget(sequences, rows, priority, now)
+            if budget <= used:
                 break
             if not sequence.is_running:
                 # Nobody overtakes one that cannot start: a long prompt would wait for ever behind short ones.
                 is_blocked = is_blocked or not self._start(sequence)
                 if is_blocked:
+                    if not begun:
+                        break
                     continue
                 # It may have taken the place of one that decodes.
-                parts = [part for part in parts if part.sequence.is_running]
-            prefill.append(_part(sequence, min(sequence.left, budget)))
-            budget -= len(prefill[-1].row.tokens)
-        return _step(parts, prefill, now)
+                if not all(each.is_running for each in sequences):
+                    rows = [row for row, each in zip(rows, sequences, strict=True) if each.is_running]
+                    sequences = [each for each in sequences if each.is_running]
+            sequence.started_at = sequence.started_at or now
+            prompts.append(sequence)
+            chunks.append(_chunk(sequence, min(sequence.left, budget - used)))
+            used += len(chunks[-1].tokens)
+        return _step(sequences + prompts, rows + chunks, len(rows))
 
-    def completed(self, step: Step, chosen: Sequence[Chosen | None], now: int, took_ns: int) -> list[Output]:
-        """A step has given its tokens. Sequences that end with theirs have left the scheduler."""
+    def completed(self, step: Step, chosen: Sequence[Result], now: int, took_ns: int) -> list[Output]:
+        """A step has given its tokens. Sequences that end with theirs, or that got none, have left the scheduler."""
+        self._load = None
         self.times.observe(step.decode_rows, step.context, step.prefill, took_ns)
         outputs: list[Output] = []
         size = self.limits.block_tokens
-        for (sequence, row), result in zip(step.parts, chosen, strict=True):
+        for sequence, row, result in zip(step.sequences, step.rows, chosen, strict=True):
             before = sequence.computed
             computed = sequence.computed = before + len(row.tokens)
             if computed // size > before // size:
                 sequence.table.note_computed(sequence.tokens, computed)
             if result is None:
+                continue
+            if isinstance(result, FailedRow):
+                # Nor may others use what its blocks hold: the cause may be in any of them.
+                sequence.table.spoil()
+                self.remove(sequence)
+                outputs.append(Output(sequence, result, None))
                 continue
             reason = sequence.add(result.token, now)
             outputs.append(Output(sequence, result, reason))
@@ -205,32 +284,35 @@ class StepScheduler:
         self._used_share += _NEW * (share - self._used_share)
         self.remove(sequence)
 
-    def _prompts(self) -> list[TokenSequence]:
-        """The sequences whose prompt is to be computed, first one first."""
-        found = [each for each in self.running if not each.is_decoding and not each.is_paused]
-        found += [each for each in self.waiting if not each.is_paused]
-        return sorted(found, key=lambda each: each.order)
+    def _begun(self) -> list[TokenSequence]:
+        """The sequences with blocks whose prompt is to be computed, first one first."""
+        return sorted([each for each in self.running if not each.is_decoding and not each.is_paused], key=_order)
 
-    def _prefill_budget(self, parts: Sequence[Part], now: int) -> int:
-        """Tokens of prompts that a step with these rows that decode may compute."""
+    def _prompts(self) -> Iterator[TokenSequence]:
+        """The sequences whose prompt is to be computed, first one first."""
+        waiting = [each for each in self.waiting if not each.is_paused]
+        return merge(self._begun(), waiting, key=_order)
+
+    def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], priority: int, now: int) -> int:
+        """Tokens of prompts that a step with these rows that decode may compute, up to those of a priority."""
         limits, costs = self.limits, self.times.costs
         due = [
-            part.sequence.last_at + part.sequence.parameters.inter_token_ns - now
-            for part in parts
-            if part.sequence.parameters.inter_token_ns
+            each.last_at + each.parameters.inter_token_ns - now
+            for each in sequences
+            if each.parameters.inter_token_ns and each.priority <= priority
         ]
         if not self.rules.chunks_prompts or not due or not costs.is_known:
             return limits.prefill_tokens
-        context = sum(part.row.start + 1 for part in parts)
-        if costs.estimate(len(parts), context, 0) > min(due):
+        context = sum(row.start + 1 for row in rows)
+        if costs.estimate(len(rows), context, 0) > min(due):
             # The deadline is lost with or without prompts, which go on in the smallest chunks.
             return min(limits.block_tokens, limits.prefill_tokens)
-        return costs.prefill_within(min(due), len(parts), context, limits.prefill_tokens)
+        return costs.prefill_within(min(due), len(rows), context, limits.prefill_tokens)
 
     def _form_batch(self) -> None:
         """The sequences that start before the next batch does, where batches do not change."""
         most = self.limits.rows if self.rules.batching == "static" else 1
-        self._batch = {each.number for each in self._prompts()[:most]}
+        self._batch = {each.number for each in islice(self._prompts(), most)}
 
     # Blocks.
 
@@ -286,15 +368,20 @@ class StepScheduler:
         sequence.is_decoding = False
         sequence.preemptions += 1
         self.preemptions += 1
-        self.waiting.append(sequence)
+        self._wait(sequence)
 
     # Figures.
 
     def load(self, now: int, step_end: int = 0) -> EngineLoad:
         active = [each for each in self.running if not each.is_paused]
         decoding = [each for each in active if each.is_decoding]
-        prompts = sorted((each.order, each.left) for each in self._prompts())
-        asked = [each.parameters.inter_token_ns for each in self.sequences() if each.parameters.inter_token_ns]
+        prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused]
+        for each in self._begun():
+            insort(prompts, (each.order, each.left))
+        members = [
+            (each.priority, len(each.tokens), 0 if each.is_paused else each.parameters.inter_token_ns)
+            for each in self.sequences()
+        ]
         to_end = sorted(max(1, round((each.limit - len(each.tokens)) * self._used_share)) for each in active)
         return EngineLoad(
             self.limits,
@@ -307,31 +394,23 @@ class StepScheduler:
             waiting=len(self.waiting),
             context=sum(each.computed for each in active),
             prompts=tuple(prompts),
-            tightest_ns=min(asked, default=0),
+            levels=levels_of(members),
             blocks_in_use=self.pool.in_use,
         )
 
 
-def _part(sequence: TokenSequence, count: int) -> Part:
+def _chunk(sequence: TokenSequence, count: int) -> Row:
     tokens, start = sequence.tokens, sequence.computed
     end = start + count
-    sampling = sequence.parameters.sampling(end) if end == len(tokens) else None
+    sampling = sequence.draws.at(end) if end == len(tokens) else None
     # The table's own list: nothing changes it while the step runs.
-    return Part(sequence, Row(tokens[start:end], start, sequence.table.blocks, sampling))
+    return Row(tokens[start:end], start, sequence.table.blocks, sampling)
 
 
-def _decode_part(sequence: TokenSequence, tokens: list[int]) -> Part:
-    start = sequence.computed
-    return Part(sequence, Row((tokens[start],), start, sequence.table.blocks, sequence.parameters.sampling(start + 1)))
-
-
-def _step(decode: Sequence[Part], prefill: Sequence[Part], now: int) -> Step:
-    parts = (*decode, *prefill)
-    for sequence, _ in prefill:
-        sequence.started_at = sequence.started_at or now
+def _step(sequences: list[TokenSequence], rows: list[Row], decode_rows: int) -> Step:
     # Those that decode have one token each.
-    context, tokens = len(decode) + sum([row.start for _, row in parts]), sum([len(row.tokens) for _, row in prefill])
-    return Step(parts, len(decode), context + tokens, tokens)
+    prefill = sum([len(row.tokens) for row in rows[decode_rows:]])
+    return Step(sequences, rows, decode_rows, decode_rows + sum([row.start for row in rows]) + prefill, prefill)
 
 
 def late_error(sequence: TokenSequence, now: int) -> DeadlineExceeded:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from isochrone.clock import NEVER, SECOND
 from isochrone.worker.generation.blocks import BlockPool, BlockTable
-from isochrone.worker.generation.sampling import GenerationParameters
+from isochrone.worker.generation.sampling import Draws, GenerationParameters
 
 #: A sequence without a deadline for its first token waits in line as if the token were due so long after its arrival:
 #: otherwise it would wait for ever behind others that come later.
@@ -29,6 +29,7 @@ class TokenSequence:
         "arrived",
         "computed",
         "deadline",
+        "draws",
         "end_tokens",
         "first_at",
         "first_deadline",
@@ -39,6 +40,7 @@ class TokenSequence:
         "last_at",
         "limit",
         "number",
+        "order",
         "parameters",
         "preemptions",
         "previous_at",
@@ -64,6 +66,7 @@ class TokenSequence:
         self.tokens = list(prompt)
         self.prompt_tokens = len(self.tokens)
         self.parameters = parameters.seeded()
+        self.draws = Draws(self.parameters)
         #: Triton's numbering: 1 is highest.
         self.priority = priority
         self.arrived = arrived
@@ -77,6 +80,9 @@ class TokenSequence:
         self.job = job
         #: Given by the scheduler: the order of arrival, and the most tokens that it may have.
         self.number = 0
+        #: Which comes first of those that wait for their prompt to be computed. A sequence that was preempted after it
+        #: had sent tokens comes before those that have sent none.
+        self.order: Key
         self.limit = self.prompt_tokens + parameters.max_tokens
         self.table: BlockTable
         #: Tokens whose keys and values are in the blocks.
@@ -97,6 +103,8 @@ class TokenSequence:
     def give_blocks(self, pool: BlockPool, number: int, limit: int) -> None:
         self.table = BlockTable(pool)
         self.number = number
+        deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
+        self.order = (self.priority, True, deadline, number)
         self.limit = min(self.limit, limit)
 
     @property
@@ -114,16 +122,6 @@ class TokenSequence:
         return self.deadline if self.first_at else self.first_deadline
 
     @property
-    def order(self) -> Key:
-        """Which comes first of those that wait for their prompt to be computed.
-
-        A sequence that was preempted after it had sent tokens comes before those that have sent none.
-        """
-        deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
-        waits_for_first = not self.generated
-        return (self.priority, waits_for_first, deadline if waits_for_first else 0, self.number)
-
-    @property
     def seniority(self) -> tuple[int, int]:
         """Which may take blocks from others: a smaller one from a larger one."""
         return (self.priority, self.number)
@@ -136,6 +134,7 @@ class TokenSequence:
         self.previous_at, self.last_at = self.last_at, now
         if not self.first_at:
             self.first_at = now
+            self.order = (self.priority, False, 0, self.number)
         if token in self.end_tokens:
             parameters = self.parameters
             if not parameters.ignore_eos and self.generated >= parameters.min_tokens:

@@ -23,6 +23,8 @@ _FIRST: Final = 64
 _CAUTION: Final = 1.05
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
+#: Where the product of two features is in the upper half of their matrix.
+_PLACES: Final = ((0, 1, 2, 3), (1, 4, 5, 6), (2, 5, 7, 8), (3, 6, 8, 9))
 #: A step this many times over its estimate was interrupted: it counts as no more than that.
 _OUTLIER: Final = 20
 
@@ -67,7 +69,8 @@ class StepTimes:
         # Comparable sizes: otherwise the fit's hold on earlier values would depend on the units.
         self._scale = (1.0, limits.rows, limits.rows * limits.context_tokens / 2, limits.prefill_tokens)
         # Plain lists: of so few numbers, numpy's calls would take five times as long, after every step.
-        self._products = [[0.0] * 4 for _ in range(4)]
+        #: Of the features, each with each: the upper half of a symmetric matrix, line by line.
+        self._products = [0.0] * 10
         self._targets = [0.0] * 4
         self._weights = [0.0] * 4
         self._deviation = 0.0
@@ -83,13 +86,23 @@ class StepTimes:
             self._deviation += _NEW * (abs(ns - expected) - self._deviation)
         self._measured += 1
         _, row_scale, context_scale, prefill_scale = self._scale
-        features = (1.0, rows / row_scale, context / context_scale, prefill / prefill_scale)
-        one, two, three, four = features
+        two, three, four = rows / row_scale, context / context_scale, prefill / prefill_scale
+        a, b, c, d, e, f, g, h, i, j = self._products
+        # Written out: a loop would take three times as long, after every step.
         self._products = [
-            [_KEEP * a + each * one, _KEEP * b + each * two, _KEEP * c + each * three, _KEEP * d + each * four]
-            for (a, b, c, d), each in zip(self._products, features, strict=True)
+            _KEEP * a + 1.0,
+            _KEEP * b + two,
+            _KEEP * c + three,
+            _KEEP * d + four,
+            _KEEP * e + two * two,
+            _KEEP * f + two * three,
+            _KEEP * g + two * four,
+            _KEEP * h + three * three,
+            _KEEP * i + three * four,
+            _KEEP * j + four * four,
         ]
-        self._targets = [_KEEP * old + each * ns for old, each in zip(self._targets, features, strict=True)]
+        a, b, c, d = self._targets
+        self._targets = [_KEEP * a + ns, _KEEP * b + two * ns, _KEEP * c + three * ns, _KEEP * d + four * ns]
         if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
@@ -98,7 +111,7 @@ class StepTimes:
         used = [0, 1, 2, 3]
         solution = [0.0] * 4
         while used:
-            products = [[self._products[line][column] for column in used] for line in used]
+            products = [[self._products[_PLACES[line][column]] for column in used] for line in used]
             for place in range(len(used)):
                 products[place][place] += _INERTIA
             targets = [self._targets[line] + _INERTIA * self._weights[line] for line in used]

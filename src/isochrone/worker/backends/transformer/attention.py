@@ -68,13 +68,18 @@ def decode_attend(cache: Any, slots: Any, tables: Any, lengths: Any, decode: Dec
 def gathered_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any) -> Any:
     rows, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
+    visible = torch.arange(tables.shape[1] * keys.shape[1], device=queries.device) < lengths.unsqueeze(1)
     # [rows, kv_heads, context, head_dim]
-    keys = keys[tables].flatten(1, 2).transpose(1, 2)
-    values = values[tables].flatten(1, 2).transpose(1, 2)
+    keys, values = (_seen(held[tables].flatten(1, 2), visible).transpose(1, 2) for held in (keys, values))
     grouped = queries.view(rows, kv_heads, heads // kv_heads, head_dim)
-    visible = torch.arange(keys.shape[2], device=queries.device) < lengths.unsqueeze(1)
     attended = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=visible[:, None, None, :])
     return attended.reshape(rows, heads, head_dim)
+
+
+def _seen(gathered: Any, visible: Any) -> Any:
+    """Zeros where another sequence may have left what is not a number: masked scores do not hide it, since 0 x NaN is
+    not 0. ``gathered`` is a copy: [rows, context, ...]."""
+    return gathered.masked_fill_(~visible[:, :, None, None], 0)
 
 
 def prompt_attend(cache: Any, slots: Any, chunks: list[PromptChunk]) -> Callable[..., Any]:
@@ -88,7 +93,8 @@ def prompt_attend(cache: Any, slots: Any, chunks: list[PromptChunk]) -> Callable
         for number, chunk in enumerate(chunks):
             if number not in masks:
                 masks[number] = _causal_mask(chunk, groups, cache.shape[3], queries.device)
-            attended.append(_chunk(queries[chunk.begin : chunk.end], cache[layer], chunk.table, masks[number]))
+            end = chunk.start + chunk.end - chunk.begin
+            attended.append(_chunk(queries[chunk.begin : chunk.end], cache[layer], chunk.table, end, masks[number]))
         return attended[0] if len(attended) == 1 else torch.cat(attended)
 
     return attend
@@ -106,11 +112,15 @@ def tiled_attend(
     return attend
 
 
-def _chunk(queries: Any, held: Any, table: Any, mask: Any) -> Any:
+def _chunk(queries: Any, held: Any, table: Any, end: int, mask: Any) -> Any:
+    """``end``: the position behind the chunk's last token."""
     tokens, heads, head_dim = queries.shape
     kv_heads = held.shape[3]
+    # [2, context, kv_heads, head_dim]: a copy. What others have left behind the chunk may not be numbers.
+    seen = held[:, table].flatten(1, 2)
+    seen[:, end:] = 0
     # [1, kv_heads, context, head_dim]
-    keys, values = (held[index][table].flatten(0, 1).transpose(0, 1).unsqueeze(0) for index in (0, 1))
+    keys, values = (each.transpose(0, 1).unsqueeze(0) for each in seen)
     # [1, kv_heads, tokens x group, head_dim]
     grouped = queries.view(tokens, kv_heads, heads // kv_heads, head_dim).transpose(0, 1).flatten(1, 2).unsqueeze(0)
     attended = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)

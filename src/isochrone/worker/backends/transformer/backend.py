@@ -17,9 +17,9 @@ from isochrone.models.runtimes import optional_runtime
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.generative import (
-    Chosen,
     GenerationLimits,
     GenerativeExecutable,
+    Result,
     Row,
     Tokenizer,
 )
@@ -64,7 +64,7 @@ class TransformerExecutable(GenerativeExecutable):
         assert self._steps is not None
         self._steps.launch(rows)
 
-    def collect(self) -> list[Chosen | None]:
+    def collect(self) -> list[Result]:
         assert self._steps is not None
         return self._steps.collect()
 
@@ -130,7 +130,8 @@ def _reserve(torch: Any, context: LoadContext, device: str, plan: MemoryPlan) ->
 def _plan(torch: Any, checkpoint: Checkpoint, settings: Settings) -> MemoryPlan:
     is_cuda = settings.device != "cpu"
     free = torch.cuda.mem_get_info(settings.device)[0] if is_cuda else free_memory()
-    return plan_memory(checkpoint.shape, torch_dtype(torch, settings).itemsize, free, is_cuda, settings.request)
+    item_size, is_paged = torch_dtype(torch, settings).itemsize, settings.attention == PAGED
+    return plan_memory(checkpoint.shape, item_size, free, is_cuda, settings.request, is_paged=is_paged)
 
 
 def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Settings, limits: GenerationLimits) -> Steps:

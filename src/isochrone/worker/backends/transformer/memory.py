@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isochrone.errors import ConfigError
+from isochrone.worker.backends.transformer.kernel_sizes import part_count
 from isochrone.worker.backends.transformer.shape import DecoderShape, parameter_count
 
 #: Without ``kv_cache_tokens`` on a CPU: room for this many sequences of full length, …
@@ -41,10 +42,13 @@ class MemoryPlan:
     blocks: int
 
 
-def plan_memory(shape: DecoderShape, item_size: int, free: int, is_cuda: bool, request: Request) -> MemoryPlan:
-    """``free`` bytes are there; ``item_size`` are the bytes of a number."""
+def plan_memory(
+    shape: DecoderShape, item_size: int, free: int, is_cuda: bool, request: Request, *, is_paged: bool = False
+) -> MemoryPlan:
+    """``free`` bytes are there; ``item_size`` are the bytes of a number; ``is_paged``: attention reads the cache in
+    place."""
     weights = parameter_count(shape) * item_size
-    workspace = workspace_bytes(shape, item_size, request)
+    workspace = workspace_bytes(shape, item_size, request, is_paged=is_paged)
     block = shape.kv_values_per_token * item_size * request.block_tokens
     needed = -(-request.context_tokens // request.block_tokens)
     left = free - weights - workspace
@@ -65,15 +69,28 @@ def plan_memory(shape: DecoderShape, item_size: int, free: int, is_cuda: bool, r
     return MemoryPlan(weights, cache, workspace, blocks)
 
 
-def workspace_bytes(shape: DecoderShape, item_size: int, request: Request) -> int:
-    """What the steps hold at most: states of a chunk, its gathered keys and scores, logits and what samples them."""
+def workspace_bytes(shape: DecoderShape, item_size: int, request: Request, *, is_paged: bool) -> int:
+    """What the steps hold at most: states of a chunk, what attention needs, logits and what samples them."""
     widest = max(shape.width * 4 + (shape.heads + 2 * shape.kv_heads) * shape.head_dim * 3, shape.mlp_width * 4)
     states = request.prefill_tokens * widest * item_size
-    gathered = 4 * request.context_tokens * shape.kv_heads * shape.head_dim * item_size
-    scores = request.prefill_tokens * shape.heads * request.context_tokens * 4
+    attention = _paged_bytes(shape, request) if is_paged else _gathered_bytes(shape, item_size, request)
     # Float32 logits, and about five arrays of eight bytes while top-k and top-p are applied.
     logits = request.rows * shape.vocabulary * (4 + 5 * 8)
-    return states + gathered + scores + logits
+    return states + attention + logits
+
+
+def _paged_bytes(shape: DecoderShape, request: Request) -> int:
+    """Float32 results of the parts of rows that decode, each with its weight. Prompts need nothing."""
+    return request.rows * shape.heads * part_count(request.context_tokens) * (shape.head_dim + 1) * 4
+
+
+def _gathered_bytes(shape: DecoderShape, item_size: int, request: Request) -> int:
+    """Copies of keys and values, in the cache's order and in that of heads, and float32 scores with their mask: of one
+    chunk of a prompt, or of all rows that decode, whose tables are as wide as that of the longest."""
+    copied = 4 * request.context_tokens * shape.kv_heads * shape.head_dim * item_size
+    scored = shape.heads * request.context_tokens * 4
+    mask = request.context_tokens * 4 * (shape.heads // shape.kv_heads)
+    return max(copied + request.prefill_tokens * (scored + mask), request.rows * (copied + scored + mask))
 
 
 def free_memory(root: Path = Path("/")) -> int:

@@ -13,13 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-#: Tokens that a program reads at a time.
-_TILE = 64
-#: A part has at least this many tokens, and a sequence at most this many parts.
-_LEAST_PART = 256
-_MOST_PARTS = 16
-#: Smaller matrices do not fit the tensor cores.
-_LEAST_GROUP = 16
+from isochrone.worker.backends.transformer.kernel_sizes import TILE, padded, part_count, part_tokens, softmax_scale
 
 
 def paged_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any) -> Any:
@@ -27,13 +21,13 @@ def paged_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any
     rows, heads, head_dim = queries.shape
     _, block_tokens, kv_heads, _ = keys.shape
     group = heads // kv_heads
-    part = part_tokens(tables.shape[1] * block_tokens)
-    parts = -(-tables.shape[1] * block_tokens // part)
+    context = tables.shape[1] * block_tokens
+    part, parts = part_tokens(context), part_count(context)
     device = queries.device
     partial = torch.empty((rows, heads, parts, head_dim), dtype=torch.float32, device=device)
     weights = torch.empty((rows, heads, parts), dtype=torch.float32, device=device)
     attended = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=device)
-    padded_dim = max(16, triton.next_power_of_2(head_dim))
+    padded_dim = padded(head_dim)
     _parts[(rows, kv_heads, parts)](
         queries,
         keys,
@@ -42,8 +36,7 @@ def paged_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any
         lengths,
         partial,
         weights,
-        # Exponents of 2 are cheaper: 1 / ln 2.
-        head_dim**-0.5 * 1.4426950408889634,
+        softmax_scale(head_dim),
         queries.stride(0),
         queries.stride(1),
         keys.stride(0),
@@ -52,14 +45,14 @@ def paged_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any
         tables.stride(0),
         lengths.stride(0),
         GROUP=group,
-        PADDED_GROUP=max(_LEAST_GROUP, triton.next_power_of_2(group)),
+        PADDED_GROUP=padded(group),
         HEADS=heads,
         HEAD_DIM=head_dim,
         PADDED_DIM=padded_dim,
         BLOCK_TOKENS=block_tokens,
         PART=part,
         PARTS=parts,
-        TILE=_TILE,
+        TILE=TILE,
         num_warps=4,
         num_stages=2,
     )
@@ -78,12 +71,6 @@ def paged_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any
         num_warps=2,
     )
     return attended
-
-
-def part_tokens(context: int) -> int:
-    """Tokens of a part of a sequence: a multiple of a tile."""
-    least = -(-context // _MOST_PARTS)
-    return max(_LEAST_PART, -(-least // _TILE) * _TILE)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

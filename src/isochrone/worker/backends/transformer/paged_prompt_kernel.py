@@ -15,11 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
-#: Tokens of the cache that a program reads at a time. Wide heads would not fit the shared memory of smaller GPUs.
-_TILE, _TILE_OF_WIDE_HEADS = 64, 32
+from isochrone.worker.backends.transformer.kernel_sizes import TILE, padded, softmax_scale
+
+#: Tokens of the cache that a program reads at a time: wide heads would not fit the shared memory of smaller GPUs.
+_TILE_OF_WIDE_HEADS = 32
 _WIDE_HEAD = 128
-#: Smaller matrices do not fit the tensor cores.
-_LEAST_QUERIES = 16
 
 
 def paged_prompt(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, tile_tokens: int) -> Any:
@@ -28,7 +28,7 @@ def paged_prompt(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, 
     _, block_tokens, kv_heads, _ = keys.shape
     group = heads // kv_heads
     attended = torch.empty((tokens, heads, head_dim), dtype=queries.dtype, device=queries.device)
-    padded_dim = max(16, triton.next_power_of_2(head_dim))
+    padded_dim = padded(head_dim)
     _attend[(tiles.shape[0], kv_heads)](
         queries,
         keys,
@@ -36,8 +36,7 @@ def paged_prompt(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, 
         tables,
         tiles,
         attended,
-        # Exponents of 2 are cheaper: 1 / ln 2.
-        head_dim**-0.5 * 1.4426950408889634,
+        softmax_scale(head_dim),
         queries.stride(0),
         queries.stride(1),
         keys.stride(0),
@@ -49,8 +48,8 @@ def paged_prompt(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, 
         HEAD_DIM=head_dim,
         PADDED_DIM=padded_dim,
         BLOCK_TOKENS=block_tokens,
-        QUERIES=max(_LEAST_QUERIES, triton.next_power_of_2(tile_tokens * group)),
-        TILE=_TILE if padded_dim <= _WIDE_HEAD else _TILE_OF_WIDE_HEADS,
+        QUERIES=padded(tile_tokens * group),
+        TILE=TILE if padded_dim <= _WIDE_HEAD else _TILE_OF_WIDE_HEADS,
         num_warps=4,
         num_stages=2,
     )

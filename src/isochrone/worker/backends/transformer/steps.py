@@ -21,7 +21,7 @@ from isochrone.devices import losses
 from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.device_streams import SHELF
-from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row, Sampling
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.transformer import packing
 from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of
@@ -40,6 +40,8 @@ from isochrone.worker.backends.transformer.tiled_prompts import TiledPrompts
 #: Parts of steps that are captured: the model on rows of one token, the model on prompts, the logits of prompts, the
 #: choice of tokens.
 _DECODE, _PROMPT, _HEAD, _SAMPLE = "decode", "prompt", "head", "sample"
+
+_NOT_NUMBERS = FailedRow("the model computed logits that are not numbers: its weights or its type are wrong")
 
 # gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
@@ -115,7 +117,7 @@ class Steps:
             self._failure = error  # ``collect`` raises it: a step fails in one place, on every device
             self._settle()
 
-    def collect(self) -> list[Chosen | None]:
+    def collect(self) -> list[Result]:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise self._failed(failure) from failure
@@ -123,14 +125,15 @@ class Steps:
             tokens, log_probabilities = self._results.wait()[:, : len(self._places)].tolist()
         except Exception as error:
             raise self._failed(error) from error
-        # A sum is not a number if one of its parts is not.
-        if isnan(sum(log_probabilities)) and any(
-            place is not None and isnan(log_probabilities[place]) for place in self._places
-        ):
-            raise ModelFailed("the model computed logits that are not numbers: its weights or its type are wrong")
-        return [
+        results: list[Result] = [
             None if place is None else Chosen(int(tokens[place]), log_probabilities[place]) for place in self._places
         ]
+        # A sum is not a number if one of its parts is not.
+        if isnan(sum(log_probabilities)):
+            for number, result in enumerate(results):
+                if isinstance(result, Chosen) and isnan(result.log_probability):
+                    results[number] = _NOT_NUMBERS
+        return results
 
     def _failed(self, error: Exception) -> IsochroneError:
         if isinstance(error, IsochroneError):
@@ -172,7 +175,9 @@ class Steps:
 
     def _run(self, rows: Sequence[Row]) -> None:
         self.launch(rows)
-        self.collect()
+        failed = next((result for result in self.collect() if isinstance(result, FailedRow)), None)
+        if failed is not None:
+            raise ModelFailed(failed.reason)
 
     def _launch(self, rows: Sequence[Row]) -> None:
         decoding = [number for number, row in enumerate(rows) if len(row.tokens) == 1]

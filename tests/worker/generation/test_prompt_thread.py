@@ -1,0 +1,118 @@
+"""Prompts that wait to become tokens: in the order of priorities and deadlines, counted, and gone when cancelled."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from toy_model import ByteTokenizer, ToyModel
+from toy_runner import Bench, run, until
+
+from isochrone.clock import now_ns
+from isochrone.errors import DeadlineExceeded, InvalidArgument
+
+
+class GatedTokenizer(ByteTokenizer):
+    """Waits for a permit for each prompt."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Semaphore(0)
+        self.begun: list[str] = []
+        self.is_open = False
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        self.begun.append(text)
+        if not self.is_open:
+            self.gate.acquire()
+        return super().encode(text, special=special)
+
+    def open(self) -> None:
+        self.is_open = True
+        self.gate.release(1000)
+
+
+def gated() -> tuple[Bench, GatedTokenizer]:
+    model, tokenizer = ToyModel(), GatedTokenizer()
+    model.tokenizer = tokenizer
+    return Bench(model), tokenizer
+
+
+def test_order_cancellation_and_count() -> None:
+    async def scenario() -> None:
+        bench, tokenizer = gated()
+        prompts = bench.runner._prompts
+        first = bench.send("first")
+        await until(lambda: tokenizer.begun == ["first"])
+        late = bench.send("without a deadline")
+        soon = bench.send("with a deadline", seconds=5)
+        gone = bench.send("cancelled")
+        urgent = bench.send("urgent", priority=0)
+        low = bench.send("a low priority", priority=2, seconds=1)
+        assert prompts.waiting == 5
+        before = prompts.expected_ns(0, now_ns())
+        gone.cancelled = True
+        bench.runner.check_stuck(now_ns())
+        assert prompts.waiting == 4
+        assert prompts.expected_ns(0, now_ns()) < before
+        tokenizer.open()
+        await until(lambda: all(request.is_over for request in (first, late, soon, urgent)))
+        await until(lambda: low.is_over)
+        order = ["first", "with a deadline", "urgent", "without a deadline", "a low priority"]
+        # Without a stated priority, all have the same, and the earlier deadline comes first.
+        assert sorted(tokenizer.begun) == sorted(order)
+        assert tokenizer.begun.index("with a deadline") < tokenizer.begun.index("without a deadline")
+        assert tokenizer.begun[-1] == "a low priority"
+        await until(lambda: not bench.blocks_in_use and not prompts.waiting)
+        assert bench.in_flight == 0
+        bench.close()
+
+    run(scenario)
+
+
+def test_the_time_to_tokenise_counts_at_admission() -> None:
+    async def scenario() -> None:
+        bench, tokenizer = gated()
+        prompts = bench.runner._prompts
+        bench.send("first")
+        await until(lambda: tokenizer.begun == ["first"])
+        # As if it had been seen that a character takes 10 ms.
+        prompts._per_character = 10e6
+        now = now_ns()
+        assert bench.runner.estimated_wait(now) >= prompts.expected_ns(1, now) > 0
+        bench.send("x" * 40, max_tokens=1)
+        with pytest.raises(DeadlineExceeded, match="the first token would come"):
+            bench.send("y", max_tokens=1, time_to_first_token_ms=300)
+        after = bench.send("y", max_tokens=1, time_to_first_token_ms=60_000)
+        tokenizer.open()
+        await until(lambda: after.is_over)
+        assert after.answers[-1] == "finished"
+        # It is known better now.
+        assert prompts._per_character < 10e6
+        bench.close()
+
+    run(scenario)
+
+
+def test_closing_waits_for_nothing_that_was_cancelled() -> None:
+    async def scenario() -> None:
+        bench, tokenizer = gated()
+        requests = [bench.send(f"{number}") for number in range(4)]
+        await until(lambda: tokenizer.begun == ["0"])
+        bench.runner.fail_all()
+        assert bench.runner._prompts.waiting == 0
+        assert all(request.is_over for request in requests)
+        tokenizer.open()
+        bench.close()
+        assert tokenizer.begun == ["0"]
+
+    run(scenario)
+
+
+def test_white_space_counts_like_any_other_character() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        with pytest.raises(InvalidArgument, match="the prompt has 40000 characters: expected fewer than 32768"):
+            bench.send(" " * 40_000)
+        bench.close()
+
+    run(scenario)
