@@ -15,7 +15,7 @@ import threading
 from typing import Protocol
 
 #: Smallest body, and smallest frame of one, that makes a connection receive directly. A body of 80 kB that is alone
-#: costs up to a third more this way (two reads instead of one), one of 150 kB the same, one of 300 kB a third.
+#: costs up to a third more this way (two reads instead of one), one of 150 kB a tenth more, one of 300 kB a third less.
 LARGE_BODY = 128 * 1024
 #: Bytes of a read that is not direct.
 SCRATCH_BYTES = 16 * 1024
