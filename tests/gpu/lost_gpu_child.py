@@ -27,10 +27,18 @@ CONFIG = (
 def main(directory: Path) -> None:
     write(directory, Indexing(), torch.zeros((2, 2), dtype=torch.int64))
     executable = on_gpu(directory, CONFIG)
-    flights = [executable._launch([{"x": np.array([[1, index]])}], [1], [None], 1, ()) for index in (2, 10**6, 3)]
+    flights = []
+    for index in (2, 10**6, 3):
+        try:
+            flights.append(executable._launch([{"x": np.array([[1, index]])}], [1], [None], 1, ()))
+        except DeviceLost:  # the one before was quick
+            flights.append(None)
     came = []
     for flight in flights:
         try:
+            if flight is None:
+                came.append("lost")
+                continue
             executable.collect_batch(flight)
             came.append("answered")
         except DeviceLost:

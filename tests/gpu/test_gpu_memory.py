@@ -52,11 +52,11 @@ def test_a_load_that_fails_gives_its_memory_back(settled: Path, monkeypatch: pyt
     calls: list[int] = []
 
     def fail_at(number: int, real: Any) -> Any:
-        def method(*arguments: Any) -> Any:
+        def method(*arguments: Any, **named: Any) -> Any:
             calls.append(1)
             if len(calls) == number:
                 raise OUT_OF_MEMORY
-            return real(*arguments)
+            return real(*arguments, **named)
 
         return method
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -102,8 +103,11 @@ def fleet(given: argparse.Namespace, directory: Path, repository: Path) -> Itera
 class Bench:
     """A running fleet and its generators."""
 
-    def __init__(self, given: argparse.Namespace, addresses: list[str], generators: Generators, job: Job) -> None:
+    def __init__(
+        self, given: argparse.Namespace, addresses: list[str], generators: Generators, job: Job, log: Path
+    ) -> None:
         self._given, self._addresses, self._generators, self._job = given, addresses, generators, job
+        self._log = log
 
     def job(self, rate: float, seconds: float) -> Job:
         return Job(**{**vars(self._job), "rate": rate, "seconds": seconds})
@@ -140,7 +144,8 @@ class Bench:
             outcomes = self._generators.finish(begun)
         figure, requests = self._figure(outcomes, self._given.rate)
         rollout = {"state": record["state"], "reason": record.get("reason", "")}
-        return {**figure, "rollout": rollout, **requests.switch(begun[1], 1, 2)}
+        held = [float(each) for each in _HELD.findall(self._log.read_text(errors="replace"))]
+        return {**figure, "rollout": rollout, "held_ms": held, **requests.switch(begun[1], 1, 2)}
 
 
 def measure(given: argparse.Namespace, bench: Bench, api: ControlApi, results: ResultsFile, ends: float) -> bool:
@@ -181,10 +186,12 @@ def report(results: ResultsFile, limit_ms: float) -> str:
     return "\n".join(lines)
 
 
+#: How long each gateway held requests in a strict switch.
+_HELD = re.compile(r"switch over.*?held_ms\W+([0-9.]+)")
 _LATENCIES = ("p50_us", "p99_us", "p999_us", "late_p99_us")
 _SWITCH = (
     *("switched", "switch_at_s", "answers_old", "answers_new", "violations", "old_answers_received_after"),
-    *("p99_ms_in_switch_second", "p99_ms_other_seconds_median"),
+    *("p99_ms_in_switch_second", "p99_ms_other_seconds_median", "p99_ms_other_seconds_worst", "held_ms"),
 )
 
 
@@ -207,7 +214,7 @@ def main() -> int:
             stay(frozenset(cores))
             job = Job(TWO_TOWER, given.sizes, tuple(addresses), references, connections=given.connections)
             with Generators(min(given.generators, len(of_generators)), of_generators) as generators:
-                bench = Bench(given, addresses, generators, job)
+                bench = Bench(given, addresses, generators, job, directory / "up.log")
                 try:
                     bench.run(min(given.rate, 500.0), 1.0)  # connections, routes and graphs are warm after it
                     good = measure(given, bench, api, results, ends)

@@ -67,6 +67,8 @@ class Requests:
             "old_answers_received_after": int((by_old & (self.ended > first)).sum()),
             "p99_ms_in_switch_second": max((by_second.get(second + each, 0.0) for each in (-1, 0)), default=None),
             "p99_ms_other_seconds_median": float(np.median(steady)) if steady else None,
+            # Loading the new version comes before the switch.
+            "p99_ms_other_seconds_worst": max(steady, default=None),
         }
 
 
