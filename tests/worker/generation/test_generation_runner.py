@@ -30,6 +30,13 @@ from isochrone.worker.generation.settings import GenerationSettings
 from isochrone.worker.generation.step_times import StepCosts
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["one in flight", "two in flight"])
+def launches_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Everything holds with one step in flight and with two."""
+    monkeypatch.setattr(ToyModel, "ahead_by_default", request.param)
+    return bool(request.param)
+
+
 def expected(prompt: str, max_tokens: int = 16, stop: tuple[str, ...] = (), end_every: int = 0) -> str:
     return answer_of(prompt, GenerationParameters(max_tokens=max_tokens, temperature=0, stop=stop), end_every)
 

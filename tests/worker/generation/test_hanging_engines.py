@@ -17,6 +17,13 @@ from isochrone.worker.generation.sampling import GenerationParameters
 from isochrone.worker.generation.step_times import StepCosts
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["one in flight", "two in flight"])
+def launches_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Everything holds with one step in flight and with two."""
+    monkeypatch.setattr(ToyModel, "ahead_by_default", request.param)
+    return bool(request.param)
+
+
 def test_one_step_that_several_checks_have_seen() -> None:
     watch, limit = HangWatch(), 10 * SECOND
     began, later = 7 * SECOND, 100 * SECOND

@@ -23,6 +23,13 @@ REASON = "CUDA error: an illegal memory access was encountered"
 LIMITS = GenerationLimits(context_tokens=1024, block_tokens=4, blocks=300, rows=2, prefill_tokens=16)
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["one in flight", "two in flight"])
+def launches_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Everything holds with one step in flight and with two."""
+    monkeypatch.setattr(ToyModel, "ahead_by_default", request.param)
+    return bool(request.param)
+
+
 @pytest.fixture(autouse=True)
 def forget_losses() -> Iterator[None]:
     yield

@@ -13,7 +13,7 @@ from isochrone.errors import DeadlineExceeded
 from isochrone.worker.backends.generative import Chosen, GenerationLimits
 from isochrone.worker.generation.admission import Candidate, EngineLoad, levels_of, refusal
 from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.scheduler import StepScheduler
+from isochrone.worker.generation.scheduler import Step, StepScheduler
 from isochrone.worker.generation.sequence import TokenSequence
 from isochrone.worker.generation.step_times import StepCosts
 
@@ -105,7 +105,7 @@ class Traffic:
         except DeadlineExceeded:
             self.refused += 1
 
-    def step(self) -> None:
+    def step(self) -> Step:
         scheduler = self.scheduler
         step = scheduler.schedule(self.now)
         present = list(scheduler.sequences())
@@ -124,6 +124,7 @@ class Traffic:
             self.tokens += 1
             if last and asked and self.now - last > asked and sequence not in self.unread:
                 self.late.append((sequence, self._higher_at.get(sequence, -1) >= last))
+        return step
 
 
 @settings(max_examples=60, deadline=None)
@@ -162,14 +163,12 @@ def test_lower_priorities_are_left_out_where_they_would_break_a_deadline() -> No
     assert not traffic.refused
     steps = []
     while urgent in scheduler.sequences():
-        steps.append(scheduler.schedule(traffic.now).sequences)
-        traffic.step()
+        steps.append(traffic.step().sequences)
     # Beside it there is room for four, those of the lowest priority last.
     assert all(urgent in sequences for sequences in steps)
     assert {len(sequences) for sequences in steps[1:]} == {5}
     assert all(lower_with_a_deadline not in sequences for sequences in steps[1:])
-    traffic.step()
-    assert scheduler.schedule(traffic.now).decode_rows == 7
+    assert traffic.step().decode_rows == 7
     assert all(sequence is lower_with_a_deadline for sequence, _ in traffic.late)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from toy_model import LIMITS, ToyModel, answer_of
+from toy_model import END, LIMITS, ToyModel, answer_of
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, QueueFull
@@ -28,6 +30,7 @@ def sequence_of(
     deadline: int = NEVER,
     first_ms: float = 0,
     inter_ms: float = 0,
+    ends: bool = False,
 ) -> TokenSequence:
     parameters = GenerationParameters(
         max_tokens=max_tokens,
@@ -37,17 +40,26 @@ def sequence_of(
         inter_token_ns=round(inter_ms * MILLISECOND),
     )
     return TokenSequence(
-        list(text.encode()), parameters, priority=priority, arrived=arrived, deadline=deadline, job=text
+        list(text.encode()),
+        parameters,
+        priority=priority,
+        arrived=arrived,
+        deadline=deadline,
+        end_tokens=frozenset((END,)) if ends else frozenset(),
+        job=text,
     )
 
 
 class Driver:
     """A scheduler and a model, without threads or a clock."""
 
-    def __init__(self, limits: GenerationLimits = LIMITS, rules: SchedulerRules | None = None) -> None:
+    def __init__(
+        self, limits: GenerationLimits = LIMITS, rules: SchedulerRules | None = None, *, launches_ahead: bool = False
+    ) -> None:
         self.limits = limits
         self.scheduler = StepScheduler(limits, rules)
-        self.model = ToyModel(limits)
+        self.model = ToyModel(limits, end_every=9 if launches_ahead else 0, launches_ahead=launches_ahead)
+        self.in_flight: deque[Step] = deque()
         self.now = 0
         self.ended: list[TokenSequence] = []
 
@@ -59,25 +71,28 @@ class Driver:
         step = self.scheduler.schedule(self.now)
         if step.parts:
             self.model.launch(step.rows)
+            self.in_flight.append(step)
+        if len(self.in_flight) > self.model.launches_ahead or (self.in_flight and not step.parts):
             chosen = self.model.collect()
             self.now += STEP_NS
-            outputs = self.scheduler.completed(step, chosen, self.now, STEP_NS)
+            outputs = self.scheduler.completed(self.in_flight.popleft(), chosen, self.now, STEP_NS)
             self.ended += [output.sequence for output in outputs if output.finish_reason is not None]
         return step
 
     def finish(self, most: int = 2000) -> None:
         for _ in range(most):
-            if not self.step().parts:
+            if not self.step().parts and not self.in_flight:
                 return
         raise AssertionError(f"{len(list(self.scheduler.sequences()))} sequences do not end")
 
 
 def text_of(sequence: TokenSequence) -> str:
-    return bytes(sequence.tokens[sequence.prompt_tokens :]).decode()
+    return bytes(token for token in sequence.tokens[sequence.prompt_tokens :] if token != END).decode()
 
 
 def is_right(sequence: TokenSequence, limits: GenerationLimits) -> bool:
-    return text_of(sequence) == answer_of(str(sequence.job), sequence.parameters, limits=limits)
+    end_every = 9 if sequence.end_tokens else 0
+    return text_of(sequence) == answer_of(str(sequence.job), sequence.parameters, end_every, limits)
 
 
 def test_prompts_are_computed_in_chunks_beside_sequences_that_decode() -> None:
@@ -283,11 +298,17 @@ def test_batches_that_do_not_change(batching: Batching, most: int) -> None:
 
 
 class Traffic(RuleBasedStateMachine):
-    """Arrivals, cancellations, pauses and steps in any order, in a cache that is too small."""
+    """Arrivals, cancellations, pauses and steps in any order, in a cache that is too small, one or two in flight."""
 
-    @initialize(batching=st.sampled_from(["continuous", "continuous", "static", "single"]), reuse=st.booleans())
-    def start(self, batching: Batching, reuse: bool) -> None:
-        self.driver = Driver(TINY, SchedulerRules(max_waiting=8, batching=batching, reuses_prefixes=reuse))
+    @initialize(
+        batching=st.sampled_from(["continuous", "continuous", "static", "single"]),
+        reuse=st.booleans(),
+        launches_ahead=st.booleans(),
+    )
+    def start(self, batching: Batching, reuse: bool, launches_ahead: bool) -> None:
+        rules = SchedulerRules(max_waiting=8, batching=batching, reuses_prefixes=reuse)
+        self.launches_ahead = launches_ahead
+        self.driver = Driver(TINY, rules, launches_ahead=launches_ahead)
         self.scheduler = self.driver.scheduler
         self.admitted: list[TokenSequence] = []
         self.cancelled: list[TokenSequence] = []
@@ -299,7 +320,14 @@ class Traffic(RuleBasedStateMachine):
         inter_ms=st.sampled_from([0, 0, 0, 1.5, 4]),
     )
     def arrive(self, text: str, max_tokens: int, priority: int, inter_ms: float) -> None:
-        sequence = sequence_of(text, max_tokens, priority=priority, arrived=self.driver.now, inter_ms=inter_ms)
+        sequence = sequence_of(
+            text,
+            max_tokens,
+            priority=priority,
+            arrived=self.driver.now,
+            inter_ms=inter_ms,
+            ends=self.launches_ahead,
+        )
         try:
             self.driver.admit(sequence)
         except (QueueFull, DeadlineExceeded):
@@ -331,19 +359,23 @@ class Traffic(RuleBasedStateMachine):
     def step(self) -> None:
         before = {each: each.preemptions for each in self.scheduler.sequences()}
         decoding = {each for each in self.scheduler.running if each.is_decoding and not each.is_paused}
+        last = {each for each in decoding if each.pending and each.computed + 1 >= each.limit}
         step = self.driver.step()
         computed = {part.sequence for part in step.parts}
         assert len(computed) == len(step.parts) <= TINY.rows
         assert step.prefill <= TINY.prefill_tokens
         preempted = {each for each, count in before.items() if each.preemptions > count}
-        # Who decodes is in the step, unless it was preempted; and none was for a lower priority.
-        assert decoding - computed <= preempted
+        # Who decodes is in the step, unless it was preempted, or its last token is in flight; and none was for a lower
+        # priority.
+        assert decoding - computed <= preempted | last
         for victim in preempted:
             if not victim.is_paused:
                 assert all(each.priority <= victim.priority for each in computed)
         assert not any(each.is_paused for each in computed)
-        if not step.parts:
-            assert all(each.is_paused for each in self.scheduler.sequences())
+        if not step.parts and not self.driver.in_flight and not last:
+            waiting = [each for each in self.scheduler.sequences() if not each.is_paused]
+            # Those that were preempted with a token in flight, which is there now.
+            assert self.launches_ahead or not waiting
 
     @invariant()
     def accounting_is_exact(self) -> None:

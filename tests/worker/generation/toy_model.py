@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -85,7 +86,17 @@ def answer_of(
 class ToyModel(GenerativeExecutable):
     """``gate``: steps wait for it, once it exists."""
 
-    def __init__(self, limits: GenerationLimits = LIMITS, *, end_every: int = 0, step_seconds: float = 0.0) -> None:
+    ahead_by_default = False
+
+    def __init__(
+        self,
+        limits: GenerationLimits = LIMITS,
+        *,
+        end_every: int = 0,
+        step_seconds: float = 0.0,
+        launches_ahead: bool | None = None,
+    ) -> None:
+        self.launches_ahead = self.ahead_by_default if launches_ahead is None else launches_ahead
         self.limits = limits
         self.tokenizer = ByteTokenizer()
         self.end_every = end_every
@@ -99,20 +110,23 @@ class ToyModel(GenerativeExecutable):
         self.closed = threading.Event()
         self._slots: list[list[tuple[int, int] | None]] = [[None] * limits.block_tokens for _ in range(limits.blocks)]
         self._threads: set[int] = set()
-        self._chosen: list[Result] | None = None
+        #: Results of the steps in flight, and of the step that was launched last.
+        self._chosen: deque[list[Result]] = deque()
+        self._latest: list[Result] = []
 
     def warm_steps(self) -> None:
         self.is_warm = True
         self._threads.add(threading.get_ident())
 
     def launch(self, rows: Sequence[Row]) -> None:
-        assert self._chosen is None, "the step before was not collected"
+        assert len(self._chosen) <= self.launches_ahead, "the step before was not collected"
         self._threads.add(threading.get_ident())
         assert len(self._threads) == 1, "one thread owns the model"
         assert 0 < len(rows) <= self.limits.rows
         if self.is_warm:
             self.steps.append(list(rows))
         written: set[tuple[int, int]] = set()
+        rows = [row if row.follows < 0 else self._following(row) for row in rows]
         for row in rows:
             assert row.tokens
             for offset, token in enumerate(row.tokens):
@@ -134,7 +148,14 @@ class ToyModel(GenerativeExecutable):
                 chosen.append(next_token(tokens, row.sampling, self.end_every))
         if any(POISON in row.tokens for row in rows):
             raise RuntimeError("out of memory")
-        self._chosen = chosen
+        self._chosen.append(chosen)
+        self._latest = chosen
+
+    def _following(self, row: Row) -> Row:
+        assert self.launches_ahead
+        chosen = self._latest[row.follows]
+        # Of a row that has failed, any token will do.
+        return row._replace(tokens=[chosen.token if isinstance(chosen, Chosen) else 0])
 
     def _place(self, row: Row, position: int) -> tuple[int, int]:
         return row.blocks[position // self.limits.block_tokens], position % self.limits.block_tokens
@@ -149,8 +170,7 @@ class ToyModel(GenerativeExecutable):
         return tokens
 
     def collect(self) -> list[Result]:
-        chosen, self._chosen = self._chosen, None
-        assert chosen is not None
+        chosen = self._chosen.popleft()
         self.entered.set()
         if self.gate is not None:
             self.gate.acquire()
@@ -167,6 +187,6 @@ class ToyModel(GenerativeExecutable):
 def load(context: LoadContext) -> ToyModel:
     """As a backend's ``load``; ``config.json`` has the limits that differ, ``end_every`` and ``step_seconds``."""
     given = json.loads((context.directory / "config.json").read_text())
-    options = {key: given.pop(key) for key in ("end_every", "step_seconds") if key in given}
+    options = {key: given.pop(key) for key in ("end_every", "step_seconds", "launches_ahead") if key in given}
     fields = {name: getattr(LIMITS, name) for name in GenerationLimits.__slots__}
     return ToyModel(GenerationLimits(**{**fields, **given}), **options)

@@ -5,88 +5,28 @@ one by one choose. The kernel itself is compared on a GPU (``tests/gpu``).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-import safetensors
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
+from tiled_steps import steps_of
 
 from generation_models import VOCABULARY, SampleModel
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
-from isochrone.worker.backends.transformer import steps as steps_module
-from isochrone.worker.backends.transformer.architecture import build_decoder
-from isochrone.worker.backends.transformer.attention import gathered_decode, new_cache
-from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
-from isochrone.worker.backends.transformer.graphs import PartKey
 from isochrone.worker.backends.transformer.steps import Steps
 
 BLOCK, ROWS, PREFILL = 4, 5, 48
 LIMITS = GenerationLimits(context_tokens=96, block_tokens=BLOCK, blocks=128, rows=ROWS, prefill_tokens=PREFILL)
 
 
-def tile_by_tile(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, most: int) -> Any:
-    """``attention.PromptAttention`` in torch, which fails where a token is in no tile or sees too much."""
-    attended = torch.full_like(queries, float("nan"))
-    group = queries.shape[1] // keys.shape[2]
-    for row, first, position, count in tiles.tolist():
-        assert count <= most
-        end = position + count
-        if end <= 0:
-            attended[first : first + count] = 0
-            continue
-        table = tables[row, : -(-end // keys.shape[1])]
-        # [heads, places, head_dim]
-        seen = [held[table].flatten(0, 1)[:end].repeat_interleave(group, 1).transpose(0, 1) for held in (keys, values)]
-        mask = torch.arange(end) <= torch.arange(position, end).unsqueeze(1)
-        asked = queries[first : first + count].transpose(0, 1)
-        result = functional.scaled_dot_product_attention(asked, *seen, attn_mask=mask)
-        attended[first : first + count] = result.transpose(0, 1)
-    return attended
-
-
-class Recorded:
-    """In place of CUDA graphs: keeps the functions and calls them again."""
-
-    def __init__(self, stream: Any) -> None:
-        assert stream is None
-        self._functions: dict[PartKey, Callable[[], None]] = {}
-
-    def capture(self, parts: Iterable[tuple[PartKey, Callable[[], None]]]) -> None:
-        for key, function in parts:
-            function()
-            assert key not in self._functions
-            self._functions[key] = function
-
-    def replay(self, key: PartKey) -> None:
-        self._functions[key]()
-
-
 @pytest.fixture(scope="module", params=["llama3", "qwen3", "gpt2"])
 def both(request: pytest.FixtureRequest, sample_model: SampleModel) -> Iterator[tuple[Steps, Steps]]:
     """Steps that compute prompts one by one, and steps that pad them and have captured their parts."""
-    checkpoint = open_checkpoint(safetensors, sample_model(request.param))
-    shape = checkpoint.shape
-    with checkpoint.tensors(safetensors, "cpu") as get, torch.inference_mode():
-        decoder = build_decoder(shape, lambda name: get(name).to(torch.float32, copy=True), checkpoint.prefix)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(steps_module, "StepGraphs", Recorded)
-            steps = [
-                Steps(
-                    decoder,
-                    new_cache(shape.layers, LIMITS.blocks, BLOCK, shape.kv_heads, shape.head_dim, decoder.embedding),
-                    LIMITS,
-                    gathered_decode,
-                    attention,
-                    fixed_width=attention is not None,
-                    graphs=attention is not None,
-                )
-                for attention in (None, tile_by_tile)
-            ]
+    directory = sample_model(request.param)
+    steps = [steps_of(directory, LIMITS), steps_of(directory, LIMITS, is_tiled=True)]
     steps[1].warm()
     yield steps[0], steps[1]
     for each in steps:

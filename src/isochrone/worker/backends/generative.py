@@ -46,6 +46,9 @@ class Row(NamedTuple):
     blocks: Sequence[int]
     #: None: no token follows yet, since more of the prompt does.
     sampling: Sampling | None
+    #: Not negative: the row's one token is what the row of this number chose in the step launched before, which the
+    #: worker does not know yet; ``tokens`` only holds its place.
+    follows: int = -1
 
 
 class Chosen(NamedTuple):
@@ -111,6 +114,9 @@ class GenerativeExecutable(Executable):
     tokenizer: Tokenizer
     #: Whether the device computes on its own after ``launch`` has returned: the worker has time for other things then.
     computes_alone = True
+    #: Whether a step may be launched before the one before is collected: the device then never waits for the worker.
+    #: Steps are computed in the order of their launches, so blocks that a step in flight writes can be given to others.
+    launches_ahead = False
 
     def warm_steps(self) -> None:
         """Runs the sizes of step that requests will need (and captures them, on a GPU). Called once, on the thread that
@@ -118,14 +124,15 @@ class GenerativeExecutable(Executable):
 
     @abc.abstractmethod
     def launch(self, rows: Sequence[Row]) -> None:
-        """Starts a step. It may return before the device has finished; ``collect`` is called before the next launch.
+        """Starts a step. It may return before the device has finished; ``collect`` is called before the next launch, or
+        before the second next where ``launches_ahead``.
 
         It must not depend on other rows: a row gets the same token, whatever it is computed with.
         """
 
     @abc.abstractmethod
     def collect(self) -> list[Result]:
-        """Waits for the launched step: for each row its token, or None where ``sampling`` is None.
+        """Waits for the step that was launched first: for each row its token, or None where ``sampling`` is None.
 
         A row whose logits are not numbers is a ``FailedRow``: the worker fails its sequence alone. It raises if the
         step failed; then nothing of the step counts, and the worker fails its sequences.

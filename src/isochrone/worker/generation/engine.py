@@ -1,8 +1,10 @@
 """The engine of one instance: a thread that owns the model and runs it step by step.
 
 Each turn schedules a step, launches it, turns the tokens of the step before into text while the device works, and then
-collects. Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by
-one call. Cancelled requests leave before the next step. An engine without work waits for its inbox. A step that fails
+collects. Where the model can (``launches_ahead``), the next step is launched before one is collected, so that the
+device never waits for this thread: what ends a sequence is then noticed a step late, and the token after it is dropped.
+Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by one call.
+Cancelled requests leave before the next step is launched. An engine without work waits for its inbox. A step that fails
 costs its own sequences, not the engine; a row that fails costs its own sequence.
 """
 
@@ -12,6 +14,7 @@ import asyncio
 import os
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -68,6 +71,8 @@ class GenerationEngine:
         self._deliveries: list[Delivery] = []
         #: Sequences that ended by their text while a step with them ran.
         self._stopped: list[TokenSequence] = []
+        #: Steps that are launched and not collected, and when they were launched.
+        self._in_flight: deque[tuple[Step, int]] = deque()
 
     # From the thread that loads the model.
 
@@ -142,7 +147,9 @@ class GenerationEngine:
         self._pin()
         outputs: list[Output] = []
         is_idle = True
-        #: The end of the step before, if another follows at once: the time between tokens is all that lies between.
+        model, in_flight = self.executable, self._in_flight
+        most = 2 if model.launches_ahead else 1
+        #: The end of the step before: where another follows at once, the time between tokens is all that lies between.
         ended = 0
         while not self._is_closing:
             self._take_inbox(is_idle)
@@ -151,19 +158,23 @@ class GenerationEngine:
             step = self.scheduler.schedule(now)
             failure = self._launch(step, now) if step.rows else None
             self._process(outputs)
+            outputs = []
             if failure is not None:
                 self._fail(step, failure)
-            is_running = bool(step.rows) and failure is None
-            self._publish(now, step, is_running)
+            elif step.rows:
+                in_flight.append((step, now))
+            self._publish(now, step, bool(in_flight))
             self._send()
-            outputs = self._collect(step, ended or now) if is_running else []
-            if not self.executable.computes_alone:
-                # The next launch takes as long as its step: the tokens would wait for it.
-                self._process(outputs)
-                self._send()
-                outputs = []
-            is_idle = not step.rows
-            ended = now_ns() if is_running else 0
+            is_idle = not in_flight
+            if in_flight and (len(in_flight) == most or not step.rows):
+                oldest, launched = in_flight.popleft()
+                outputs = self._collect(oldest, max(launched, ended))
+                ended = now_ns()
+                if in_flight or not model.computes_alone:
+                    # The device is busy; or the next launch takes as long as its step, and tokens would wait for it.
+                    self._process(outputs)
+                    self._send()
+                    outputs = []
         if self.is_abandoned:
             self._free()
 
@@ -190,7 +201,7 @@ class GenerationEngine:
 
     def _launch(self, step: Step, now: int) -> IsochroneError | None:
         try:
-            self.step_began = now
+            self.step_began = self.step_began or now
             self.executable.launch(step.rows)
         except BaseException as error:
             return self._step_error(step, error)
@@ -206,7 +217,7 @@ class GenerationEngine:
             self._fail(step, self._step_error(step, error))
             return []
         now = now_ns()
-        self.step_began = 0
+        self.step_began = now if self._in_flight else 0
         outputs = self.scheduler.completed(step, chosen, now, now - began)
         self.counts.steps += 1
         return outputs
@@ -282,7 +293,7 @@ class GenerationEngine:
 
     def _fail(self, step: Step, error: IsochroneError) -> None:
         """The sequences of a failed step end; their blocks are free. Without its device, all sequences end."""
-        self.step_began = 0
+        self.step_began = now_ns() if self._in_flight else 0
         if isinstance(error, DeviceLost):
             self.lost = f"model instance '{self.name}': {error.reason}; the device is lost to this process: restart it"
             error = ModelFailed(self.lost)
@@ -303,7 +314,9 @@ class GenerationEngine:
         if now < self._load_until and is_running:
             return
         self._load_until = now + _LOAD_NS
-        expected = self.scheduler.times.costs.estimate(step.decode_rows, step.context, step.prefill)
+        costs = self.scheduler.times.costs
+        steps = [each for each, _ in self._in_flight] or [step]
+        expected = sum(costs.estimate(each.decode_rows, each.context, each.prefill) for each in steps)
         self.load = self.scheduler.load(now, now + expected if is_running else 0)
 
     def _send(self) -> None:

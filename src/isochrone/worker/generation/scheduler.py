@@ -6,6 +6,9 @@ deadline could not be kept otherwise, sequences of lower priorities are left out
 then by the deadline of the first token, then by arrival. A sequence that needs a block when none is free takes those of
 a lower or later one, which is computed again later. The most senior sequence is never preempted, so something always
 ends. Pure: no clock, no threads, no device.
+
+A step may be scheduled while the one before is in flight: a sequence of that one goes on with the token that it will
+have. Should that token end it, what was computed for it in vain is dropped.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from isochrone.worker.generation.step_times import StepTimes
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
 _order = attrgetter("order")
+#: Holds the place of a token that is in flight.
+_IN_FLIGHT = (0,)
 #: Weight of a sequence that has ended in the mean share of ``max_tokens`` that sequences use.
 _NEW = 0.05
 
@@ -132,8 +137,9 @@ class StepScheduler:
         )
 
     def remove(self, sequence: TokenSequence) -> None:
-        """Ends a sequence, whatever its state; its blocks are free at once. Not while a step with it runs."""
+        """Ends a sequence, whatever its state; its blocks are free at once, also for steps behind those in flight."""
         self._load = None
+        sequence.is_ended = True
         if sequence.is_running:
             self.running.remove(sequence)
             sequence.is_running = False
@@ -145,7 +151,8 @@ class StepScheduler:
         """Takes out the sequences whose first token, or whose end, was due before now."""
         if now <= self._earliest_due:
             return []
-        late = [each for each in self.sequences() if each.due < now]
+        # A first token that is in flight is not late yet.
+        late = [each for each in self.sequences() if each.due < now and (each.first_at or not each.pending)]
         for sequence in late:
             self.remove(sequence)
         self._earliest_due = min([each.due for each in self.sequences()], default=NEVER)
@@ -186,9 +193,15 @@ class StepScheduler:
             # An earlier one of this step may preempt a later one.
             if sequence.is_decoding and not sequence.is_paused and sequence.is_running:
                 start, blocks = sequence.computed, sequence.table.blocks
+                if sequence.pending and start + 1 >= sequence.limit:
+                    continue  # the token in flight is its last
                 if start < len(blocks) * block_tokens or self._make_room(sequence):
                     sequences.append(sequence)
-                    rows.append(Row((sequence.tokens[start],), start, blocks, sequence.draws.at(start + 1)))
+                    sampling = sequence.draws.at(start + 1)
+                    if sequence.pending:
+                        rows.append(Row(_IN_FLIGHT, start, blocks, sampling, sequence.place))
+                    else:
+                        rows.append(Row((sequence.tokens[start],), start, blocks, sampling))
         if sequences and sequences[0].priority != sequences[-1].priority:
             kept = self._kept(sequences, rows, now)
             del sequences[kept:], rows[kept:]
@@ -214,7 +227,7 @@ class StepScheduler:
             if due != NEVER and costs.estimate(count + 1, context, 0) > due:
                 return count
             if sequence.parameters.inter_token_ns:
-                dues.append(sequence.last_at + sequence.parameters.inter_token_ns - now)
+                dues.append(_due_in(sequence, now))
         return len(rows)
 
     def _with_prompts(self, sequences: list[TokenSequence], rows: list[Row], now: int) -> Step:
@@ -256,12 +269,16 @@ class StepScheduler:
         outputs: list[Output] = []
         size = self.limits.block_tokens
         for sequence, row, result in zip(step.sequences, step.rows, chosen, strict=True):
-            before = sequence.computed
-            computed = sequence.computed = before + len(row.tokens)
-            if computed // size > before // size:
-                sequence.table.note_computed(sequence.tokens, computed)
+            if sequence.is_ended:
+                continue
+            start, table = row.start, sequence.table
+            computed = start + len(row.tokens)
+            # Unless it was preempted meanwhile.
+            if computed // size > start // size and row.blocks is table.blocks:
+                table.note_computed(sequence.tokens, computed)
             if result is None:
                 continue
+            sequence.pending -= 1
             if isinstance(result, FailedRow):
                 # Nor may others use what its blocks hold: the cause may be in any of them.
                 sequence.table.spoil()
@@ -272,6 +289,9 @@ class StepScheduler:
             outputs.append(Output(sequence, result, reason))
             if reason is not None:
                 self.ended(sequence)
+            elif not sequence.is_running:
+                # Preempted meanwhile: its first token changes its order.
+                self.waiting.sort(key=_order)
         return outputs
 
     def ended(self, sequence: TokenSequence) -> None:
@@ -290,17 +310,14 @@ class StepScheduler:
 
     def _prompts(self) -> Iterator[TokenSequence]:
         """The sequences whose prompt is to be computed, first one first."""
-        waiting = [each for each in self.waiting if not each.is_paused]
+        # One that was preempted with a token in flight waits for it.
+        waiting = [each for each in self.waiting if not each.is_paused and not each.pending]
         return merge(self._begun(), waiting, key=_order)
 
     def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], priority: int, now: int) -> int:
         """Tokens of prompts that a step with these rows that decode may compute, up to those of a priority."""
         limits, costs = self.limits, self.times.costs
-        due = [
-            each.last_at + each.parameters.inter_token_ns - now
-            for each in sequences
-            if each.parameters.inter_token_ns and each.priority <= priority
-        ]
+        due = [_due_in(each, now) for each in sequences if each.parameters.inter_token_ns and each.priority <= priority]
         if not self.rules.chunks_prompts or not due or not costs.is_known:
             return limits.prefill_tokens
         context = sum(row.start + 1 for row in rows)
@@ -352,7 +369,7 @@ class StepScheduler:
 
     def _make_room(self, sequence: TokenSequence) -> bool:
         """Room for the next token of a sequence that decodes; False: it was preempted itself."""
-        while not sequence.table.reserve(len(sequence.tokens)):
+        while not sequence.table.reserve(sequence.computed + 1):
             paused = [each for each in self.running if each.is_paused]
             victim = paused[-1] if paused else self.running[-1]
             self._preempt(victim)
@@ -375,7 +392,7 @@ class StepScheduler:
     def load(self, now: int, step_end: int = 0) -> EngineLoad:
         active = [each for each in self.running if not each.is_paused]
         decoding = [each for each in active if each.is_decoding]
-        prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused]
+        prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused and not each.pending]
         for each in self._begun():
             insort(prompts, (each.order, each.left))
         members = [
@@ -407,7 +424,20 @@ def _chunk(sequence: TokenSequence, count: int) -> Row:
     return Row(tokens[start:end], start, sequence.table.blocks, sampling)
 
 
+def _due_in(sequence: TokenSequence, now: int) -> int:
+    """ns from the beginning of the next step until the token that it gives is due."""
+    asked = sequence.parameters.inter_token_ns
+    # Where a token is in flight, the step begins when that one is there.
+    return asked if sequence.pending else sequence.last_at + asked - now
+
+
 def _step(sequences: list[TokenSequence], rows: list[Row], decode_rows: int) -> Step:
+    for place, (sequence, row) in enumerate(zip(sequences, rows, strict=True)):
+        sequence.computed += len(row.tokens)
+        if row.sampling is not None:
+            sequence.is_decoding = True
+            sequence.pending += 1
+            sequence.place = place
     # Those that decode have one token each.
     prefill = sum([len(row.tokens) for row in rows[decode_rows:]])
     return Step(sequences, rows, decode_rows, decode_rows + sum([row.start for row in rows]) + prefill, prefill)

@@ -34,6 +34,7 @@ class TokenSequence:
         "first_at",
         "first_deadline",
         "is_decoding",
+        "is_ended",
         "is_paused",
         "is_running",
         "job",
@@ -42,6 +43,8 @@ class TokenSequence:
         "number",
         "order",
         "parameters",
+        "pending",
+        "place",
         "preemptions",
         "previous_at",
         "priority",
@@ -85,13 +88,17 @@ class TokenSequence:
         self.order: Key
         self.limit = self.prompt_tokens + parameters.max_tokens
         self.table: BlockTable
-        #: Tokens whose keys and values are in the blocks.
+        #: Tokens whose keys and values are in the blocks, or will be after the steps that are launched.
         self.computed = 0
+        #: Launched steps that will each give a token, and its row in the latest of them.
+        self.pending = self.place = 0
         #: Tokens that were found in the cache when it started.
         self.reused = 0
-        #: Everything before its last token is computed, and the last one is part of the answer. Its next step has one
-        #: token. The scheduler keeps it: it asks for it several times a step.
+        #: Everything before its last token is computed or launched, and the last one is part of the answer. Its next
+        #: step has one token. The scheduler keeps it: it asks for it several times a step.
         self.is_decoding = False
+        #: It has left the scheduler: what steps in flight give for it is dropped.
+        self.is_ended = False
         #: It holds blocks.
         self.is_running = False
         #: Its caller does not read: nothing is computed for it.
@@ -130,7 +137,6 @@ class TokenSequence:
         """Adds the token that followed; returns why the sequence ends with it, or None."""
         tokens = self.tokens
         tokens.append(token)
-        self.is_decoding = True
         self.previous_at, self.last_at = self.last_at, now
         if not self.first_at:
             self.first_at = now

@@ -53,6 +53,7 @@ class TransformerExecutable(GenerativeExecutable):
         self._steps: Steps | None = steps
         self._device = device
         self.computes_alone = device != "cpu"
+        self.launches_ahead = steps.is_ahead
         self.limits = limits
         self.tokenizer = tokenizer
 
@@ -161,6 +162,7 @@ def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Setti
             prompt_attention,
             fixed_width=settings.attention == PAGED,
             graphs=settings.cuda_graphs,
+            ahead=settings.launch_ahead,
         )
     if settings.device != "cpu":
         # The steps run on a stream of their own, which does not wait for this one.

@@ -78,7 +78,7 @@ class Packer:
             raise InvalidArgument(f"rows of a step: expected 1 to {limits.rows}, given {len(rows)}")
         prompt = 0
         vocabulary, context, block_tokens = self._vocabulary, limits.context_tokens, limits.block_tokens
-        for tokens, start, blocks, _ in rows:
+        for tokens, start, blocks, _, _ in rows:
             count = len(tokens)
             end = start + count
             if count == 1:
@@ -128,11 +128,16 @@ class DecodeBatch:
         # Also the unused ends of tables must name blocks.
         records[:, TABLE:] = packer.scratch_block
 
-    def pack(self, rows: Sequence[Row]) -> tuple[int, int]:
-        """Writes the records, filled up to a bucket; returns their number and the width of their tables."""
+    def pack(self, rows: Sequence[Row], places: Sequence[int | None] = ()) -> tuple[int, int]:
+        """Writes the records, filled up to a bucket; returns their number and the width of their tables.
+
+        ``places``: where the results of the rows of the step before are, for rows that follow one: instead of a token,
+        such a record has ``-1 - place``.
+        """
         packer, held, written, data = self._packer, self._blocks, self._written, self._bytes
         block_tokens, stride, widest, offset = packer.block_tokens, packer.record * 4, 1, 0
-        for number, (tokens, start, blocks, sampling) in enumerate(rows):
+        for number, (tokens, start, blocks, sampling, follows) in enumerate(rows):
+            token = tokens[0] if follows < 0 else -1 - _place(places, follows)
             used = start // block_tokens + 1
             if held[number] is not blocks or written[number] < used:
                 self._put_table(number, blocks, used)
@@ -141,7 +146,7 @@ class DecodeBatch:
             if top_k > _MOST_TOP_K or uniform > _LARGEST_UNIFORM:
                 _, top_k, _, uniform = sampling_values(Sampling(temperature, top_k, top_p, uniform))
             # For up to 64 rows it takes no longer than one assignment per column of numpy, and for few much less.
-            _HEAD.pack_into(data, offset, tokens[0], start, slot, start + 1, temperature, top_k, top_p, uniform)
+            _HEAD.pack_into(data, offset, token, start, slot, start + 1, temperature, top_k, top_p, uniform)
             offset += stride
             if used > widest:
                 widest = used
@@ -161,6 +166,12 @@ class DecodeBatch:
         self._packer.check_table(fresh)
         self._records[number, TABLE + known : TABLE + used] = fresh
         self._blocks[number], self._written[number] = blocks, used
+
+
+def _place(places: Sequence[int | None], row: int) -> int:
+    """0 where the step before failed: any place will do, since the sequences of its rows fail, too."""
+    place = places[row] if row < len(places) else None
+    return place or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class Settings:
     dtype: str
     attention: str
     cuda_graphs: bool
+    #: Two steps may be in flight.
+    launch_ahead: bool
     request: Request
 
 
@@ -59,7 +61,8 @@ def settings_of(context: LoadContext, shape: DecoderShape, visible_gpus: int) ->
         where = parameters.where(context)
         raise ConfigError(where, 'parameters["attention"]', "'gather', or a GPU and bfloat16 or float16", given)
     graphs = parameters.boolean(context, "cuda_graphs", True) and is_cuda and attention == PAGED
-    return Settings(device, dtype, attention, graphs, _request(context, shape))
+    ahead = parameters.boolean(context, "launch_ahead", True) and is_cuda
+    return Settings(device, dtype, attention, graphs, ahead, _request(context, shape))
 
 
 def _request(context: LoadContext, shape: DecoderShape) -> Request:

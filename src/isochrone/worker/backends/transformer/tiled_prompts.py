@@ -25,12 +25,14 @@ from isochrone.worker.backends.transformer.staging import StagedInput
 class TiledPrompts:
     """``pack`` writes a step's prompts, ``compute`` runs them, ``logits`` reads the rows that sample."""
 
-    def __init__(self, decoder: Decoder, cache: Any, packer: Packer, attention: PromptAttention) -> None:
+    def __init__(
+        self, decoder: Decoder, cache: Any, packer: Packer, attention: PromptAttention, buffers: int = 1
+    ) -> None:
         self._decoder, self._cache, self._packer = decoder, cache, packer
         self._attention = attention
         self._layouts = PromptLayouts(packer, tile_tokens(decoder.shape.heads // decoder.shape.kv_heads))
-        self._input = StagedInput(self._layouts.capacity, cache.device)
-        self._batch = PromptBatch(self._layouts, self._input.array)
+        self._input = StagedInput(self._layouts.capacity, cache.device, buffers)
+        self._batches = [PromptBatch(self._layouts, array) for array in self._input.arrays]
         #: The last states of the rows that sample, and garbage.
         self._states = torch.zeros((packer.rows, decoder.shape.width), dtype=cache.dtype, device=cache.device)
         #: Temperature, top-k, top-p and uniform of the rows that sample: [rows, 4].
@@ -40,14 +42,14 @@ class TiledPrompts:
     def buckets(self) -> tuple[int, ...]:
         return self._layouts.buckets
 
-    def pack(self, rows: Sequence[Row]) -> PaddedPrompts:
-        packed = self._batch.pack(rows)
-        self._input.upload(packed.size)
+    def pack(self, rows: Sequence[Row], buffer: int = 0) -> PaddedPrompts:
+        packed = self._batches[buffer].pack(rows)
+        self._input.upload(packed.size, buffer)
         return packed
 
     def fill(self, bucket: int) -> None:
         """Packs tokens that only fill up: what a capture runs with."""
-        self._input.upload(self._batch.fill(bucket).size)
+        self._input.upload(self._batches[0].fill(bucket).size)
 
     def compute(self, bucket: int) -> None:
         """Runs what is packed through the decoder."""
