@@ -32,8 +32,13 @@ except ImportError as missing:
 
 from isochrone.errors import IsochroneError
 from isochrone.worker.backends.transformer.architecture import build_decoder, hidden_states, logits_of
-from isochrone.worker.backends.transformer.fields import Fields
-from isochrone.worker.backends.transformer.shape import DecoderShape, expected_tensors, parameter_count, shape_of
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields
+from isochrone.worker.backends.transformer.checkpoint.shape import (
+    DecoderShape,
+    expected_tensors,
+    parameter_count,
+    shape_of,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END, SYSTEM, USER, ASSISTANT = SPECIAL = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")

@@ -16,8 +16,8 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.models.signature import signature_of
 from isochrone.worker.backends.interface import LoadContext
-from isochrone.worker.backends.transformer.fields import Fields
-from isochrone.worker.backends.transformer.shape import shape_of
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields
+from isochrone.worker.backends.transformer.checkpoint.shape import shape_of
 from scripts.make_generation_model import llama_config, random_tensors, train_tokenizer, write_model
 
 Floats = npt.NDArray[np.float64]

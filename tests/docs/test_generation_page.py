@@ -11,7 +11,7 @@ from isochrone.models.configuration.generation_signature import complete_generat
 from isochrone.observe.generation_metrics import generation_metrics
 from isochrone.observe.snapshot import GenerationSnapshot, Histogram
 from isochrone.worker.generation.counts import Durations
-from isochrone.worker.generation.sampling import read_parameters
+from isochrone.worker.generation.requests.sampling import read_parameters
 from isochrone.worker.generation.settings import read_settings
 
 PAGE = (ROOT / "docs" / "generation.md").read_text()

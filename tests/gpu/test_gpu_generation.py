@@ -10,10 +10,15 @@ import torch
 
 from generation_models import VOCABULARY, SampleModel, context_for
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, GenerativeExecutable, Row, Sampling
-from isochrone.worker.backends.transformer.attention import PromptChunk, gathered_decode, prompt_attend, tiled_attend
+from isochrone.worker.backends.transformer.attention.attention import (
+    PromptChunk,
+    gathered_decode,
+    prompt_attend,
+    tiled_attend,
+)
 from isochrone.worker.backends.transformer.backend import load
-from isochrone.worker.backends.transformer.packing import Packer
-from isochrone.worker.backends.transformer.prompt_packing import PromptBatch, PromptLayouts, tile_tokens
+from isochrone.worker.backends.transformer.steps.packing import Packer
+from isochrone.worker.backends.transformer.steps.prompt_packing import PromptBatch, PromptLayouts, tile_tokens
 
 GPU, CPU = "instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_CPU }"
 LIMITS = {"max_rows": "20", "kv_cache_tokens": "2048", "prefill_tokens": "64"}
@@ -27,7 +32,7 @@ LIMITS = {"max_rows": "20", "kv_cache_tokens": "2048", "prefill_tokens": "64"}
 def test_the_kernel_attends_as_the_gathered_attention(
     dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, block_tokens: int, width: int
 ) -> None:
-    from isochrone.worker.backends.transformer.paged_kernel import paged_decode
+    from isochrone.worker.backends.transformer.attention.paged_kernel import paged_decode
 
     generator = torch.Generator("cuda").manual_seed(1)
     rows, context = 5, width * block_tokens
@@ -55,7 +60,7 @@ def test_the_kernel_attends_as_the_gathered_attention(
 def test_the_kernel_of_prompts_attends_as_the_gathered_attention(
     dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, block_tokens: int
 ) -> None:
-    from isochrone.worker.backends.transformer.paged_prompt_kernel import paged_prompt
+    from isochrone.worker.backends.transformer.attention.paged_prompt_kernel import paged_prompt
 
     generator = torch.Generator("cuda").manual_seed(2)
     chance = random.Random(2)

@@ -2,7 +2,8 @@
 
 A real engine decodes with a model whose steps take no time: rows are checked and packed as for a GPU, tokens are made
 text by a real tokenizer, responses are made, and nothing is computed. What is left is the time of the engine's thread,
-part by part. On a GPU the parts marked * run while it computes; the others keep it waiting.
+part by part. On a GPU the parts marked * run while it computes; the others keep it waiting, unless steps are launched
+ahead: then it waits only where all parts together take longer than its step.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from bench.worker.peers.process import scratch
 from isochrone.clock import NEVER, now_ns
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, GenerativeExecutable, Row
-from isochrone.worker.backends.transformer import packing
-from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
-from isochrone.worker.backends.transformer.prompt_packing import PromptBatch, PromptLayouts, tile_tokens
-from isochrone.worker.backends.transformer.sampler import kind_of
-from isochrone.worker.backends.transformer.tokenizer import FileTokenizer
+from isochrone.worker.backends.transformer.checkpoint.checkpoint import open_checkpoint
+from isochrone.worker.backends.transformer.steps import packing
+from isochrone.worker.backends.transformer.steps.prompt_packing import PromptBatch, PromptLayouts, tile_tokens
+from isochrone.worker.backends.transformer.steps.sampler import kind_of
+from isochrone.worker.backends.transformer.text.tokenizer import FileTokenizer
+from isochrone.worker.generation.answers.job import Job
 from isochrone.worker.generation.engine import GenerationEngine
-from isochrone.worker.generation.job import Job
-from isochrone.worker.generation.requests import read_request
-from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.scheduler import SchedulerRules
+from isochrone.worker.generation.requests.requests import read_request
+from isochrone.worker.generation.requests.sampling import GenerationParameters
+from isochrone.worker.generation.scheduling.scheduler import SchedulerRules
 
 #: Parts of a step; those that a GPU's work hides are marked.
 _PARTS = {

@@ -21,11 +21,11 @@ from isochrone.protocol.openai.call import CompletionCall
 from isochrone.protocol.openai.completions import ChoiceRequest, CompletionAnswer
 from isochrone.protocol.openai.objects import AnswerForm
 from isochrone.worker.backends.generative import Chosen
-from isochrone.worker.generation.job import Delivery, Job
-from isochrone.worker.generation.requests import GenerationRequest
-from isochrone.worker.generation.responses import Piece, response
+from isochrone.worker.generation.answers.job import Delivery, Job
+from isochrone.worker.generation.answers.responses import Piece, response
+from isochrone.worker.generation.requests.requests import GenerationRequest
+from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.runner import GenerationRunner
-from isochrone.worker.generation.sampling import GenerationParameters
 from isochrone.worker.generation.settings import GenerationSettings
 from isochrone.worker.statistics import ModelStatistics
 

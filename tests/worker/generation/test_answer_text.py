@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from toy_model import ByteTokenizer
 
-from isochrone.worker.generation.text import AnswerText
+from isochrone.worker.generation.answers.text import AnswerText
 
 PIECES = [
     b"a",

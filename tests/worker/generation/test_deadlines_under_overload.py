@@ -11,10 +11,10 @@ from isochrone.clock import MILLISECOND, NEVER, SECOND
 from isochrone.errors import DeadlineExceeded, QueueFull
 from isochrone.worker.backends.generative import Chosen, GenerationLimits
 from isochrone.worker.generation.counts import EngineCounts
-from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.scheduler import SchedulerRules, StepScheduler
-from isochrone.worker.generation.sequence import TokenSequence
-from isochrone.worker.generation.step_times import StepCosts
+from isochrone.worker.generation.requests.sampling import GenerationParameters
+from isochrone.worker.generation.scheduling.scheduler import SchedulerRules, StepScheduler
+from isochrone.worker.generation.scheduling.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 LIMITS = GenerationLimits(context_tokens=2048, block_tokens=16, blocks=4000, rows=64, prefill_tokens=512)
 #: 4 ms a step, 50 µs a row, 1 ms per ten thousand tokens of context, 20 µs a token of a prompt.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.admission import Candidate, EngineLoad
-from isochrone.worker.generation.step_times import StepCosts
+from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 LIMITS = GenerationLimits(context_tokens=1000, block_tokens=4, blocks=10_000, rows=4, prefill_tokens=64)
 #: A step takes 1,000 ns, whatever it computes, and estimates are a twentieth above it.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import MILLISECOND
 from isochrone.errors import InvalidArgument
-from isochrone.worker.generation.sampling import Draws, GenerationParameters, read_parameters, uniform
+from isochrone.worker.generation.requests.sampling import Draws, GenerationParameters, read_parameters, uniform
 
 
 def test_defaults_are_those_of_vllm() -> None:

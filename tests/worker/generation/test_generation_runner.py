@@ -21,13 +21,13 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.blocks import BlockTable
 from isochrone.worker.generation.engine import GenerationEngine
+from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.runner import MAX_BACKLOG
-from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.scheduler import SchedulerRules
+from isochrone.worker.generation.scheduling.blocks import BlockTable
+from isochrone.worker.generation.scheduling.scheduler import SchedulerRules
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 from isochrone.worker.generation.settings import GenerationSettings
-from isochrone.worker.generation.step_times import StepCosts
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["one in flight", "two in flight"])

@@ -24,8 +24,8 @@ from isochrone.errors import ConfigError
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.catalog.catalog import Catalog
-from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.step_times import StepCosts
+from isochrone.worker.generation.requests.sampling import GenerationParameters
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 SECONDS = 60
 

@@ -10,11 +10,11 @@ from toy_runner import Bench, run, until
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
-from isochrone.worker.generation.admission import EngineLoad
 from isochrone.worker.generation.hangs import CHECKS, HangWatch, step_limit
+from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.runner import UNKNOWN_WAIT_NS
-from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.step_times import StepCosts
+from isochrone.worker.generation.scheduling.admission import EngineLoad
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["one in flight", "two in flight"])

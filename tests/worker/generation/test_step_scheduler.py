@@ -12,10 +12,10 @@ from toy_model import END, LIMITS, ToyModel, answer_of
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, QueueFull
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.sampling import GenerationParameters
-from isochrone.worker.generation.scheduler import Batching, SchedulerRules, Step, StepScheduler
-from isochrone.worker.generation.sequence import TokenSequence
-from isochrone.worker.generation.step_times import StepCosts
+from isochrone.worker.generation.requests.sampling import GenerationParameters
+from isochrone.worker.generation.scheduling.scheduler import Batching, SchedulerRules, Step, StepScheduler
+from isochrone.worker.generation.scheduling.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 TINY = GenerationLimits(context_tokens=24, block_tokens=2, blocks=14, rows=3, prefill_tokens=5)
 STEP_NS = MILLISECOND
@@ -81,7 +81,9 @@ class Driver:
 
     def finish(self, most: int = 2000) -> None:
         for _ in range(most):
-            if not self.step().parts and not self.in_flight:
+            was_in_flight = bool(self.in_flight)
+            # What comes of a step in flight may let another one start.
+            if not self.step().parts and not was_in_flight:
                 return
         raise AssertionError(f"{len(list(self.scheduler.sequences()))} sequences do not end")
 

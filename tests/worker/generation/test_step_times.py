@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.step_times import StepCosts, StepTimes
+from isochrone.worker.generation.scheduling.step_times import StepCosts, StepTimes
 
 LIMITS = GenerationLimits(context_tokens=1024, block_tokens=16, blocks=2000, rows=64, prefill_tokens=512)
 

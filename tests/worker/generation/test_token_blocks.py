@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from isochrone.worker.generation.blocks import BlockPool, BlockTable
+from isochrone.worker.generation.scheduling.blocks import BlockPool, BlockTable
 
 BLOCKS, SIZE = 7, 2
 

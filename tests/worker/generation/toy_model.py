@@ -25,7 +25,7 @@ from isochrone.worker.backends.generative import (
     Sampling,
 )
 from isochrone.worker.backends.interface import LoadContext
-from isochrone.worker.generation.sampling import GenerationParameters
+from isochrone.worker.generation.requests.sampling import GenerationParameters
 
 END = 256
 LIMITS = GenerationLimits(context_tokens=256, block_tokens=4, blocks=64, rows=8, prefill_tokens=16)

@@ -13,9 +13,9 @@ import tokenizers
 
 from generation_models import SampleModel
 from isochrone.errors import ConfigError, InvalidArgument
-from isochrone.worker.backends.transformer.fields import Fields, read_fields
-from isochrone.worker.backends.transformer.tokenizer import FileTokenizer
-from isochrone.worker.generation.text import AnswerText
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields, read_fields
+from isochrone.worker.backends.transformer.text.tokenizer import FileTokenizer
+from isochrone.worker.generation.answers.text import AnswerText
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -179,7 +179,7 @@ def test_broken_tokenizers(folder: Path) -> None:
 
 
 def test_a_special_token_that_is_no_text() -> None:
-    from isochrone.worker.backends.transformer.tokenizer import _token_text
+    from isochrone.worker.backends.transformer.text.tokenizer import _token_text
 
     with pytest.raises(ConfigError, match="bos_token: expected a string"):
         _token_text(Fields("tokenizer_config.json", {"bos_token": 7}), "bos_token")

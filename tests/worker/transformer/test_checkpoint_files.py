@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from generation_models import CONFIGS, SampleModel
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
-from isochrone.worker.backends.transformer.fields import Fields
-from isochrone.worker.backends.transformer.shape import expected_tensors, parameter_count, shape_of
+from isochrone.worker.backends.transformer.checkpoint.checkpoint import open_checkpoint
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields
+from isochrone.worker.backends.transformer.checkpoint.shape import expected_tensors, parameter_count, shape_of
 
 
 @pytest.fixture

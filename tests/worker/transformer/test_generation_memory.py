@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from generation_models import CONFIGS
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.transformer.attention import PromptChunk, gathered_decode, prompt_attend
-from isochrone.worker.backends.transformer.fields import Fields
+from isochrone.worker.backends.transformer.attention.attention import PromptChunk, gathered_decode, prompt_attend
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields
+from isochrone.worker.backends.transformer.checkpoint.shape import parameter_count, shape_of
 from isochrone.worker.backends.transformer.memory import Request, free_memory, plan_memory, workspace_bytes
-from isochrone.worker.backends.transformer.shape import parameter_count, shape_of
 
 SHAPE = shape_of(Fields("config.json", CONFIGS["llama"]))
 REQUEST = Request("m/config.pbtxt", 96, 16, 4, 64, None, 0.5)

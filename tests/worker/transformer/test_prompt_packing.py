@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
-from isochrone.worker.backends.transformer.packing import Integers, Packer
-from isochrone.worker.backends.transformer.prompt_packing import (
+from isochrone.worker.backends.transformer.steps.packing import Integers, Packer
+from isochrone.worker.backends.transformer.steps.prompt_packing import (
     PaddedPrompts,
     PromptBatch,
     PromptLayouts,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
-from isochrone.worker.backends.transformer import packing
+from isochrone.worker.backends.transformer.steps import packing
 
 LIMITS = GenerationLimits(context_tokens=50, block_tokens=4, blocks=40, rows=9, prefill_tokens=64)
 PACKER = packing.Packer(LIMITS, vocabulary=1000)

@@ -16,7 +16,7 @@ from tiled_steps import steps_of
 from generation_models import VOCABULARY, SampleModel
 from isochrone.errors import InvalidArgument
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
-from isochrone.worker.backends.transformer.steps import Steps
+from isochrone.worker.backends.transformer.steps.steps import Steps
 
 BLOCK, ROWS, PREFILL = 4, 5, 48
 LIMITS = GenerationLimits(context_tokens=96, block_tokens=BLOCK, blocks=128, rows=ROWS, prefill_tokens=PREFILL)

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from isochrone.worker.backends.generative import Sampling
-from isochrone.worker.backends.transformer.sampler import (
+from isochrone.worker.backends.transformer.steps.sampler import (
     GREEDY,
     LIMITED,
     PLAIN,

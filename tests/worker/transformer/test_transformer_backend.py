@@ -24,9 +24,9 @@ from isochrone.worker.backends.generative import FailedRow, GenerationLimits, Ro
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.backends.transformer.backend import load
-from isochrone.worker.backends.transformer.fields import read_fields
+from isochrone.worker.backends.transformer.checkpoint.fields import read_fields
+from isochrone.worker.backends.transformer.checkpoint.shape import shape_of
 from isochrone.worker.backends.transformer.settings import Settings, device_of, settings_of
-from isochrone.worker.backends.transformer.shape import shape_of
 
 CPU = "instance_group { kind: KIND_CPU }"
 

@@ -12,12 +12,12 @@ import torch
 from torch.nn import functional
 
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.backends.transformer import steps as steps_module
 from isochrone.worker.backends.transformer.architecture import build_decoder
-from isochrone.worker.backends.transformer.attention import gathered_decode, new_cache
-from isochrone.worker.backends.transformer.checkpoint import open_checkpoint
-from isochrone.worker.backends.transformer.graphs import PartKey
-from isochrone.worker.backends.transformer.steps import Steps
+from isochrone.worker.backends.transformer.attention.attention import gathered_decode, new_cache
+from isochrone.worker.backends.transformer.checkpoint.checkpoint import open_checkpoint
+from isochrone.worker.backends.transformer.steps import steps as steps_module
+from isochrone.worker.backends.transformer.steps.graphs import PartKey
+from isochrone.worker.backends.transformer.steps.steps import Steps
 
 
 def tile_by_tile(queries: Any, keys: Any, values: Any, tables: Any, tiles: Any, most: int) -> Any:

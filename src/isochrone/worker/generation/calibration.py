@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.worker.backends.generative import GenerativeExecutable, Row, Sampling
-from isochrone.worker.generation.step_times import StepTimes
+from isochrone.worker.generation.scheduling.step_times import StepTimes
 
 #: After this time no further step is measured.
 _BUDGET_NS = 2 * SECOND

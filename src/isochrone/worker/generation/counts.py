@@ -7,7 +7,7 @@ from bisect import bisect_left
 import numpy as np
 
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, Histogram
-from isochrone.worker.generation.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.sequence import TokenSequence
 
 
 class Durations:

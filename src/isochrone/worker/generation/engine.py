@@ -28,12 +28,12 @@ from isochrone.errors import Cancelled, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.generative import FailedRow, GenerativeExecutable
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.generation.admission import EngineLoad
+from isochrone.worker.generation.answers.job import Delivery, Job
 from isochrone.worker.generation.calibration import calibrate
 from isochrone.worker.generation.counts import EngineCounts
-from isochrone.worker.generation.job import Delivery, Job
-from isochrone.worker.generation.scheduler import Output, SchedulerRules, Step, StepScheduler, late_error
-from isochrone.worker.generation.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.admission import EngineLoad
+from isochrone.worker.generation.scheduling.scheduler import Output, SchedulerRules, Step, StepScheduler, late_error
+from isochrone.worker.generation.scheduling.sequence import TokenSequence
 
 log = structlog.get_logger(__name__)
 

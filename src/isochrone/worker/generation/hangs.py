@@ -7,7 +7,7 @@ requests and gives it no others; if the step ends after all, the engine is used 
 from __future__ import annotations
 
 from isochrone.clock import SECOND
-from isochrone.worker.generation.admission import EngineLoad
+from isochrone.worker.generation.scheduling.admission import EngineLoad
 
 #: Checks that find the same step. Time alone proves nothing: while the whole process was stopped, the engine could not
 #: compute, and nobody could check either.

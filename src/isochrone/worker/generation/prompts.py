@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, IsochroneError, ModelFailed
-from isochrone.worker.generation.job import Job
+from isochrone.worker.generation.answers.job import Job
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.generative import Tokenizer

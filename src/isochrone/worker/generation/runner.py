@@ -18,13 +18,13 @@ from isochrone.clock import MILLISECOND, NEVER, SECOND, now_ns
 from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.observe.snapshot import GenerationSnapshot, sum_histograms
 from isochrone.worker.execution.failure_log import FailureLog
-from isochrone.worker.generation.admission import Candidate, EngineLoad, refusal
+from isochrone.worker.generation.answers.job import Delivery, Job
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.hangs import HangWatch, longest_step, step_limit
-from isochrone.worker.generation.job import Delivery, Job
 from isochrone.worker.generation.prompts import PromptThread
-from isochrone.worker.generation.requests import GenerationRequest, read_request
-from isochrone.worker.generation.sequence import PATIENCE_NS, Key
+from isochrone.worker.generation.requests.requests import GenerationRequest, read_request
+from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad, refusal
+from isochrone.worker.generation.scheduling.sequence import PATIENCE_NS, Key
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest

@@ -8,8 +8,8 @@ from typing import Any
 
 from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError, InvalidArgument
-from isochrone.worker.generation.sampling import GenerationParameters, read_parameters
-from isochrone.worker.generation.scheduler import SchedulerRules
+from isochrone.worker.generation.requests.sampling import GenerationParameters, read_parameters
+from isochrone.worker.generation.scheduling.scheduler import SchedulerRules
 
 _BATCHING = ("continuous", "static", "single")
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")

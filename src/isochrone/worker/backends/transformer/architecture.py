@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from isochrone.worker.backends.transformer.shape import DecoderShape, Rotary
+from isochrone.worker.backends.transformer.checkpoint.shape import DecoderShape, Rotary
 
 #: (layer, queries [tokens, heads, head_dim], keys [tokens, kv_heads, head_dim], values) → [tokens, heads, head_dim]
 Attend = Callable[[int, Any, Any, Any], Any]

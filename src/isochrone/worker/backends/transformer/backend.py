@@ -25,12 +25,12 @@ from isochrone.worker.backends.generative import (
 )
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.memory_ledger import Account, Holding, Reservation, ledger_of
-from isochrone.worker.backends.transformer.checkpoint import Checkpoint, open_checkpoint
+from isochrone.worker.backends.transformer.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from isochrone.worker.backends.transformer.memory import MemoryPlan, free_memory, plan_memory
 from isochrone.worker.backends.transformer.settings import PAGED, Settings, settings_of, torch_dtype
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends.transformer.steps import Steps
+    from isochrone.worker.backends.transformer.steps.steps import Steps
 
 _EXTRA = "generation"
 
@@ -88,7 +88,7 @@ def load(context: LoadContext) -> GenerativeExecutable:
     safetensors = optional_runtime("safetensors", _EXTRA, where)
     tokenizers = optional_runtime("tokenizers", _EXTRA, where)
     optional_runtime("jinja2", _EXTRA, where)
-    from isochrone.worker.backends.transformer.tokenizer import FileTokenizer
+    from isochrone.worker.backends.transformer.text.tokenizer import FileTokenizer
 
     checkpoint = open_checkpoint(safetensors, context.directory)
     settings = settings_of(context, checkpoint.shape, torch.cuda.device_count())
@@ -137,13 +137,13 @@ def _plan(torch: Any, checkpoint: Checkpoint, settings: Settings) -> MemoryPlan:
 
 def _steps(torch: Any, safetensors: Any, checkpoint: Checkpoint, settings: Settings, limits: GenerationLimits) -> Steps:
     from isochrone.worker.backends.transformer.architecture import build_decoder
-    from isochrone.worker.backends.transformer.attention import gathered_decode, new_cache
-    from isochrone.worker.backends.transformer.steps import Steps
+    from isochrone.worker.backends.transformer.attention.attention import gathered_decode, new_cache
+    from isochrone.worker.backends.transformer.steps.steps import Steps
 
     decode_attention, prompt_attention = gathered_decode, None
     if settings.attention == PAGED:
-        from isochrone.worker.backends.transformer.paged_kernel import paged_decode
-        from isochrone.worker.backends.transformer.paged_prompt_kernel import paged_prompt
+        from isochrone.worker.backends.transformer.attention.paged_kernel import paged_decode
+        from isochrone.worker.backends.transformer.attention.paged_prompt_kernel import paged_prompt
 
         decode_attention, prompt_attention = paged_decode, paged_prompt
     shape, dtype = checkpoint.shape, torch_dtype(torch, settings)

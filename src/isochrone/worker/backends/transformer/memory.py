@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.transformer.kernel_sizes import part_count
-from isochrone.worker.backends.transformer.shape import DecoderShape, parameter_count
+from isochrone.worker.backends.transformer.attention.kernel_sizes import part_count
+from isochrone.worker.backends.transformer.checkpoint.shape import DecoderShape, parameter_count
 
 #: Without ``kv_cache_tokens`` on a CPU: room for this many sequences of full length, …
 _CPU_SEQUENCES = 16

@@ -10,8 +10,8 @@ from isochrone.errors import ConfigError
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.transformer.checkpoint.shape import DecoderShape
 from isochrone.worker.backends.transformer.memory import Request
-from isochrone.worker.backends.transformer.shape import DecoderShape
 
 GATHER, PAGED = "gather", "paged"
 

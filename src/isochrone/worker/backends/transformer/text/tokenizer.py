@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError, InvalidArgument
-from isochrone.worker.backends.transformer.chat import ChatTemplate
-from isochrone.worker.backends.transformer.fields import Fields, read_fields
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields, read_fields
+from isochrone.worker.backends.transformer.text.chat import ChatTemplate
 
 _REPLACEMENT = "\ufffd"
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")

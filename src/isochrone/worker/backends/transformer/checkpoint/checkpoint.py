@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.transformer.fields import Fields, read_fields
-from isochrone.worker.backends.transformer.shape import DecoderShape, expected_tensors, shape_of
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields, read_fields
+from isochrone.worker.backends.transformer.checkpoint.shape import DecoderShape, expected_tensors, shape_of
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isochrone.clock import NEVER, SECOND
-from isochrone.worker.generation.blocks import BlockPool, BlockTable
-from isochrone.worker.generation.sampling import Draws, GenerationParameters
+from isochrone.worker.generation.requests.sampling import Draws, GenerationParameters
+from isochrone.worker.generation.scheduling.blocks import BlockPool, BlockTable
 
 #: A sequence without a deadline for its first token waits in line as if the token were due so long after its arrival:
 #: otherwise it would wait for ever behind others that come later.

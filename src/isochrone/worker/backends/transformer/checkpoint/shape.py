@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isochrone.worker.backends.transformer.fields import Fields
+from isochrone.worker.backends.transformer.checkpoint.fields import Fields
 
 LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 GPT2 = "GPT2LMHeadModel"

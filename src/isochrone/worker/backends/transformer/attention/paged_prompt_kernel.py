@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from isochrone.worker.backends.transformer.kernel_sizes import TILE, padded, softmax_scale
+from isochrone.worker.backends.transformer.attention.kernel_sizes import TILE, padded, softmax_scale
 
 #: Tokens of the cache that a program reads at a time: wide heads would not fit the shared memory of smaller GPUs.
 _TILE_OF_WIDE_HEADS = 32

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isochrone.worker.backends.generative import Row
-from isochrone.worker.backends.transformer.packing import Integers, Packer, bucket, sampling_values
+from isochrone.worker.backends.transformer.steps.packing import Integers, Packer, bucket, sampling_values
 
 #: Columns of a tile: the row of its table, its first token, that token's position, and its number of tokens. A tile of
 #: tokens that only fill up has the position ``-tokens``: so its last token sees nothing. Without tokens: no work.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.errors import InvalidArgument
 from isochrone.models.configuration.generation_signature import EXTRA_OUTPUTS
 from isochrone.worker.backends.generative import Tokenizer
-from isochrone.worker.generation.sampling import GenerationParameters, read_parameters
+from isochrone.worker.generation.requests.sampling import GenerationParameters, read_parameters
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, IsochroneError, QueueFull
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.sequence import PATIENCE_NS, Key
-from isochrone.worker.generation.step_times import StepCosts
+from isochrone.worker.generation.scheduling.sequence import PATIENCE_NS, Key
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 #: As a sequence's number in the order: behind all that are there.
 _LAST = NEVER

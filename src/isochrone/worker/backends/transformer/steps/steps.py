@@ -25,19 +25,19 @@ from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.device_streams import SHELF
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row, Sampling
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.transformer import packing
 from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of
-from isochrone.worker.backends.transformer.attention import (
+from isochrone.worker.backends.transformer.attention.attention import (
     DecodeAttention,
     PromptAttention,
     PromptChunk,
     decode_attend,
     prompt_attend,
 )
-from isochrone.worker.backends.transformer.graphs import PartKey, StepGraphs
-from isochrone.worker.backends.transformer.sampler import KINDS, SamplingTensors, choose, kind_of
-from isochrone.worker.backends.transformer.staging import StagedInput, StagedResults
-from isochrone.worker.backends.transformer.tiled_prompts import TiledPrompts
+from isochrone.worker.backends.transformer.steps import packing
+from isochrone.worker.backends.transformer.steps.graphs import PartKey, StepGraphs
+from isochrone.worker.backends.transformer.steps.sampler import KINDS, SamplingTensors, choose, kind_of
+from isochrone.worker.backends.transformer.steps.staging import StagedInput, StagedResults
+from isochrone.worker.backends.transformer.steps.tiled_prompts import TiledPrompts
 
 #: Parts of steps that are captured: the model on rows of one token, the model on prompts, the logits of prompts, the
 #: choice of tokens.

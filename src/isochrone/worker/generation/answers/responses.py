@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.worker.backends.generative import Chosen
-from isochrone.worker.generation.requests import GenerationRequest
+from isochrone.worker.generation.requests.requests import GenerationRequest
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors

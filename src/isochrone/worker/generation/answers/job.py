@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from isochrone.worker.generation.responses import Piece, response
-from isochrone.worker.generation.sequence import STOP
-from isochrone.worker.generation.text import AnswerText
+from isochrone.worker.generation.answers.responses import Piece, response
+from isochrone.worker.generation.answers.text import AnswerText
+from isochrone.worker.generation.scheduling.sequence import STOP
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.generative import Chosen, Tokenizer
-    from isochrone.worker.generation.requests import GenerationRequest
-    from isochrone.worker.generation.sequence import TokenSequence
+    from isochrone.worker.generation.requests.requests import GenerationRequest
+    from isochrone.worker.generation.scheduling.sequence import TokenSequence
 
 
 class Delivery(NamedTuple):

@@ -11,15 +11,15 @@ import torch
 
 from isochrone.worker.backends.generative import Row
 from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of
-from isochrone.worker.backends.transformer.attention import PromptAttention, tiled_attend
-from isochrone.worker.backends.transformer.packing import Packer
-from isochrone.worker.backends.transformer.prompt_packing import (
+from isochrone.worker.backends.transformer.attention.attention import PromptAttention, tiled_attend
+from isochrone.worker.backends.transformer.steps.packing import Packer
+from isochrone.worker.backends.transformer.steps.prompt_packing import (
     PaddedPrompts,
     PromptBatch,
     PromptLayouts,
     tile_tokens,
 )
-from isochrone.worker.backends.transformer.staging import StagedInput
+from isochrone.worker.backends.transformer.steps.staging import StagedInput
 
 
 class TiledPrompts:

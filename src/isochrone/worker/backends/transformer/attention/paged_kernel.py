@@ -13,7 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
-from isochrone.worker.backends.transformer.kernel_sizes import TILE, padded, part_count, part_tokens, softmax_scale
+from isochrone.worker.backends.transformer.attention.kernel_sizes import (
+    TILE,
+    padded,
+    part_count,
+    part_tokens,
+    softmax_scale,
+)
 
 
 def paged_decode(queries: Any, keys: Any, values: Any, tables: Any, lengths: Any) -> Any:

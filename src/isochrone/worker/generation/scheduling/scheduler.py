@@ -24,10 +24,10 @@ from typing import Literal, NamedTuple
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row
-from isochrone.worker.generation.admission import Candidate, EngineLoad, levels_of, refusal
-from isochrone.worker.generation.blocks import BlockPool
-from isochrone.worker.generation.sequence import TokenSequence
-from isochrone.worker.generation.step_times import StepTimes
+from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad, levels_of, refusal
+from isochrone.worker.generation.scheduling.blocks import BlockPool
+from isochrone.worker.generation.scheduling.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.step_times import StepTimes
 
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
@@ -246,8 +246,9 @@ class StepScheduler:
             if budget <= used:
                 break
             if not sequence.is_running:
-                # Nobody overtakes one that cannot start: a long prompt would wait for ever behind short ones.
-                is_blocked = is_blocked or not self._start(sequence)
+                # Nobody overtakes one that cannot start: a long prompt would wait for ever behind short ones. One that
+                # was preempted with a token in flight waits for that.
+                is_blocked = is_blocked or bool(sequence.pending) or not self._start(sequence)
                 if is_blocked:
                     if not begun:
                         break
@@ -310,8 +311,7 @@ class StepScheduler:
 
     def _prompts(self) -> Iterator[TokenSequence]:
         """The sequences whose prompt is to be computed, first one first."""
-        # One that was preempted with a token in flight waits for it.
-        waiting = [each for each in self.waiting if not each.is_paused and not each.pending]
+        waiting = [each for each in self.waiting if not each.is_paused]
         return merge(self._begun(), waiting, key=_order)
 
     def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], priority: int, now: int) -> int:
@@ -392,7 +392,7 @@ class StepScheduler:
     def load(self, now: int, step_end: int = 0) -> EngineLoad:
         active = [each for each in self.running if not each.is_paused]
         decoding = [each for each in active if each.is_decoding]
-        prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused and not each.pending]
+        prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused]
         for each in self._begun():
             insort(prompts, (each.order, each.left))
         members = [

@@ -1,0 +1,1 @@
+"""Steps on the device: rows are packed, copied, computed and sampled."""
