@@ -126,7 +126,8 @@ def test_a_gpu_that_is_lost_fails_every_batch_in_flight(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, str(child), str(tmp_path)], capture_output=True, text=True, timeout=200, check=False
     )
-    report = json.loads(result.stdout.splitlines()[-1])
+    # Between lines of the log.
+    report = json.loads(next(line for line in result.stdout.splitlines() if line.startswith("{")))
     # The first batch may have ended before the assertion failed.
     assert report["came"][0] in ("answered", "lost")
     assert report["came"][1:3] == ["lost", "lost"], result.stderr
@@ -163,7 +164,9 @@ def test_several_instances_on_one_gpu(settled: Path, tmp_path_factory: pytest.Te
     free = []
     for _ in range(4):
         executables = prepare(Repository([path]).read("m"), 1).executables
-        assert held(0) == held(1)
+        # The first one to capture pays for what libraries keep.
+        for holding in (Holding.WEIGHTS, Holding.SLOTS):
+            assert held(0)[holding] == held(1)[holding]
         assert held(0)[Holding.WEIGHTS] == 4 * (64 * 256 + 256 + 256 * 32 + 32)
         arrays = [np.full((rows, 64), rows / 10, np.float32) for rows in (1, 5, 16)]
         launched = [

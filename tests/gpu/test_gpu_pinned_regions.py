@@ -148,7 +148,7 @@ def test_answers_from_a_pinned_region(executable: GpuExecutable, client: Client,
             np.testing.assert_array_equal(result["y"][0], client.expected[place])
 
     for rows in (64, 64, 1, 17, 64, 33, 64, 5, 64, 64):
-        places = generator.integers(0, PLACES, rows)
+        places = generator.integers(0, PLACES, rows).tolist()
         flights.append((places, executable.launch_batch([request(client.rows(place)) for place in places], rows)))
         if len(flights) == 3:
             collect()

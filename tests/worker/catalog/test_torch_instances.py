@@ -65,7 +65,7 @@ class Gpu(HostDevice):
     def __init__(self, torch: Any, index: int, **_: Any) -> None:
         super().__init__(torch)
 
-    def capture(self, run: Any, stream: Any, pool: Any) -> Any:
+    def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
         if self.cannot_capture:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         return super().capture(run, stream, pool)
@@ -213,13 +213,13 @@ def test_a_load_that_fails_leaves_no_memory_in_the_metrics(
     real = getattr(Gpu, method)
     enough = {"capture": 13, "slots": 9, "weights": 1}[stage]
 
-    def fail(self: Gpu, *arguments: Any) -> Any:
+    def fail(self: Gpu, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) > enough:
             if stage == "weights":
                 return 100, 1 << 30
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-        return real(self, *arguments)
+        return real(self, *arguments, **named)
 
     monkeypatch.setattr(Gpu, method, fail)
 

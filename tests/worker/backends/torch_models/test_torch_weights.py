@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.worker.backends.torch.files import load_file
-from isochrone.worker.backends.torch.unlocked_file import LARGE_RECORD, UnlockedFile, read_into_tensors
+from isochrone.worker.backends.torch.unlocked_file import LARGE_RECORD, UnlockedFile, records_in_place
 from isochrone.worker.backends.torch.weights import free_weights
 
 
@@ -67,19 +67,25 @@ def test_a_large_read_fills_the_whole_buffer(tmp_path: Path) -> None:
 def test_large_records_are_read_into_tensors(tmp_path: Path) -> None:
     from torch.export.pt2_archive import PT2ArchiveReader, PT2ArchiveWriter
 
-    records = {"small": b"few bytes", "large": bytes(range(256)) * (LARGE_RECORD // 256 + 1)}
-    with PT2ArchiveWriter(str(tmp_path / "archive.pt2")) as writer:
+    large = bytes(range(256)) * (LARGE_RECORD // 256 + 1)
+    records = {"data/weights/small": b"few bytes", "data/weights/large": large, "data/other": large}
+    path = tmp_path / "archive.pt2"
+    with PT2ArchiveWriter(str(path)) as writer:
         for name, content in records.items():
             writer.write_bytes(name, content)
-    read_into_tensors(torch)
-    patched = PT2ArchiveReader.read_bytes
-    read_into_tensors(torch)
-    assert PT2ArchiveReader.read_bytes is patched
-    with UnlockedFile(tmp_path / "archive.pt2") as file, PT2ArchiveReader(file) as reader:
-        assert reader.read_bytes("small") == records["small"]
-        large = reader.read_bytes("large")
-        assert isinstance(large, np.ndarray)
-        assert torch.frombuffer(large, dtype=torch.uint8).numpy().tobytes() == records["large"]
+    for _ in range(2):
+        with UnlockedFile(path) as file, records_in_place(torch, path), PT2ArchiveReader(file) as reader:
+            read = {name: reader.read_bytes(name) for name in records}
+        assert {name: type(content) for name, content in read.items()} == {
+            "data/weights/small": bytes,
+            "data/weights/large": np.ndarray,
+            "data/other": bytes,
+        }
+        assert {name: bytes(content) for name, content in read.items()} == records
+        assert torch.frombuffer(read["data/weights/large"], dtype=torch.uint8).numpy().tobytes() == large
+    # Others read as before, also on this thread.
+    with PT2ArchiveReader(str(path)) as reader:
+        assert isinstance(reader.read_bytes("data/weights/large"), bytes)
 
 
 def test_weights_are_freed_without_a_collection(exported: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
-from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, read_into_tensors
+from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, records_in_place
 from isochrone.worker.backends.torch.weights import free_weights
 
 
@@ -50,8 +50,7 @@ def _exported(torch: Any, path: Path) -> LoadedFile:
     with warnings.catch_warnings():
         # torch 2.11 warns of its own way to read weights.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        read_into_tensors(torch)
-        with UnlockedFile(path) as file:
+        with UnlockedFile(path) as file, records_in_place(torch, path):
             program = torch.export.load(file)
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)

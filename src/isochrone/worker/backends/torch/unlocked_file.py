@@ -3,22 +3,28 @@
 Given a path, torch reads each tensor in one call that holds the lock: requests to other models waited 0.3 s for a
 tensor of 256 MB. Given an object, it calls ``readinto``; the lock is free while the operating system copies.
 
-Up to torch 2.11, tensors of exported programs are then copied once more, into bytes: ``read_into_tensors`` prevents it.
+Up to torch 2.11, tensors of exported programs are then copied once more, into bytes: ``records_in_place`` prevents it.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 #: Bytes of one read: a large one would keep a thread that wants to stop the load waiting.
 _PIECE = 4 << 20
 
 
-#: Smallest record of an archive that is read into a tensor.
+#: Smallest record of an archive that is read into a tensor, and where tensors are in it.
 LARGE_RECORD = 1 << 20
+_TENSORS = ("data/weights/", "data/constants/")
 
 
 class UnlockedFile(io.RawIOBase):
@@ -55,11 +61,32 @@ class UnlockedFile(io.RawIOBase):
         super().close()
 
 
-def read_into_tensors(torch: Any) -> None:
-    """Makes torch's reader of exported programs return large records as arrays of tensors' memory, without a copy.
+class _Reading(threading.local):
+    """The sizes of the records of the archive that this thread reads, by name."""
 
-    For the process, once. It changes torch's own class, and leaves it alone where torch has another one by now.
+    sizes: Mapping[str, int] = MappingProxyType({})
+
+
+_reading = _Reading()
+
+
+@contextmanager
+def records_in_place(torch: Any, path: Path) -> Iterator[None]:
+    """torch's reader of exported programs, on this thread, returns large records as arrays of tensors' memory.
+
+    It changes torch's own class, once, and leaves it alone where torch has another one by now.
     """
+    _change_reader(torch)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # All records are in one folder, whose name torch leaves out.
+            _reading.sizes = {each.filename.partition("/")[2]: each.file_size for each in archive.infolist()}
+        yield
+    finally:
+        del _reading.sizes
+
+
+def _change_reader(torch: Any) -> None:
     try:
         from torch.export.pt2_archive._package import PT2ArchiveReader as Reader
     except ImportError:
@@ -69,15 +96,12 @@ def read_into_tensors(torch: Any) -> None:
         return
 
     def read_bytes(self: Any, name: str) -> Any:
-        try:
-            size = self.archive_file.get_record_size(name)
-            if size < LARGE_RECORD:
-                return original(self, name)
-            raw = self.archive_file.get_storage_from_record(name, size, torch.uint8)
-            # As torch does it itself: what comes back is no proper tensor.
-            return torch.empty(0, dtype=torch.uint8).set_(raw.untyped_storage(), 0, (size,), (1,)).numpy()
-        except (AttributeError, TypeError):
+        size = _reading.sizes.get(name, 0)
+        if size < LARGE_RECORD or not name.startswith(_TENSORS):
             return original(self, name)
+        raw = self.archive_file.get_storage_from_record(name, size, torch.uint8)
+        # As torch does it itself: what comes back is no proper tensor.
+        return torch.empty(0, dtype=torch.uint8).set_(raw.untyped_storage(), 0, (size,), (1,)).numpy()
 
     read_bytes.reads_into_tensors = True  # type: ignore[attr-defined]
     Reader.read_bytes = read_bytes
