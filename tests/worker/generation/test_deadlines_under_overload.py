@@ -98,6 +98,14 @@ def test_what_is_admitted_keeps_its_deadlines(per_second: float, scatter: float)
     assert outcome.refused > 0.5 * outcome.admitted if per_second > 100 else outcome.refused <= 0.2 * outcome.admitted
 
 
+def test_steps_that_scatter_widely_are_allowed_for() -> None:
+    """Without the factor of the estimates, 0.9 % of these tokens are late."""
+    outcome = simulate(150.0, inter_ms=20, first_ms=500, scatter=0.3)
+    assert outcome.late_tokens <= 0.002 * outcome.tokens
+    assert (outcome.first_late, outcome.dropped) == (0, 0)
+    assert outcome.tokens > 25_000
+
+
 def test_without_admission_and_chunks_deadlines_are_lost() -> None:
     outcome = simulate(150.0, inter_ms=12, first_ms=500, refuses=False, chunks=False)
     assert outcome.refused == 0

@@ -49,6 +49,20 @@ def test_equal_steps_for_long_leave_the_rest_as_it_was() -> None:
     assert times.costs.expected(8, 4000, 0) == pytest.approx(true_ns(8, 4000, 0), rel=0.03)
 
 
+def test_the_factor_is_what_few_steps_exceed() -> None:
+    chance = random.Random(2)
+    times = learned()
+    assert times.costs.factor == pytest.approx(1.05)
+    for _ in range(20_000):
+        slow = 2.0 if chance.random() < 0.02 else 1.0
+        times.observe(8, 4000, 0, round(true_ns(8, 4000, 0) * slow))
+    assert 1.7 <= times.costs.factor <= 2.4
+    assert times.costs.estimate(8, 4000, 0) >= 1.7 * true_ns(8, 4000, 0)
+    for _ in range(20_000):
+        times.observe(8, 4000, 0, round(true_ns(8, 4000, 0)))
+    assert times.costs.factor < 1.1
+
+
 def test_a_step_that_was_interrupted_does_not_spoil_it() -> None:
     times = learned()
     times.observe(8, 4000, 0, 10_000_000_000)

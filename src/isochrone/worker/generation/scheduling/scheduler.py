@@ -32,6 +32,9 @@ from isochrone.worker.generation.scheduling.step_times import StepTimes
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
 _order = attrgetter("order")
+#: Prompts between two steps that would be refused, and that are looked up among the known ones before: that takes some
+#: microseconds for each block, which the steps of others have to wait for.
+_LOOKS = 4
 #: Holds the place of a token that is in flight.
 _IN_FLIGHT = (0,)
 #: Weight of a sequence that has ended in the mean share of ``max_tokens`` that sequences use.
@@ -99,6 +102,8 @@ class StepScheduler:
         self._used_share = 1.0
         #: No sequence is due before; some may be due later than it says.
         self._earliest_due = NEVER
+        #: Refused prompts that may be looked up before the next step.
+        self._looks_left = _LOOKS
         #: Numbers of the sequences that may start, where batches do not change.
         self._batch: set[int] = set()
 
@@ -115,7 +120,8 @@ class StepScheduler:
             load = self._load = self.load(now)
         tokens, most = sequence.prompt_tokens, self.rules.max_waiting
         error = refusal(load, self._candidate(sequence, tokens), now, most)
-        if isinstance(error, DeadlineExceeded):
+        if isinstance(error, DeadlineExceeded) and self._looks_left:
+            self._looks_left -= 1
             # What is known of the prompt need not be computed. It takes time to find out, so only if it matters.
             tokens -= len(sequence.table.find_prefix(sequence.tokens)) * self.limits.block_tokens
             error = refusal(load, self._candidate(sequence, tokens), now, most)
@@ -184,6 +190,7 @@ class StepScheduler:
     def schedule(self, now: int) -> Step:
         """Chooses the next step. Empty only if every sequence is paused, or there is none."""
         self._load = None
+        self._looks_left = _LOOKS
         if self.rules.batching != "continuous" and not self._active:
             self._form_batch()
         sequences: list[TokenSequence] = []

@@ -2,7 +2,8 @@
 
 A step's time is taken to be a fixed part plus one per row that decodes, per token of context that is read, and per
 token of a prompt. The four are fitted by least squares with exponential forgetting; what a run of equal steps cannot
-tell apart stays as it was. Estimates are cautious: a twentieth and twice the mean deviation are added. Pure.
+tell apart stays as it was. Estimates are cautious: a twentieth and twice the mean deviation are added, or what one step
+of five hundred exceeds, if that is more. Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ _FIT_EVERY: Final = 8
 _FIRST: Final = 64
 #: An estimate is so much over what is expected: steps that fill their budget would otherwise be late by a hair.
 _CAUTION: Final = 1.05
+#: The share of steps that may exceed ``StepCosts.factor``, and how far a step moves it. It is held below the highest.
+_EXCEEDING: Final = 0.002
+_MOVE: Final = 0.1
+_HIGHEST_FACTOR: Final = 4.0
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
 #: Where the product of two features is in the upper half of their matrix.
@@ -38,6 +43,8 @@ class StepCosts:
     context: float = 0.0
     prefill: float = 0.0
     deviation: float = 0.0
+    #: What nearly all steps take, as a multiple of what is expected.
+    factor: float = _CAUTION
 
     @property
     def is_known(self) -> bool:
@@ -48,18 +55,22 @@ class StepCosts:
 
     def estimate(self, rows: int, context: int, prefill: int) -> int:
         """ns of a step, cautiously; 0: nothing is known."""
-        return round(_CAUTION * self.expected(rows, context, prefill) + 2 * self.deviation) if self.is_known else 0
+        if not self.is_known:
+            return 0
+        expected = self.expected(rows, context, prefill)
+        return round(max(_CAUTION * expected + 2 * self.deviation, self.factor * expected))
 
     def prefill_within(self, budget_ns: int, rows: int, context: int, most: int) -> int:
         """The most tokens of prompts, up to ``most``, with which a step takes no longer than the budget."""
         if not self.is_known:
             return most
-        left = budget_ns - self.estimate(rows, context, 0)
-        if left < 0:
+        if self.estimate(rows, context, 0) > budget_ns:
             return 0
         # A token of a prompt is part of the context, too.
-        each = _CAUTION * (self.prefill + self.context)
-        return most if each * most <= left else int(left / each)
+        each = self.prefill + self.context
+        allowed = min((budget_ns - 2 * self.deviation) / _CAUTION, budget_ns / self.factor)
+        left = allowed - self.expected(rows, context, 0)
+        return most if each * most <= left else max(0, int(left / each))
 
 
 class StepTimes:
@@ -74,6 +85,7 @@ class StepTimes:
         self._targets = [0.0] * 4
         self._weights = [0.0] * 4
         self._deviation = 0.0
+        self._factor = _CAUTION
         self._measured = 0
         self.costs = StepCosts()
 
@@ -83,6 +95,7 @@ class StepTimes:
         expected = costs.expected(rows, context, prefill)
         if costs.is_known and self._measured >= _FIT_EVERY:
             ns = min(ns, round(_OUTLIER * expected))
+            self._note_ratio(ns, expected)
             self._deviation += _NEW * (abs(ns - expected) - self._deviation)
         self._measured += 1
         _, row_scale, context_scale, prefill_scale = self._scale
@@ -106,6 +119,11 @@ class StepTimes:
         if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
+    def _note_ratio(self, ns: int, expected: float) -> None:
+        """Moves the factor up if the step exceeded it, and down otherwise: it rests where one of five hundred does."""
+        change = 1 - _EXCEEDING if ns > self._factor * expected else -_EXCEEDING
+        self._factor = min(_HIGHEST_FACTOR, max(_CAUTION, self._factor * (1 + _MOVE * change)))
+
     def _fit(self) -> None:
         """Least squares with no negative part: those that come out negative are left out."""
         used = [0, 1, 2, 3]
@@ -124,7 +142,7 @@ class StepTimes:
             del used[worst]
         self._weights = solution
         fixed, row, context, prefill = (value / scale for value, scale in zip(solution, self._scale, strict=True))
-        self.costs = StepCosts(fixed, row, context, prefill, self._deviation)
+        self.costs = StepCosts(fixed, row, context, prefill, self._deviation, self._factor)
 
 
 def _solved(matrix: list[list[float]], targets: list[float]) -> list[float]:
