@@ -93,15 +93,18 @@ class Bench:
             self.runner = BatchRunner(
                 "m", rules, self.curve, statistics, InlineWatchdog(), self.stage, self.over, **options
             )
-        self.runner.start([self.instance(executable) for executable in executables], self.replace)
+        #: Of the instances that were replaced.
+        self.replaced: list[int] = []
+        self.runner.start([self.instance(each, number) for number, each in enumerate(executables)], self.replace)
 
-    def instance(self, executable: Executable) -> Instance:
+    def instance(self, executable: Executable, number: int) -> Instance:
         finished = getattr(self.runner, "finished", lambda *_: None)
-        return Instance(executable, "m-1", 8, (), asyncio.get_running_loop(), finished)
+        return Instance(executable, "m-1", 8, (), asyncio.get_running_loop(), finished, number)
 
-    def replace(self, made: Callable[[Instance | IsochroneError], None]) -> None:
+    def replace(self, number: int, made: Callable[[Instance | IsochroneError], None]) -> None:
+        self.replaced.append(number)
         given = self.replacements.pop(0)
-        made(given if isinstance(given, IsochroneError) else self.instance(given))
+        made(given if isinstance(given, IsochroneError) else self.instance(given, number))
 
     def over(self) -> None:
         self.in_flight -= 1

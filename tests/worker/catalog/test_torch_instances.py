@@ -29,6 +29,7 @@ from isochrone.worker.backends.torch.backend import TorchExecutable
 from isochrone.worker.backends.torch.gpu import loading
 from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
+from isochrone.worker.catalog import loading as catalog_loading
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.service import WorkerService
 from sample_models import write_config
@@ -158,6 +159,16 @@ def test_instances_of_both_kinds_answer_alike(tmp_path: Path, gpu: type[Gpu], or
         assert memory(catalog) == {}
 
     run(tmp_path, scenario)
+
+
+def test_a_replacement_is_of_the_kind_of_the_one_it_replaces(tmp_path: Path, gpu: type[Gpu]) -> None:
+    write_model(tmp_path, ON_GPU + ON_CPU)
+    prepared = catalog_loading.prepare(Repository([tmp_path]).read("m"), 1)
+    for number, executable in enumerate(prepared.executables):
+        again = catalog_loading._load_replacement(prepared, number)
+        assert type(again) is type(executable)
+        again.close()
+        executable.close()
 
 
 def test_both_kinds_without_a_gpu_say_which_one_is_missing(tmp_path: Path) -> None:

@@ -58,14 +58,14 @@ class Bench:
         self.runner = SequenceRunner(
             "m", batcher, LatencyCurve(1), True, ModelStatistics("m", "1"), self.over, execution_timeout_ns=SECOND
         )
-        self.runner.start([self.instance(each) for each in executables], self.replace)
+        self.runner.start([self.instance(each, number) for number, each in enumerate(executables)], self.replace)
 
-    def instance(self, executable: Adding) -> Instance:
-        return Instance(executable, "m-1", 1, (), asyncio.get_running_loop(), lambda *_: None)
+    def instance(self, executable: Adding, number: int) -> Instance:
+        return Instance(executable, "m-1", 1, (), asyncio.get_running_loop(), lambda *_: None, number)
 
-    def replace(self, made: Callable[[Instance | IsochroneError], None]) -> None:
+    def replace(self, number: int, made: Callable[[Instance | IsochroneError], None]) -> None:
         given = self.replacements.pop(0)
-        made(given if isinstance(given, IsochroneError) else self.instance(given))
+        made(given if isinstance(given, IsochroneError) else self.instance(given, number))
 
     def over(self) -> None:
         self.in_flight -= 1

@@ -272,14 +272,14 @@ def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Bat
         cpus = prepared.contexts[index].cpus
         if executable.takes_requests:
             executable.outlet_of = runner.outlet_of
-        return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished)
+        return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished, index)
 
-    def replacement(made: TakeInstance) -> None:
+    def replacement(index: int, made: TakeInstance) -> None:
         # The hung thread still uses the old executable, so a new one is loaded, on a thread: a load takes seconds and
         # may hang.
         def load_replacement() -> None:
             try:
-                result: Instance | IsochroneError = instance(0, _load_replacement(prepared))
+                result: Instance | IsochroneError = instance(index, _load_replacement(prepared, index))
             except IsochroneError as error:
                 result = error
             except BaseException as error:
@@ -294,9 +294,9 @@ def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Bat
     runner.start([instance(index, each) for index, each in enumerate(prepared.executables)], replacement)
 
 
-def _load_replacement(prepared: Prepared) -> Executable:
+def _load_replacement(prepared: Prepared, index: int) -> Executable:
     description = prepared.description
-    executable = loader(prepared.backend, description.config_source)(prepared.contexts[0])
+    executable = loader(prepared.backend, description.config_source)(prepared.contexts[index])
     try:
         executable = reshaped(executable, description.signature)
         # With a curve of its own: the live curve belongs to the loop's thread.

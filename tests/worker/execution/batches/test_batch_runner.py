@@ -59,6 +59,26 @@ def test_a_stuck_run_is_given_up_and_replaced() -> None:
     run(scenario)
 
 
+def test_the_instances_that_hung_are_made_again_and_not_the_first_one() -> None:
+    async def scenario() -> None:
+        models = [Gated(), Gated()]
+        bench = Bench(*models, max_rows=1, execution_timeout_ns=SECOND)
+        bench.replacements = [Gated(), Gated()]
+        stuck = [bench.send(-1), bench.send(-1)]
+        await until(lambda: all(model.runs for model in models))
+        bench.runner.check_stuck(now_ns() + 2 * SECOND)
+        await bench.answers(*stuck)
+        assert sorted(bench.replaced) == [0, 1]
+        assert sorted(instance.number for instance in bench.runner.instances) == [0, 1]
+        for model in models:
+            model.gate.set()
+        await until(lambda: all(model.closed.is_set() for model in models))
+        bench.runner.release()
+        bench.runner.close()
+
+    run(scenario)
+
+
 def test_a_model_that_cannot_be_replaced_refuses_instead_of_hanging() -> None:
     async def scenario() -> None:
         hung = Gated()

@@ -83,8 +83,8 @@ class BatchRunner(InlineRunner):
             self._alarm = Alarm(self._loop, self._pump)
         if self._gate is not None:
             # Every run must acquire its resources first: no inline runs, and no look-ahead.
-            for index, instance in enumerate(instances):
-                self._gate.add(instance, self._pump, index)
+            for instance in instances:
+                self._gate.add(instance, self._pump)
             return
         executable = instances[0].executable
         self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None

@@ -39,8 +39,11 @@ class Instance:
         cpus: tuple[int, ...],
         loop: asyncio.AbstractEventLoop,
         finished: Callable[[Instance, Batch], None],
+        number: int = 0,
     ) -> None:
         self.executable = executable
+        #: Which of the configured instances it is.
+        self.number = number
         #: The running batch and its start (monotonic ns).
         self.running: Batch | None = None
         self.busy_since = 0

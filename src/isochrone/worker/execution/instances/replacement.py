@@ -24,8 +24,8 @@ _MAX_HUNG = 8
 
 #: Receives the new instance, or the error.
 TakeInstance = Callable[["Instance | IsochroneError"], None]
-#: Makes a new instance on a thread, then calls back on the loop.
-MakeInstance = Callable[[TakeInstance], None]
+#: Makes a new instance with the number of another on a thread, then calls back on the loop.
+MakeInstance = Callable[[int, TakeInstance], None]
 
 
 class Replacements:
@@ -55,7 +55,7 @@ class Replacements:
                 log.error("a hung instance was not replaced", model=self._model, error=str(result))
             take(result)
 
-        self._make(made)
+        self._make(instance.number, made)
 
     def ended(self, instance: Instance) -> None:
         """The run of an abandoned instance has ended: its thread can end now."""

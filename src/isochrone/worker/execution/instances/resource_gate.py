@@ -63,10 +63,9 @@ class ResourceGate:
         self._demands = demands
         self._instances: set[Instance] = set()
 
-    def add(self, instance: Instance, pump: Callable[[], None], index: int = 0) -> None:
-        """``index`` is the number of the instance; a replacement has the demand of the first."""
+    def add(self, instance: Instance, pump: Callable[[], None]) -> None:
         self._instances.add(instance)
-        self._shared.join(instance, self._demands[index], pump)
+        self._shared.join(instance, self._demands[instance.number], pump)
 
     def enter(self, idle: list[Instance]) -> bool:
         """Whether an idle instance may run. It then holds its resources and is the last in ``idle``."""
