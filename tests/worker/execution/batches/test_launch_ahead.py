@@ -294,3 +294,24 @@ def test_a_polled_batch_that_fails_is_run_again_off_the_loop() -> None:
         await end(bench)
 
     run(main)
+
+
+def test_a_polled_batch_that_is_given_up_is_collected_before_the_model_is_freed() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=2 * MILLISECOND)
+        request = bench.send(1)
+        await until(lambda: bool(executable.launched))
+        bench.runner.fail_all()
+        (error,) = await bench.answers(request)
+        assert isinstance(error, Unavailable)
+        bench.runner.release()
+        await asyncio.to_thread(bench.runner.close)
+        await asyncio.sleep(0.05)
+        assert not executable.closed.is_set()
+        let_end(executable, 1)
+        await until(executable.closed.is_set)
+        assert executable.collected == [[1.0]]
+
+    run(main)

@@ -440,6 +440,7 @@ class BatchRunner(InlineRunner):
             following = instance.following
             if following is not None and not instance.executable.overlaps:
                 continue  # the run has ended; its callback is scheduled
+            instance.stop_polling()
             instance.running = instance.following = None
             self._replace(instance)
             error = self._took_too_long("the instance was abandoned and is replaced")
@@ -456,6 +457,7 @@ class BatchRunner(InlineRunner):
             self._fail(request, error)
         for instance in self.instances:
             if instance.running is not None:
+                instance.stop_polling()
                 stuck = [batch for batch in (instance.running, instance.following) if batch is not None]
                 instance.running, instance.following, instance.abandoned = None, None, True
                 for request in [request for batch in stuck for request in batch.all_requests()]:

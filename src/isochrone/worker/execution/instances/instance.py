@@ -102,7 +102,7 @@ class Instance:
     def start_behind(self, batch: Batch, expected: int) -> None:
         """Launches a batch behind the running one. Only of an executable that overlaps."""
         # Batches are collected in the order of their launches.
-        self._stop_polling()
+        self.stop_polling()
         self.offer_started(batch, expected)
         self.submit(lambda: self._launch(batch))
 
@@ -129,10 +129,10 @@ class Instance:
         elif now_ns() < self._poll_until and not isinstance(batch.flight, BaseException):
             self._loop.call_soon(self._poll)
         else:
-            self._stop_polling()
+            self.stop_polling()
 
-    def _stop_polling(self) -> None:
-        """The batch ends later than expected, or another one follows it: the thread waits for it."""
+    def stop_polling(self) -> None:
+        """The batch ends later than expected, another one follows it, or it was given up: the thread waits for it."""
         batch, self._polled = self._polled, None
         if batch is not None:
             self._collect_later(batch)
