@@ -49,11 +49,13 @@ def test_order_cancellation_and_count() -> None:
         urgent = bench.send("urgent", priority=0)
         low = bench.send("a low priority", priority=2, seconds=1)
         assert prompts.waiting == 5
-        before = prompts.expected_ns(0, now_ns())
+        before = prompts.expected_ns(0, 1, now_ns())
+        # What has a lower priority comes later.
+        assert prompts.expected_ns(0, 2, now_ns()) - before > 0
         gone.cancelled = True
         bench.runner.check_stuck(now_ns())
         assert prompts.waiting == 4
-        assert prompts.expected_ns(0, now_ns()) < before
+        assert prompts.expected_ns(0, 1, now_ns()) < before
         tokenizer.open()
         await until(lambda: all(request.is_over for request in (first, late, soon, urgent)))
         await until(lambda: low.is_over)
@@ -76,9 +78,9 @@ def test_the_time_to_tokenise_counts_at_admission() -> None:
         bench.send("first")
         await until(lambda: tokenizer.begun == ["first"])
         # As if it had been seen that a character takes 10 ms.
-        prompts._per_character = 10e6
+        prompts._took, prompts._characters = 10e6, 1.0
         now = now_ns()
-        assert bench.runner.estimated_wait(now) >= prompts.expected_ns(1, now) > 0
+        assert bench.runner.estimated_wait(now) >= prompts.expected_ns(1, 1, now) > 0
         bench.send("x" * 40, max_tokens=1)
         with pytest.raises(DeadlineExceeded, match="the first token would come"):
             bench.send("y", max_tokens=1, time_to_first_token_ms=300)
@@ -87,7 +89,7 @@ def test_the_time_to_tokenise_counts_at_admission() -> None:
         await until(lambda: after.is_over)
         assert after.answers[-1] == "finished"
         # It is known better now.
-        assert prompts._per_character < 10e6
+        assert prompts._took / prompts._characters < 10e6
         bench.close()
 
     run(scenario)

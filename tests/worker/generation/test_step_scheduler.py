@@ -247,7 +247,7 @@ def test_load_that_would_break_deadlines_between_tokens_is_refused() -> None:
     known(driver, fixed=1, row=1)
     driver.admit(sequence_of("a", 9, inter_ms=3))
     driver.admit(sequence_of("b", 9))
-    with pytest.raises(DeadlineExceeded, match=r"4\.0 ms, 1\.0 ms more than a running sequence's deadline") as raised:
+    with pytest.raises(DeadlineExceeded, match=r"4\.0 ms, 1\.0 ms more than another sequence's deadline") as raised:
         driver.admit(sequence_of("c", 9))
     assert "of 3.0 ms" in str(raised.value)
     with pytest.raises(DeadlineExceeded, match="its own deadline"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.scheduling.step_times import StepCosts, StepTimes
+from isochrone.worker.generation.scheduling.step_times import Margin, StepCosts, StepTimes
 
 LIMITS = GenerationLimits(context_tokens=1024, block_tokens=16, blocks=2000, rows=64, prefill_tokens=512)
 
@@ -52,15 +52,26 @@ def test_equal_steps_for_long_leave_the_rest_as_it_was() -> None:
 def test_the_factor_is_what_few_steps_exceed() -> None:
     chance = random.Random(2)
     times = learned()
-    assert times.costs.factor == pytest.approx(1.05)
+    assert times.costs.decoding.factor == pytest.approx(1.05)
     for _ in range(20_000):
         slow = 2.0 if chance.random() < 0.02 else 1.0
         times.observe(8, 4000, 0, round(true_ns(8, 4000, 0) * slow))
-    assert 1.7 <= times.costs.factor <= 2.4
+    assert 1.7 <= times.costs.decoding.factor <= 2.4
     assert times.costs.estimate(8, 4000, 0) >= 1.7 * true_ns(8, 4000, 0)
     for _ in range(20_000):
         times.observe(8, 4000, 0, round(true_ns(8, 4000, 0)))
-    assert times.costs.factor < 1.1
+    assert times.costs.decoding.factor < 1.1
+
+
+def test_prompts_that_take_longer_than_they_should_leave_other_steps_alone() -> None:
+    times = learned()
+    chance = random.Random(4)
+    for _ in range(4000):
+        prefill = 64 if chance.random() < 0.2 else 0
+        slow = chance.choice([1.0, 1.8]) if prefill else 1.0
+        times.observe(8, 4000, prefill, round(true_ns(8, 4000, prefill) * slow))
+    assert times.costs.prompting.factor > 1.2
+    assert times.costs.estimate(8, 4000, 0) == pytest.approx(true_ns(8, 4000, 0), rel=0.3)
 
 
 def test_a_step_that_was_interrupted_does_not_spoil_it() -> None:
@@ -73,13 +84,16 @@ def test_a_step_that_was_interrupted_does_not_spoil_it() -> None:
 
 @given(st.integers(0, 10**8), st.integers(0, 64), st.integers(0, 50_000))
 def test_a_chunk_within_a_budget_keeps_it(budget: int, rows: int, context: int) -> None:
-    costs = StepCosts(2e6, 2e4, 50, 3e4, 1e5)
+    costs = StepCosts(2e6, 2e4, 50, 3e4, Margin(1e5), Margin(2e5, 1.3))
     most = costs.prefill_within(budget, rows, context, 512)
     assert 0 <= most <= 512
     if most:
         assert costs.estimate(rows, context + most, most) <= budget + 1
-    if most < 512:
+    # Steps with prompts have the larger margin: where decoding alone fits, the smallest chunk may not.
+    if 0 < most < 512:
         assert costs.estimate(rows, context + most + 1, most + 1) > budget - 1
+    if not most:
+        assert costs.estimate(rows, context + 1, 1) > budget - 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 60_000), st.integers(0, 512), st.integers(1, 10**10))))
@@ -88,4 +102,11 @@ def test_no_measurement_makes_a_negative_cost(steps: list[tuple[int, int, int, i
     for step in steps:
         times.observe(*step)
         costs = times.costs
-        assert min(costs.fixed, costs.row, costs.context, costs.prefill, costs.deviation) >= 0
+        assert min(costs.fixed, costs.row, costs.context, costs.prefill) >= 0
+        assert min(costs.decoding.deviation, costs.prompting.deviation) >= 0
+        assert (
+            1
+            <= min(costs.decoding.factor, costs.prompting.factor)
+            <= max(costs.decoding.factor, costs.prompting.factor)
+            <= 3
+        )

@@ -78,12 +78,9 @@ def openai_fields(body: Buffer) -> OpenAIFields:
         raise PayloadTooLarge(f"the request's JSON has {len(body)} bytes, at most {_MAX_BYTES} are allowed")
     if len(body) > _READ_CALL:
         found, prompt = _ends(memoryview(body))
-        if found.model is None:
-            raise PayloadTooLarge(
-                f"the request's JSON has {len(body)} bytes: expected at most {_READ_CALL}, or 'model' among the "
-                f"members before or after the prompt, in the first or last {_END_BYTES} bytes"
-            )
-        return _fields(found, prompt)
+        # Rare: something large besides the prompt hides one of them.
+        if found.model is not None and found.stream is not None:
+            return _fields(found, prompt)
     try:
         found = _openai.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

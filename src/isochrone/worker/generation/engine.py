@@ -73,6 +73,8 @@ class GenerationEngine:
         self._stopped: list[TokenSequence] = []
         #: Steps that are launched and not collected, and when they were launched.
         self._in_flight: deque[tuple[Step, int]] = deque()
+        #: When these are expected to end; 0: there are none.
+        self._step_end = 0
 
     # From the thread that loads the model.
 
@@ -163,7 +165,7 @@ class GenerationEngine:
                 self._fail(step, failure)
             elif step.rows:
                 in_flight.append((step, now))
-            self._publish(now, step, bool(in_flight))
+            self._publish(now, bool(in_flight))
             self._send()
             is_idle = not in_flight
             if in_flight and (len(in_flight) == most or not step.rows):
@@ -175,6 +177,7 @@ class GenerationEngine:
                     self._process(outputs)
                     self._send()
                     outputs = []
+            self._step_end = max(now, ended) + self._expected_ns() if in_flight else 0
         if self.is_abandoned:
             self._free()
 
@@ -272,7 +275,7 @@ class GenerationEngine:
             job=job,
         )
         try:
-            self.scheduler.admit(sequence, now_ns())
+            self.scheduler.admit(sequence, now_ns(), self._step_end)
         except IsochroneError as error:
             self._end(job, error)
             return
@@ -295,7 +298,10 @@ class GenerationEngine:
         """The sequences of a failed step end; their blocks are free. Without its device, all sequences end."""
         self.step_began = now_ns() if self._in_flight else 0
         if isinstance(error, DeviceLost):
-            self.lost = f"model instance '{self.name}': {error.reason}; the device is lost to this process: restart it"
+            self.lost = (
+                self.lost
+                or f"model instance '{self.name}': {error.reason}; the device is lost to this process: restart it"
+            )
             error = ModelFailed(self.lost)
         for sequence in list(self.scheduler.sequences()) if self.lost else step.sequences:
             self.scheduler.remove(sequence)
@@ -310,14 +316,16 @@ class GenerationEngine:
     def _step_error(self, step: Step, error: BaseException) -> IsochroneError:
         return _model_error(self.name, f"a step of {len(step.rows)} sequences failed", error)
 
-    def _publish(self, now: int, step: Step, is_running: bool) -> None:
+    def _expected_ns(self) -> int:
+        """Of the steps in flight, together."""
+        costs = self.scheduler.times.costs
+        return sum(costs.estimate(each.decode_rows, each.context, each.prefill) for each, _ in self._in_flight)
+
+    def _publish(self, now: int, is_running: bool) -> None:
         if now < self._load_until and is_running:
             return
         self._load_until = now + _LOAD_NS
-        costs = self.scheduler.times.costs
-        steps = [each for each, _ in self._in_flight] or [step]
-        expected = sum(costs.estimate(each.decode_rows, each.context, each.prefill) for each in steps)
-        self.load = self.scheduler.load(now, now + expected if is_running else 0)
+        self.load = self.scheduler.load(now + self._expected_ns() if is_running else 0)
 
     def _send(self) -> None:
         if not self._deliveries or self._loop is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,9 +26,11 @@ Prepared = Callable[[Job, "tuple[str, list[int]] | IsochroneError"], None]
 
 #: Threads of several models that tokenise at the same time: more would take the CPUs from each other and from the loop.
 _TURNS = threading.BoundedSemaphore(max(1, len(os.sched_getaffinity(0))))
-#: ns per character before the first prompt, and the weight of a new measurement.
+#: ns per character before the first prompt, and the characters with which this is believed.
 _ASSUMED = 250.0
-_NEW = 0.2
+_BELIEVED = 10_000
+#: What is left of earlier measurements with each new one.
+_KEEP = 0.9
 
 
 class _Waiting(NamedTuple):
@@ -42,15 +45,16 @@ class PromptThread:
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition()
-        # What the lock guards: a heap, the jobs in it with their characters, the sum of these, and what is being
-        # tokenised.
+        # What the lock guards: a heap, the jobs in it with their characters, the sums of these by priority, and what is
+        # being tokenised.
         self._heap: list[_Waiting] = []
         self._sizes: dict[Job, int] = {}
-        self._size = 0
+        self._sums: Counter[int] = Counter()
         self._running = self._running_since = 0
         self._is_closing = False
         self._numbers = count()
-        self._per_character = _ASSUMED
+        #: Time and characters of the latest prompts: a mean of quotients would be that of the shortest ones.
+        self._took, self._characters = _ASSUMED * _BELIEVED, float(_BELIEVED)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -59,26 +63,26 @@ class PromptThread:
             order = (job.priority, first_deadline, next(self._numbers))
             heapq.heappush(self._heap, _Waiting(order, job, tokenizer, prepared))
             self._sizes[job] = job.wanted.size
-            self._size += job.wanted.size
+            self._sums[job.priority] += job.wanted.size
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """A request has ended: its prompt is not tokenised, unless that has begun."""
         with self._changed:
             # The heap keeps the entry until its turn comes.
-            self._size -= self._sizes.pop(job, 0)
+            self._sums[job.priority] -= self._sizes.pop(job, 0)
 
     @property
     def waiting(self) -> int:
         return len(self._sizes)
 
-    def expected_ns(self, size: int, now: int) -> int:
-        """ns until a prompt of so many characters is tokenised, behind all that wait."""
+    def expected_ns(self, size: int, priority: int, now: int) -> int:
+        """ns until a prompt of so many characters is tokenised, behind all that wait with its priority or a higher."""
         with self._changed:
-            begun = (
-                max(0.0, self._running * self._per_character - (now - self._running_since)) if self._running else 0.0
-            )
-            return round((self._size + size) * self._per_character + begun)
+            each = self._took / self._characters
+            begun = max(0.0, self._running * each - (now - self._running_since)) if self._running else 0.0
+            ahead = sum(waiting for level, waiting in self._sums.items() if level <= priority)
+            return round((ahead + size) * each + begun)
 
     def close(self) -> None:
         """Waits for the thread."""
@@ -101,7 +105,7 @@ class PromptThread:
                     item = heapq.heappop(self._heap)
                     size = self._sizes.pop(item.job, None)
                     if size is not None:
-                        self._size -= size
+                        self._sums[item.job.priority] -= size
                         self._running, self._running_since = size, now_ns()
                         return item
                 if self._is_closing:
@@ -117,8 +121,9 @@ class PromptThread:
             began = now_ns()
             prompt = _prompt(job, item.tokenizer)
             took = now_ns() - began
-        if job.wanted.size:
-            self._per_character += _NEW * (took / job.wanted.size - self._per_character)
+        with self._changed:
+            self._took = _KEEP * self._took + took
+            self._characters = _KEEP * self._characters + max(1, job.wanted.size)
         item.prepared(job, prompt)
 
 

@@ -103,7 +103,7 @@ class GenerationRunner:
         first_deadline = min(request.deadline, request.arrived + first_ns if first_ns else NEVER)
         estimated = max(1, int(wanted.size / self._characters_per_token))
         inter_token_ns = wanted.parameters.inter_token_ns
-        ready = now + self._prompts.expected_ns(wanted.size, now)
+        ready = now + self._prompts.expected_ns(wanted.size, priority, now)
         candidate = Candidate(estimated, priority, request.arrived, first_deadline, inter_token_ns, ready)
         engine, load = self._soonest(candidate, now)
         # The figure is a guess that the engine's scheduler replaces; only it can tell whether a prompt fits.
@@ -129,8 +129,9 @@ class GenerationRunner:
     def estimated_wait(self, now: int) -> int:
         """ns until the first token of a request with a prompt of the mean length."""
         tokens = max(1, round(self._mean_prompt))
-        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), now)
-        candidate = Candidate(tokens, self._settings.default_priority, now, NEVER, ready=ready)
+        priority = self._settings.default_priority
+        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), priority, now)
+        candidate = Candidate(tokens, priority, now, NEVER, ready=ready)
         if not self._engines:
             return UNKNOWN_WAIT_NS
         _, load = self._soonest(candidate, now)
@@ -404,10 +405,11 @@ class GenerationRunner:
         if self._rejection is not None:
             return
         engine.is_abandoned = False
+        if engine.lost:
+            return
         log.warning("a step that seemed to hang has ended", model=self._name, instance=engine.name)
-        if not engine.lost:
-            self._engines.append(engine)
-            self._set_ready(True)
+        self._engines.append(engine)
+        self._set_ready(True)
 
 
 def _arrival(job: Job) -> tuple[Key, int, int]:

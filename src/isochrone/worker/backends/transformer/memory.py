@@ -64,7 +64,7 @@ def plan_memory(
     cache = (max(blocks, needed) + 1) * block
     if blocks < needed or cache > left:
         figures = f"weights {_size(weights)}, cache {_size(cache)}, steps {_size(workspace)}, free {_size(free)}"
-        expected = "a model that fits: a smaller max_context, kv_cache_tokens or dtype, or more memory"
+        expected = "a model that fits (max_context, max_rows, prefill_tokens, kv_cache_tokens, dtype), or more memory"
         raise ConfigError(request.where, "memory", expected, figures)
     return MemoryPlan(weights, cache, workspace, blocks)
 

@@ -183,6 +183,9 @@ def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) 
     error = misfit(load.limits, candidate.prompt_tokens)
     if error is not None:
         return error
+    if not load.levels:
+        # Nobody could be made late but itself, and only steps can show that they are as fast again as they were.
+        load = replace(load, costs=load.costs.without_margins())
     if load.waiting >= max_waiting:
         return QueueFull(f"{load.waiting} sequences wait, the most that max_waiting allows").not_begun()
     if candidate.first_deadline != NEVER:
@@ -197,9 +200,9 @@ def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) 
     if tightest:
         between = load.inter_token_ns(candidate)
         if between > tightest:
-            whose = "its own" if tightest == candidate.inter_token_ns else "a running sequence's"
+            whose = "its own" if tightest == candidate.inter_token_ns else "another sequence's"
             return DeadlineExceeded(
-                f"with this request a token would take {_ms(between)} ms, {_ms(between - tightest)} ms more than "
+                f"with this request a token could take {_ms(between)} ms, {_ms(between - tightest)} ms more than "
                 f"{whose} deadline between tokens of {_ms(tightest)} ms; {load.running} sequences run, "
                 f"{load.waiting} wait"
             ).not_begun()

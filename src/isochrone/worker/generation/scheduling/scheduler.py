@@ -32,8 +32,8 @@ from isochrone.worker.generation.scheduling.step_times import StepTimes
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
 _order = attrgetter("order")
-#: Prompts between two steps that would be refused, and that are looked up among the known ones before: that takes some
-#: microseconds for each block, which the steps of others have to wait for.
+#: Between two steps, at most this many refused prompts are looked up in the prefix cache: a look-up takes microseconds
+#: for each block, and delays the next step.
 _LOOKS = 4
 #: Holds the place of a token that is in flight.
 _IN_FLIGHT = (0,)
@@ -109,15 +109,18 @@ class StepScheduler:
 
     # Arrivals and ends.
 
-    def admit(self, sequence: TokenSequence, now: int) -> None:
-        """Takes a sequence, or raises: it does not fit, or could not keep its deadlines."""
+    def admit(self, sequence: TokenSequence, now: int, step_end: int = 0) -> None:
+        """Takes a sequence, or raises: it does not fit, or could not keep its deadlines.
+
+        ``step_end``: when the steps in flight are expected to end; 0: there are none.
+        """
         self._numbers += 1
         # The keys and values of the last token are never needed.
         room = self.pool.total * self.pool.block_tokens + 1
         sequence.give_blocks(self.pool, self._numbers, min(self.limits.context_tokens, room))
         load = self._load
         if load is None:
-            load = self._load = self.load(now)
+            load = self._load = self.load(step_end)
         tokens, most = sequence.prompt_tokens, self.rules.max_waiting
         error = refusal(load, self._candidate(sequence, tokens), now, most)
         if isinstance(error, DeadlineExceeded) and self._looks_left:
@@ -396,7 +399,7 @@ class StepScheduler:
 
     # Figures.
 
-    def load(self, now: int, step_end: int = 0) -> EngineLoad:
+    def load(self, step_end: int = 0) -> EngineLoad:
         active = [each for each in self.running if not each.is_paused]
         decoding = [each for each in active if each.is_decoding]
         prompts = [(each.order, each.left) for each in self.waiting if not each.is_paused]

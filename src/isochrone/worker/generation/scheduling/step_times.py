@@ -3,13 +3,13 @@
 A step's time is taken to be a fixed part plus one per row that decodes, per token of context that is read, and per
 token of a prompt. The four are fitted by least squares with exponential forgetting; what a run of equal steps cannot
 tell apart stays as it was. Estimates are cautious: a twentieth and twice the mean deviation are added, or what one step
-of five hundred exceeds, if that is more. Pure.
+of two hundred exceeds, if that is more. Steps with prompts and steps without have margins of their own. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from isochrone.worker.backends.generative import GenerationLimits
 
@@ -22,16 +22,35 @@ _FIT_EVERY: Final = 8
 _FIRST: Final = 64
 #: An estimate is so much over what is expected: steps that fill their budget would otherwise be late by a hair.
 _CAUTION: Final = 1.05
-#: The share of steps that may exceed ``StepCosts.factor``, and how far a step moves it. It is held below the highest.
-_EXCEEDING: Final = 0.002
+#: The share of steps that may exceed ``Margin.factor``, and how far a step moves it. It is held below the highest.
+_EXCEEDING: Final = 0.005
 _MOVE: Final = 0.1
-_HIGHEST_FACTOR: Final = 4.0
+_HIGHEST_FACTOR: Final = 3.0
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
 #: Where the product of two features is in the upper half of their matrix.
 _PLACES: Final = ((0, 1, 2, 3), (1, 4, 5, 6), (2, 5, 7, 8), (3, 6, 8, 9))
 #: A step this many times over its estimate was interrupted: it counts as no more than that.
 _OUTLIER: Final = 20
+
+
+class Margin(NamedTuple):
+    """How far steps are from what is expected of them."""
+
+    #: The mean, in ns.
+    deviation: float = 0.0
+    #: What nearly all steps take, as a multiple of what is expected.
+    factor: float = _CAUTION
+
+    def over(self, expected: float) -> float:
+        return max(_CAUTION * expected + 2 * self.deviation, self.factor * expected)
+
+    def under(self, budget_ns: float) -> float:
+        """The most that may be expected of a step, for which the budget is enough."""
+        return min((budget_ns - 2 * self.deviation) / _CAUTION, budget_ns / self.factor)
+
+
+_NO_MARGIN = Margin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +61,9 @@ class StepCosts:
     row: float = 0.0
     context: float = 0.0
     prefill: float = 0.0
-    deviation: float = 0.0
-    #: What nearly all steps take, as a multiple of what is expected.
-    factor: float = _CAUTION
+    #: Of steps that only decode, and of those with prompts.
+    decoding: Margin = _NO_MARGIN
+    prompting: Margin = _NO_MARGIN
 
     @property
     def is_known(self) -> bool:
@@ -57,8 +76,11 @@ class StepCosts:
         """ns of a step, cautiously; 0: nothing is known."""
         if not self.is_known:
             return 0
-        expected = self.expected(rows, context, prefill)
-        return round(max(_CAUTION * expected + 2 * self.deviation, self.factor * expected))
+        margin = self.prompting if prefill else self.decoding
+        return round(margin.over(self.expected(rows, context, prefill)))
+
+    def without_margins(self) -> StepCosts:
+        return replace(self, decoding=_NO_MARGIN, prompting=_NO_MARGIN)
 
     def prefill_within(self, budget_ns: int, rows: int, context: int, most: int) -> int:
         """The most tokens of prompts, up to ``most``, with which a step takes no longer than the budget."""
@@ -68,9 +90,10 @@ class StepCosts:
             return 0
         # A token of a prompt is part of the context, too.
         each = self.prefill + self.context
-        allowed = min((budget_ns - 2 * self.deviation) / _CAUTION, budget_ns / self.factor)
-        left = allowed - self.expected(rows, context, 0)
-        return most if each * most <= left else max(0, int(left / each))
+        left = self.prompting.under(budget_ns) - self.expected(rows, context, 0)
+        if left < 0:
+            return 0
+        return most if each * most <= left else int(left / each)
 
 
 class StepTimes:
@@ -84,8 +107,8 @@ class StepTimes:
         self._products = [0.0] * 10
         self._targets = [0.0] * 4
         self._weights = [0.0] * 4
-        self._deviation = 0.0
-        self._factor = _CAUTION
+        #: Of steps that only decode, and of those with prompts.
+        self._margins = [_NO_MARGIN, _NO_MARGIN]
         self._measured = 0
         self.costs = StepCosts()
 
@@ -95,8 +118,7 @@ class StepTimes:
         expected = costs.expected(rows, context, prefill)
         if costs.is_known and self._measured >= _FIT_EVERY:
             ns = min(ns, round(_OUTLIER * expected))
-            self._note_ratio(ns, expected)
-            self._deviation += _NEW * (abs(ns - expected) - self._deviation)
+            self._note(ns, expected, bool(prefill))
         self._measured += 1
         _, row_scale, context_scale, prefill_scale = self._scale
         two, three, four = rows / row_scale, context / context_scale, prefill / prefill_scale
@@ -119,10 +141,14 @@ class StepTimes:
         if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
-    def _note_ratio(self, ns: int, expected: float) -> None:
-        """Moves the factor up if the step exceeded it, and down otherwise: it rests where one of five hundred does."""
-        change = 1 - _EXCEEDING if ns > self._factor * expected else -_EXCEEDING
-        self._factor = min(_HIGHEST_FACTOR, max(_CAUTION, self._factor * (1 + _MOVE * change)))
+    def _note(self, ns: int, expected: float, has_prompt: bool) -> None:
+        """Moves the factor up if the step exceeded it, and down otherwise: it rests where one of two hundred does."""
+        deviation, factor = self._margins[has_prompt]
+        change = 1 - _EXCEEDING if ns > factor * expected else -_EXCEEDING
+        self._margins[has_prompt] = Margin(
+            deviation + _NEW * (abs(ns - expected) - deviation),
+            min(_HIGHEST_FACTOR, max(_CAUTION, factor * (1 + _MOVE * change))),
+        )
 
     def _fit(self) -> None:
         """Least squares with no negative part: those that come out negative are left out."""
@@ -142,7 +168,7 @@ class StepTimes:
             del used[worst]
         self._weights = solution
         fixed, row, context, prefill = (value / scale for value, scale in zip(solution, self._scale, strict=True))
-        self.costs = StepCosts(fixed, row, context, prefill, self._deviation, self._factor)
+        self.costs = StepCosts(fixed, row, context, prefill, *self._margins)
 
 
 def _solved(matrix: list[list[float]], targets: list[float]) -> list[float]:

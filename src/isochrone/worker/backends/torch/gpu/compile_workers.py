@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -61,30 +61,34 @@ def _end_pools() -> None:
     pools = _pools()
     if not pools:
         return
-    left = [descriptor for pool in pools for descriptor in _left_descriptors(pool)]
+    left = [each for pool in pools for each in _left_descriptors(pool)]
     try:
         # torch's own call at the end of a process; the next compilation makes a new pool.
         module.shutdown_compile_workers()
     except Exception as error:  # the model is loaded: the processes cost memory alone
         log.warning("the processes that compiled a model did not end", error=str(error))
         return
-    for descriptor in left:
-        os.close(descriptor)
+    for descriptor, file in left:
+        # Unless torch has closed it: the number may be another file's by now.
+        if _file(descriptor) == file:
+            with suppress(OSError):
+                os.close(descriptor)
     # Kernels that nobody waited for, as after a failed load, would fail whoever asks for them next.
     kernels = getattr(module, "CompiledTritonKernels", None)
     if kernels is not None:
         kernels.cache_clear()
 
 
-def _left_descriptors(pool: Any) -> list[int]:
-    """The worker's ends of a pool's pipes, which torch up to 2.13 leaves open in this process."""
+def _left_descriptors(pool: Any) -> list[tuple[int, tuple[int, int]]]:
+    """The worker's ends of a pool's pipes, which torch up to 2.13 leaves open in this process, and their files."""
     try:
         own = {pool.read_pipe.fileno(), pool.write_pipe.fileno()}
         pipes = {_file(descriptor) for descriptor in own}
     except (AttributeError, OSError, ValueError):  # a pool without pipes, or one that has ended
         return []
     descriptors = {int(name) for name in os.listdir("/proc/self/fd")} - own
-    return [descriptor for descriptor in descriptors if _file(descriptor) in pipes]
+    found = [(descriptor, _file(descriptor)) for descriptor in descriptors]
+    return [(descriptor, file) for descriptor, file in found if file is not None and file in pipes]
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:
