@@ -59,7 +59,8 @@ class Library:
         for target, value in zip(arguments, outputs.get(name, ()), strict=False):
             target._obj.value = value
         if name == "cuGetErrorName":
-            arguments[1]._obj.value = {201: b"CUDA_ERROR_INVALID_CONTEXT"}.get(arguments[0])
+            names = {201: b"CUDA_ERROR_INVALID_CONTEXT", 801: b"CUDA_ERROR_NOT_SUPPORTED"}
+            arguments[1]._obj.value = names.get(arguments[0])
         if name == "cuIpcOpenMemHandle_v2":
             self.handle = bytes(arguments[1].reserved)
         if name == "cuMemcpyBatchAsync_v2":

@@ -101,6 +101,11 @@ class DirectReceiver(asyncio.BufferedProtocol):
         self._owner.connection_lost(error)
 
 
+def may_receive_directly(transport: asyncio.Transport) -> bool:
+    """Not over TLS: its transport keeps what a small buffer has no room for, and drops it if the peer closes then."""
+    return transport.get_extra_info("sslcontext") is None
+
+
 def _scratch() -> memoryview:
     scratch: memoryview | None = getattr(_of_thread, "scratch", None)
     if scratch is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ THREADS = GatherThreads()
 
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(gathering, "_CPUS", {0, 1, 2, 3})
     monkeypatch.setattr(gathering, "PARALLEL_BYTES", 1)
 
 
@@ -84,7 +83,7 @@ def test_a_small_batch_and_a_process_with_one_processor_need_no_thread(monkeypat
     target = np.zeros(7)
     made.gather([np.ones(3), np.ones(4)], target)
     assert target.sum() == 7
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
+    monkeypatch.setattr(gathering, "_CPUS", {5})
     large = np.zeros(100)
     made.gather([np.ones(50), np.ones(50)], large)
     assert large.sum() == 100
@@ -104,7 +103,7 @@ FORKING = """
 import os
 import numpy as np
 from isochrone.worker.backends import gathering
-os.sched_getaffinity = lambda pid: {0, 1, 2, 3}
+gathering._CPUS = {0, 1, 2, 3}
 gathering.PARALLEL_BYTES = 1
 target = np.zeros(100)
 gathering.gather([np.ones(50), np.ones(50)], target)
@@ -137,3 +136,20 @@ def test_several_callers_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_pinned_thread_decides_for_nobody() -> None:
+    code = """
+import os, threading
+import numpy as np
+from isochrone.worker.backends import gathering
+if len(os.sched_getaffinity(0)) > 1:
+    gathering.PARALLEL_BYTES = 1
+    whole = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(whole)})
+    gathering.gather([np.ones(50), np.ones(50)], np.zeros(100))
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("gathering")]
+    assert threads
+    assert all(os.sched_getaffinity(thread.native_id) == whole for thread in threads)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from isochrone.devices.cuda.host_ranges import HostRange, HostRanges
-from isochrone.devices.cuda.interface import CudaDriver, CudaError
+from isochrone.devices.cuda.interface import CudaDriver
 from isochrone.devices.cuda.library import host_address, process_driver
 from isochrone.devices.cuda.pinning import PinnedView, pin
 
@@ -105,7 +105,10 @@ class ClientPages:
         self._jobs.append(job)
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="pinning", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the process may have no more threads: the next job tries again
+                return
             self._thread = thread
 
     def _work(self) -> None:
@@ -137,7 +140,7 @@ class ClientPages:
         if self._pinned_bytes + wanted.size <= MAX_PINNED_BYTES:
             try:
                 return pin(self._load_driver(), device, wanted.memory)
-            except CudaError as error:
+            except Exception as error:  # the thread goes on with other jobs
                 reason = str(error)
         log.info("a region of shared memory is not pinned: its inputs are copied twice", bytes=wanted.size, why=reason)
         return None
@@ -148,7 +151,7 @@ class ClientPages:
             self._pinned_bytes -= ended.size
         try:
             pinned.unpin()
-        except CudaError as error:  # the device is lost
+        except Exception as error:  # the device is lost
             log.debug("shared memory was not unpinned", bytes=ended.size, reason=str(error))
         del pinned
         with self._lock:

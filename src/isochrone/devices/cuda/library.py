@@ -73,6 +73,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 #: CUDA 13's call for many copies. Without it each copy is a call, which takes the interpreter's lock again: on a thread
 #: beside a busy event loop that is 100 µs for each.
 _MANY_COPIES = "cuMemcpyBatchAsync_v2"
+#: Errors after which batches of copies are not tried again.
+_REFUSALS = ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE")
 _MANY_TYPES: tuple[Any, ...] = (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER)
 
 
@@ -153,10 +155,14 @@ class CudaLibrary(CudaDriver):
                 try:
                     self._start_many(copies, stream)
                     return
+                except KeyError:  # another thread was refused meanwhile
+                    pass
                 except CudaError as error:
-                    # Copied again below: the same bytes. A device that is lost fails there, too.
+                    if error.name not in _REFUSALS:
+                        raise
+                    # Copied again below: the same bytes.
                     self._functions.pop(_MANY_COPIES, None)
-                    log.warning("the driver takes copies to devices only one by one", reason=str(error))
+                    log.warning("the driver refuses batches of copies; rows are copied one by one", reason=str(error))
             for target, source, size in copies:
                 self._call("cuMemcpyHtoDAsync_v2", target, source, size, stream)
 

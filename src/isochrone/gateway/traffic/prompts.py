@@ -1,8 +1,8 @@
 """What a gateway reads of requests to models that generate text: how the prompt begins, and OpenAI's routing fields.
 
 Prompts are compared as the caller wrote them in JSON: prompts that begin alike do so there, too. Only the named members
-are decoded. Reading a megabyte takes the event loop 1 to 2 ms, so of larger bodies only both ends are read: clients
-write the prompt first or last, and the other members together. Pure.
+are decoded. Reading a megabyte takes the event loop 1 to 2 ms, so of larger bodies only both ends are read, if these
+have what is looked for: clients write the prompt first or last, and the other members together. Pure.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _END_BYTES = 8 * 1024
 _TRIES = 8
 #: The limit of workers for JSON.
 _MAX_BYTES = 16 * 1024 * 1024
+#: In a text, its quotes would be escaped.
+_STREAM = re.compile(rb'"stream"\s*:')
 _PROMPT = re.compile(rb'"(?:messages|prompt)"\s*:\s*')
 _ROUTING = re.compile(rb'"(?:model|stream|priority)"\s*:')
 _NONE = msgspec.Raw(b"")
@@ -79,7 +81,7 @@ def openai_fields(body: Buffer) -> OpenAIFields:
     if len(body) > _READ_CALL:
         found, prompt = _ends(memoryview(body))
         # Rare: something large besides the prompt hides one of them.
-        if found.model is not None and found.stream is not None:
+        if found.model is not None and (found.stream is not None or _STREAM.search(body) is None):
             return _fields(found, prompt)
     try:
         found = _openai.decode(body)

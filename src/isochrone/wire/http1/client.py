@@ -15,7 +15,7 @@ from typing import cast
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import UNACCOUNTED
-from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
+from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
@@ -288,7 +288,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 if length > self.limits.max_body_bytes:
                     self._end(too_large(self.limits.max_body_bytes))
                     return
-                if length >= LARGE_BODY and self.receiver is None:
+                if length >= LARGE_BODY and self.receiver is None and may_receive_directly(self.transport):
                     self.receiver = DirectReceiver(self)
                 if 0 < length <= end - position:
                     if call.receiver is not None:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from isochrone.clock import now_ns
 from isochrone.wire.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
-from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
+from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.exchange import Buffer, Head
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.exchange import JOIN_LIMIT, Http1Exchange
@@ -283,7 +283,7 @@ class Http1Connection(asyncio.Protocol):
                 if length > listener.limits.max_body_bytes:
                     self._reject_body(head)
                     return
-                if length >= LARGE_BODY and self.receiver is None:
+                if length >= LARGE_BODY and self.receiver is None and may_receive_directly(self.transport):
                     self.receiver = DirectReceiver(self)
                 if 0 < length <= end - position:
                     if length > SMALL and not self.memory.reserve(length):

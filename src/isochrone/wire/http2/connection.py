@@ -12,7 +12,7 @@ from typing import cast
 
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
-from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver
+from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.control_frames import ControlFrames
 from isochrone.wire.http2.frames import ConnectionFault, frame_header
@@ -141,7 +141,12 @@ class Http2Connection(ControlFrames):
                         return
                     self._padded_data(stream, data[start:position], flags)
                     continue
-                if length >= LARGE_BODY and self.receiver is None and stream.receives_directly:
+                if (
+                    length >= LARGE_BODY
+                    and self.receiver is None
+                    and stream.receives_directly
+                    and may_receive_directly(self.transport)
+                ):
                     self.receiver = DirectReceiver(self)
                 # The window is charged for the whole frame at its start.
                 self.unacknowledged += length

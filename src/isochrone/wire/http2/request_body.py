@@ -14,7 +14,7 @@ from isochrone.wire.http2.stream import Stream
 
 #: Largest piece of a body that is joined with its neighbours.
 _SMALL_PIECE = 1024
-_GRPC_PREFIX = 5
+GRPC_PREFIX = 5
 
 
 class RequestBody:
@@ -92,6 +92,6 @@ def announced_size(content_length: int, is_grpc: bool, first: bytes) -> int:
     """The body's size as announced by its head or its first bytes; 0: not announced."""
     if content_length >= 0:
         return content_length
-    if is_grpc and len(first) >= _GRPC_PREFIX:
-        return _GRPC_PREFIX + int.from_bytes(first[1:_GRPC_PREFIX], "big")
+    if is_grpc and len(first) >= GRPC_PREFIX:
+        return GRPC_PREFIX + int.from_bytes(first[1:GRPC_PREFIX], "big")
     return 0

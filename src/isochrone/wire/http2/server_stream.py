@@ -13,7 +13,7 @@ from isochrone.wire.head_memo import remember_second
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.connection import Http2Connection
 from isochrone.wire.http2.hpack import Encoder, encode_literal
-from isochrone.wire.http2.request_body import RequestBody, announced_size
+from isochrone.wire.http2.request_body import GRPC_PREFIX, RequestBody, announced_size
 from isochrone.wire.http2.stream import Stream
 
 #: HTTP status → gRPC status of errors that the wire itself answers with.
@@ -100,6 +100,9 @@ class ServerStream(Stream):
             self.reject(413, f"the request's body is larger than max_body_bytes ({limits.max_body_bytes})")
         elif before == 0:
             self._begin_body(payload)
+        elif self.pieces is None and before < GRPC_PREFIX and self.head.is_grpc:
+            # Only now the length of the message is known.
+            self._begin_body(bytes(self.body) + payload)
         else:
             if self.pieces is None:
                 self.pieces = RequestBody(self)

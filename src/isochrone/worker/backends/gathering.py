@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 PARALLEL_BYTES = 2 << 20
 #: Threads beside the caller's.
 MOST_THREADS = 3
+
+#: Of the process: the thread that gathers first may be pinned to some of them.
+_CPUS = os.sched_getaffinity(os.getpid())
 
 #: Indices of a source and its elements from one to before the other.
 Piece = tuple[int, int, int]
@@ -91,7 +95,7 @@ class GatherThreads:
         if self._count is None:
             with self._lock:
                 if self._count is None:
-                    self._count = self._start(min(self._most, len(os.sched_getaffinity(0)) - 1))
+                    self._count = self._start(min(self._most, len(_CPUS) - 1))
         return self._count
 
     def _start(self, count: int) -> int:
@@ -105,6 +109,8 @@ class GatherThreads:
 
 
 def _serve(work: queue.SimpleQueue[Any]) -> None:
+    with suppress(OSError):
+        os.sched_setaffinity(0, _CPUS)
     while True:
         arrays, target, ended = work.get()
         failed: BaseException | None = None

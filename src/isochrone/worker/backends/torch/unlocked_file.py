@@ -13,7 +13,7 @@ import os
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -78,12 +78,13 @@ def records_in_place(torch: Any, path: Path) -> Iterator[None]:
     """
     _change_reader(torch)
     try:
-        with zipfile.ZipFile(path) as archive:
+        # What is no archive, torch says itself.
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
             # All records are in one folder, whose name torch leaves out.
             _reading.sizes = {each.filename.partition("/")[2]: each.file_size for each in archive.infolist()}
         yield
     finally:
-        del _reading.sizes
+        _reading.sizes = MappingProxyType({})
 
 
 def _change_reader(torch: Any) -> None:

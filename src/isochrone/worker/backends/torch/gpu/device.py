@@ -7,7 +7,6 @@ same code on both.
 from __future__ import annotations
 
 import ctypes
-import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -17,6 +16,7 @@ import structlog
 
 from isochrone.devices.cuda.library import process_driver
 from isochrone.worker.backends.device_streams import SHELF
+from isochrone.worker.backends.uncollected import without_collections
 
 log = structlog.get_logger(__name__)
 
@@ -166,11 +166,8 @@ class CudaDevice:
                 run()
         stream.synchronize()
         graph = self._cuda.CUDAGraph()
-        # A collection during the capture could free tensors of other streams, which CUDA does not allow then.
-        collects = gc.isenabled()
-        gc.disable()
         try:
-            with self._cuda.stream(stream):
+            with without_collections(), self._cuda.stream(stream):
                 # Not torch.cuda.graph, which waits for the whole device and frees what every model has cached there.
                 # thread_local: other models go on using the device meanwhile.
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -182,22 +179,20 @@ class CudaDevice:
                     raise
                 graph.capture_end()
         except BaseException:
-            self._end_capture(stream, pool)
+            if not _has_ended(graph):
+                self._end_capture(pool)
             raise
-        finally:
-            if collects:
-                gc.enable()
         # The first replay uploads the graph.
         with self._cuda.stream(stream):
             graph.replay()
         stream.synchronize()
         return graph.replay, results
 
-    def _end_capture(self, stream: Any, pool: Any) -> None:
+    def _end_capture(self, pool: Any) -> None:
         """Ends the use of a pool whose capture failed.
 
         torch leaves that to the end of the capture, which raised: its allocator would give no memory back to the device
-        any more. There is no public call.
+        any more. There is no public call. A graph whose capture has ended releases the pool itself, once.
         """
         end = getattr(self._torch._C, "_cuda_endAllocateToPool", None)
         release = getattr(self._torch._C, "_cuda_releasePool", None)
@@ -222,6 +217,15 @@ class CudaDevice:
     def free_cached(self) -> None:
         with self._cuda.device(self.index):
             self._cuda.empty_cache()
+
+
+def _has_ended(graph: Any) -> bool:
+    """Whether the capture of a graph has ended: only then it has a pool."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
 
 
 class HostDevice:

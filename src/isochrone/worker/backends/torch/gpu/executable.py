@@ -180,11 +180,11 @@ class GpuExecutable(Executable):
             arrays = {name: array.copy() for name, array in launched.arrays.items()}
         except Exception as error:
             failure = error
-        CLIENT_PAGES.release(launched.held)
         with self._changed:
             self._ring.drain(launched.slot)
             self._ring.release(launched.slot)
             self._changed.notify()
+        CLIENT_PAGES.release(launched.held)
         if failure is not None:
             raise self._failed(failure) from failure
         return _split(arrays, launched)
@@ -227,9 +227,9 @@ class GpuExecutable(Executable):
                 self._start(flight, parts, rows, requests)
             except BaseException as error:
                 self._settle()
-                CLIENT_PAGES.release(flight.held)
                 self._ring.release(number)
                 self._changed.notify()
+                CLIENT_PAGES.release(flight.held)
                 if isinstance(error, Exception):
                     raise self._failed(error) from error
                 raise

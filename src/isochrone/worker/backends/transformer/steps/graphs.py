@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from isochrone.errors import Internal
+from isochrone.worker.backends.uncollected import without_collections
 
 #: What a part does, its size, and perhaps a variant.
 PartKey = tuple[str, int, str]
@@ -38,15 +39,10 @@ class StepGraphs:
         """
         self._thread = threading.get_ident()
         pool = torch.cuda.graph_pool_handle()
-        collects = gc.isenabled()
         gc.collect()
-        gc.disable()  # a tensor freed in the middle of a capture would break it
-        try:
+        with without_collections():
             for key, function in parts:
                 self._graphs[key] = self._captured(pool, function)
-        finally:
-            if collects:
-                gc.enable()
 
     def replay(self, key: PartKey) -> None:
         if threading.get_ident() != self._thread:
