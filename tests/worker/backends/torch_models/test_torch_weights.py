@@ -108,3 +108,9 @@ def test_weights_are_freed_without_a_collection(exported: Path) -> None:
 def test_what_is_no_module_is_left_alone() -> None:
     free_weights(lambda given: given)
     free_weights(None)
+
+
+def test_a_file_that_is_no_archive_is_torch_s_to_reject(tmp_path: Path) -> None:
+    (tmp_path / "model.pt2").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(Exception, match=r"(?i)zip|archive|central directory|PytorchStreamReader"):
+        load_file(torch, tmp_path / "model.pt2")
