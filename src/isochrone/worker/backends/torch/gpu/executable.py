@@ -28,7 +28,7 @@ from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.gathering import gather
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.error_text import error_text
-from isochrone.worker.backends.torch.gpu.graphs import LARGE_COPY_BYTES
+from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES, LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.row_copies import copy_rows
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
@@ -151,10 +151,12 @@ class GpuExecutable(Executable):
         graph = self.graphs.graph_for(rows if self._batched else 0, requests[0].plan.shape_key)
         if graph is None:
             return False
-        on_device = [isinstance(array, DeviceArray) for request in requests for array in request.inputs.values()]
-        if any(on_device):
-            return len(requests) == 1 and all(on_device)
-        return bool(graph.by_slot)
+        if graph.by_slot and not any(
+            isinstance(array, DeviceArray) for request in requests for array in request.inputs.values()
+        ):
+            return True
+        # Large results might be copied by the host.
+        return len(requests) == 1 and graph.result_bytes < GRAPH_COPY_BYTES and self._are_here(requests[0])
 
     def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Flight:
         return self._launch(
@@ -343,6 +345,11 @@ class GpuExecutable(Executable):
         if targets:
             self._torch._foreach_copy_(targets, rows_of_results)
         return left
+
+    def _are_here(self, request: InferRequest) -> bool:
+        """Whether all inputs are on the instance's own device."""
+        given: list[Any] = list(request.inputs.values())
+        return all(isinstance(array, DeviceArray) and self._is_here(array.foreign) for array in given)
 
     def _is_here(self, foreign: Any) -> bool:
         """Whether a caller's memory is on the instance's own device."""

@@ -52,13 +52,14 @@ class SlotGraph:
 class CapturedGraph:
     """One graph with its inputs, whose first rows a batch fills, and its results."""
 
-    __slots__ = ("by_slot", "inputs", "replay", "results", "rows")
+    __slots__ = ("by_slot", "inputs", "replay", "result_bytes", "results", "rows")
 
     def __init__(self, rows: int, inputs: dict[str, Any], replay: Callable[[], None], results: list[Any]) -> None:
         self.rows = rows
         self.inputs = inputs
         self.replay = replay
         self.results = results
+        self.result_bytes = sum(result.numel() * result.element_size() for result in results)
         #: The same with copies, by slot; empty: the tensors are large.
         self.by_slot: list[SlotGraph] = []
 
@@ -177,7 +178,7 @@ class GraphCapture:
                     f"output '{name}': expected {size.rows} rows, one for each given, given {list(result.shape)}"
                 )
         graph = CapturedGraph(size.rows, own, replay, results)
-        copied = sum(tensor.numel() * tensor.element_size() for tensor in (*own.values(), *results))
+        copied = graph.result_bytes + sum(tensor.numel() * tensor.element_size() for tensor in own.values())
         if copied < GRAPH_COPY_BYTES:
             graph.by_slot = [self._slot_graph(size, slot, own, results) for slot in self._slots]
         return graph
