@@ -65,7 +65,7 @@ demo-policies: models
 	$(BIN)/python examples/policies_demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers and not long and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=420 -m "not peers and not long and not gpu" $(ARGS)
 
 # The same tests against the compiled hot modules. The second build takes no time while nothing has changed.
 compiled: $(VENV)/.dev
@@ -73,7 +73,7 @@ compiled: $(VENV)/.dev
 
 test-compiled: compiled
 	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n 2 --dist worksteal \
-		-m "not interpreted and not peers and not long and not gpu" $(ARGS)
+		-o faulthandler_timeout=420 -m "not interpreted and not peers and not long and not gpu" $(ARGS)
 
 # In the environment that PYTHON names: torch with CUDA is too large to be installed for the other targets. Where no GPU
 # can be used the tests fail and say why; none is skipped.

@@ -1,4 +1,7 @@
-"""Large bodies between our client sides and our listener over loopback: plain and with TLS, on both event loops."""
+"""Large bodies between our client sides and our listener over loopback: plain and with TLS, on both event loops.
+
+Over TLS no connection receives directly: its transport keeps what a small buffer has no room for.
+"""
 
 from __future__ import annotations
 
@@ -74,22 +77,28 @@ def test_large_bodies_arrive_intact_and_directly(loop: str, secure: bool, protoc
         tls = client_context(CERTIFICATE, http2=protocol == "http2") if secure else None
         connect: Any = connect_http2 if protocol == "http2" else connect_http1
         connections = [await connect("127.0.0.1", port, tls=tls) for _ in range(2)]
+        try:
+            await exchange_bodies(connections, listener)
+        finally:
+            # uvloop's loop waits on its close for connections over TLS that are still open.
+            for each in connections:
+                each.close()
+            assert await listener.stop(5) == 0
+        for view, before in route.kept:
+            assert hashlib.sha256(view).digest() == before
+        assert listener.budget.held == 0
+
+    async def exchange_bodies(connections: list[Any], listener: Listener) -> None:
         for seed in range(3):
             messages = [random.Random(seed + size).randbytes(size) for size in SIZES]
             await asyncio.gather(*(call(each, message) for each in connections for message in messages))
         served: Any = list(listener.connections)
-        assert [connection.receiver is not None for connection in served] == [True, True]
+        assert [connection.receiver is not None for connection in served] == [not secure] * 2
         # Small messages give the transport back.
         for _ in range(20):
             await call(connections[0], b"small")
-        assert sorted(connection.receiver is not None for connection in served) == [False, True]
+        assert sorted(connection.receiver is not None for connection in served) == [False, not secure]
         await call(connections[0], bytes(500_000))
-        for each in connections:
-            each.close()
-        assert await listener.stop(5) == 0
-        for view, before in route.kept:
-            assert hashlib.sha256(view).digest() == before
-        assert listener.budget.held == 0
 
     factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
