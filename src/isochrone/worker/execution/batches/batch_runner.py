@@ -16,19 +16,17 @@ from isochrone.worker.execution.batches.inline_runner import InlineRunner
 from isochrone.worker.execution.batches.launch_ahead import LaunchAhead
 from isochrone.worker.execution.batches.lookahead import LookAhead
 from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
-from isochrone.worker.execution.inline.inline_runs import INLINE_NS
 from isochrone.worker.execution.inline.watchdog import InlineWatchdog
-from isochrone.worker.execution.instances.batch import Batch, answer
+from isochrone.worker.execution.instances.batch import Batch
 from isochrone.worker.execution.instances.instance import Instance
 from isochrone.worker.execution.instances.replacement import MakeInstance
 from isochrone.worker.execution.instances.resource_gate import ResourceGate
 from isochrone.worker.scheduling.alarm import Alarm
-from isochrone.worker.scheduling.answer_order import AnswerOrder
 from isochrone.worker.scheduling.batch_queue import TURN_RUNS, QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve, RunningTime
 
 if TYPE_CHECKING:
-    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.protocol.messages import InferRequest
     from isochrone.worker.backends.interface import PostingOutlet
     from isochrone.worker.statistics import ModelStatistics
 
@@ -50,7 +48,18 @@ class BatchRunner(InlineRunner):
         execution_timeout_ns: int = 0,
         gate: ResourceGate | None = None,
     ) -> None:
-        super().__init__(name, rules, curve, statistics, watchdog, stage, request_ended, execution_timeout_ns)
+        super().__init__(
+            name,
+            rules,
+            curve,
+            statistics,
+            watchdog,
+            stage,
+            request_ended,
+            execution_timeout_ns,
+            preserve_ordering=preserve_ordering,
+        )
+        self._order = self._answers.order
         #: Where instances acquire resources before they run; None: they need none.
         self._gate = gate
         self._pump_scheduled = False
@@ -64,7 +73,6 @@ class BatchRunner(InlineRunner):
         self._answering = RunningTime()
         #: Rejections and runs at the last call of ``check_stuck``.
         self._rejections_seen = self._runs_seen = 0
-        self._order = AnswerOrder() if preserve_ordering else None
         #: Whether a request that finds an idle instance and nothing before it may start without the queue.
         self._starts_at_once = False
         #: Such a request of a model with batches: it waits for the end of this loop turn, since others may join it.
@@ -312,102 +320,12 @@ class BatchRunner(InlineRunner):
         self.queue.reserve_for_answering(self._answering.cautious)
 
     def outlet_of(self, request: InferRequest) -> PostingOutlet:
-        return self.late.outlet_of(request)
+        return self._answers.late.outlet_of(request)
 
     @property
     def finished(self) -> Callable[[Instance, Batch], None]:
         """The callback of instances."""
         return self._finished
-
-    def _settle(self, batch: Batch) -> None:
-        """Answers the callers of a finished batch."""
-        for request in batch.dropped:
-            self._fail(request, Cancelled("the caller has gone"))
-        if not batch.requests:
-            return
-        if batch.error is not None:
-            for request in batch.requests:
-                self._stamp(request, batch)
-                self._fail(request, batch.error)
-            return
-        if batch.retried is not None:
-            self._failures.batch_retried(batch)
-        infer_ns = batch.infer_end - batch.infer_start
-        if not batch.errors:
-            elapsed = batch.occupied or batch.compute_end - batch.compute_start
-            self._runs += 1
-            # A retried batch says nothing about the time of one run.
-            if batch.retried is None and (not self._runs & 7 or elapsed > INLINE_NS):
-                self.curve.observe(batch.rows, elapsed)
-            self._statistics.record_batch(
-                batch.rows, batch.infer_start - batch.compute_start, infer_ns, batch.compute_end - batch.infer_end
-            )
-        record = self._statistics.record_success
-        for index, request in enumerate(batch.requests):
-            outputs = batch.results[index]
-            request.compute_start = batch.compute_start
-            request.infer_start = batch.infer_start
-            request.infer_end = batch.infer_end
-            request.compute_end = batch.compute_end
-            if outputs is None:
-                error = batch.errors.get(index)
-                if error is not None:
-                    self._fail(request, error)
-                else:
-                    self.late.expect(request)
-                continue
-            self.late.forget(request)
-            if self._order is not None:
-                self._release_in_order(request, outputs)
-                continue
-            record(request, batch.compute_end, request.plan.batch_size)
-            self._request_ended()
-            if request.cancelled:
-                request.dropped()
-            else:
-                answer(request, outputs)
-        self._last_answer = now_ns()
-
-    def _answered_late(self, request: InferRequest, outcome: Tensors | IsochroneError) -> None:
-        if isinstance(outcome, IsochroneError):
-            self._fail(request, outcome)
-        elif self._order is not None:
-            self._release_in_order(request, outcome)
-        else:
-            self._statistics.record_success(request, now_ns(), request.plan.batch_size)
-            self._request_ended()
-            if request.cancelled:
-                request.dropped()
-            else:
-                answer(request, outcome)
-
-    @staticmethod
-    def _stamp(request: InferRequest, batch: Batch) -> None:
-        request.compute_start = batch.compute_start
-        request.infer_start = batch.infer_start
-        request.infer_end = batch.infer_end
-        request.compute_end = batch.compute_end
-
-    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
-        self._failures.request_failed(error)
-        if self._order is not None and request in self._order:
-            self._release_in_order(request, error)
-        else:
-            self._send_failure(request, error)
-
-    def _release_in_order(self, request: InferRequest, outcome: Tensors | IsochroneError) -> None:
-        """preserve_ordering: an answer waits until the earlier requests are answered."""
-        assert self._order is not None
-        for ready, result in self._order.settle(request, outcome):
-            if isinstance(result, IsochroneError):
-                self._send_failure(ready, result)
-                continue
-            self._statistics.record_success(ready, ready.compute_end, ready.plan.batch_size)
-            self._request_ended()
-            if ready.cancelled:
-                ready.dropped()
-            else:
-                answer(ready, result)
 
     # Hung runs and unload.
 
@@ -428,8 +346,8 @@ class BatchRunner(InlineRunner):
             self._abandon_stuck(now, self._execution_timeout_ns)
 
     def _abandon_stuck(self, now: int, limit_ns: int) -> None:
-        for request in self.late.overdue(now, limit_ns):
-            self.late.forget(request)
+        for request in self._answers.late.overdue(now, limit_ns):
+            self._answers.late.forget(request)
             self._fail(request, self._took_too_long("its answer never came"))
         for instance in list(self.instances):
             batch = instance.running
@@ -445,7 +363,7 @@ class BatchRunner(InlineRunner):
             self._replace(instance)
             error = self._took_too_long("the instance was abandoned and is replaced")
             for request in [*batch.all_requests(), *(following.all_requests() if following is not None else ())]:
-                self.late.forget(request)
+                self._answers.late.forget(request)
                 self._fail(request, error)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
@@ -453,7 +371,7 @@ class BatchRunner(InlineRunner):
         error = self._rejection = error or self._unloading()
         if self._ahead is not None:
             self._ahead.withdraw()
-        for request in (*self.queue.clear(), *self.late.clear(), *self._take_unqueued()):
+        for request in (*self.queue.clear(), *self._answers.late.clear(), *self._take_unqueued()):
             self._fail(request, error)
         for instance in self.instances:
             if instance.running is not None:

@@ -15,7 +15,7 @@ import structlog
 
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, Internal, IsochroneError
-from isochrone.worker.execution.batches.late_answers import LateAnswers
+from isochrone.worker.execution.batches.batch_answers import BatchAnswers
 from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
 from isochrone.worker.execution.inline.inline_runs import INLINE_NS, OVERRUN_NS, InlineRuns
 from isochrone.worker.execution.inline.watchdog import InlineHang, InlineWatchdog
@@ -58,14 +58,22 @@ class InlineRunner(QueuedRunner):
         stage: ComputeStage,
         request_ended: Callable[[], None],
         execution_timeout_ns: int,
+        *,
+        preserve_ordering: bool = False,
     ) -> None:
         super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
         self._watchdog = watchdog
         self._stage = stage
         #: Requests of one turn share a batch without a queue: there is nothing to wait for, to sort or to size.
         self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
-        #: Answers that executables send themselves.
-        self.late = LateAnswers(self._loop, self._answered_late)
+        self._answers = BatchAnswers(
+            self._loop,
+            statistics,
+            self._failures,
+            request_ended,
+            self._send_failure,
+            preserve_ordering=preserve_ordering,
+        )
         self._inline_runs = InlineRuns(name, self._loop, curve.max_rows, watchdog)
         self._gathering = Gathering()
         self._runs = 0
@@ -80,16 +88,8 @@ class InlineRunner(QueuedRunner):
         """Queues a request, or raises."""
 
     @abstractmethod
-    def _settle(self, batch: Batch) -> None:
-        """Answers the callers of a batch that has run."""
-
-    @abstractmethod
     def _answered(self, finished: int) -> None:
         """The answers of a batch that ended then are written."""
-
-    @abstractmethod
-    def _answered_late(self, request: InferRequest, answer: Tensors | IsochroneError) -> None:
-        """An executable has sent the answer to a request itself."""
 
     @property
     def pending(self) -> int:
@@ -261,7 +261,7 @@ class InlineRunner(QueuedRunner):
         request.dispatched = request.compute_start = request.infer_start = started
         request.infer_end = request.compute_end = now_ns()
         if answer is None:
-            self.late.expect(request)
+            self._answers.late.expect(request)
         elif isinstance(answer, IsochroneError) and isinstance(answer.__cause__, InlineHang):
             self._inline_runs.forbid()
         return answer
@@ -323,7 +323,29 @@ class InlineRunner(QueuedRunner):
         if elapsed > OVERRUN_NS:
             self._inline_runs.overran(rows, elapsed, ended, self._runs)
 
-    # Batches on the loop's thread, of the stage and of the queue.
+    # Batches.
+
+    def _settle(self, batch: Batch) -> None:
+        """Learns from a batch that has run, and answers its callers."""
+        has_answers = batch.error is None and bool(batch.requests)
+        if has_answers and not batch.errors:
+            elapsed = batch.occupied or batch.compute_end - batch.compute_start
+            self._runs += 1
+            # A retried batch says nothing about the time of one run.
+            if batch.retried is None and (not self._runs & 7 or elapsed > INLINE_NS):
+                self.curve.observe(batch.rows, elapsed)
+            self._statistics.record_batch(
+                batch.rows,
+                batch.infer_start - batch.compute_start,
+                batch.infer_end - batch.infer_start,
+                batch.compute_end - batch.infer_end,
+            )
+        self._answers.settle(batch)
+        if has_answers:
+            self._last_answer = now_ns()
+
+    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
+        self._answers.fail(request, error)
 
     def _run_batch(self, batch: Batch) -> None:
         """Runs a batch on the loop's thread."""
