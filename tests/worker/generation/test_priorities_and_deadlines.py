@@ -13,9 +13,10 @@ from isochrone.errors import DeadlineExceeded
 from isochrone.worker.backends.generative import Chosen, GenerationLimits
 from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad, levels_of, refusal
-from isochrone.worker.generation.scheduling.scheduler import Step, StepScheduler
+from isochrone.worker.generation.scheduling.scheduler import StepScheduler
 from isochrone.worker.generation.scheduling.sequence import TokenSequence
 from isochrone.worker.generation.scheduling.step_times import StepCosts
+from isochrone.worker.generation.scheduling.steps import Step
 
 LIMITS = GenerationLimits(context_tokens=1024, block_tokens=4, blocks=10_000, rows=16, prefill_tokens=32)
 COSTS = StepCosts(fixed=1e6, row=2e5, prefill=5e4)

@@ -13,9 +13,10 @@ from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, QueueFull
 from isochrone.worker.backends.generative import GenerationLimits
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.scheduling.scheduler import Batching, SchedulerRules, Step, StepScheduler
+from isochrone.worker.generation.scheduling.scheduler import Batching, SchedulerRules, StepScheduler
 from isochrone.worker.generation.scheduling.sequence import TokenSequence
 from isochrone.worker.generation.scheduling.step_times import StepCosts
+from isochrone.worker.generation.scheduling.steps import Step
 
 TINY = GenerationLimits(context_tokens=24, block_tokens=2, blocks=14, rows=3, prefill_tokens=5)
 STEP_NS = MILLISECOND

@@ -14,8 +14,9 @@ from isochrone.errors import Internal, ModelFailed
 from isochrone.worker.backends.generative import Chosen, GenerationLimits, Row, Sampling
 from isochrone.worker.backends.transformer.steps.steps import Steps
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.scheduling.scheduler import Step, StepScheduler
+from isochrone.worker.generation.scheduling.scheduler import StepScheduler
 from isochrone.worker.generation.scheduling.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.steps import Step
 
 LIMITS = GenerationLimits(context_tokens=96, block_tokens=4, blocks=40, rows=5, prefill_tokens=24)
 GREEDY = Sampling(temperature=0.0)

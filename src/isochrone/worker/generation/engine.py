@@ -32,8 +32,9 @@ from isochrone.worker.generation.answers.job import Delivery, Job
 from isochrone.worker.generation.calibration import calibrate
 from isochrone.worker.generation.counts import EngineCounts
 from isochrone.worker.generation.scheduling.admission import EngineLoad
-from isochrone.worker.generation.scheduling.scheduler import Output, SchedulerRules, Step, StepScheduler, late_error
+from isochrone.worker.generation.scheduling.scheduler import SchedulerRules, StepScheduler, late_error
 from isochrone.worker.generation.scheduling.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.steps import Output, Step
 
 log = structlog.get_logger(__name__)
 

@@ -19,15 +19,17 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded
-from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row
+from isochrone.worker.backends.generative import FailedRow, GenerationLimits, Result, Row
 from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad, levels_of, refusal
 from isochrone.worker.generation.scheduling.blocks import BlockPool
 from isochrone.worker.generation.scheduling.sequence import TokenSequence
 from isochrone.worker.generation.scheduling.step_times import StepTimes
+from isochrone.worker.generation.scheduling.steps import Output, Step, chunk_of, step_of, token_of
+from isochrone.worker.generation.scheduling.token_deadlines import prefill_room, rows_kept
 
 #: ``continuous``, or for comparison: a batch that ends before the next one starts, or one sequence after the other.
 Batching = Literal["continuous", "static", "single"]
@@ -35,8 +37,6 @@ _order = attrgetter("order")
 #: Between two steps, at most this many refused prompts are looked up in the prefix cache: a look-up takes microseconds
 #: for each block, and delays the next step.
 _LOOKS = 4
-#: Holds the place of a token that is in flight.
-_IN_FLIGHT = (0,)
 #: Weight of a sequence that has ended in the mean share of ``max_tokens`` that sequences use.
 _NEW = 0.05
 
@@ -50,37 +50,6 @@ class SchedulerRules:
     #: False: chunks are as large as the model allows, whatever that does to deadlines between tokens.
     chunks_prompts: bool = True
     reuses_prefixes: bool = True
-
-
-class Part(NamedTuple):
-    """What a step computes of one sequence."""
-
-    sequence: TokenSequence
-    row: Row
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step, and the figures that its time depends on."""
-
-    #: Those of the first rows decode. Two lists: a pair for each row would cost as much as the row.
-    sequences: list[TokenSequence]
-    rows: list[Row]
-    decode_rows: int = 0
-    context: int = 0
-    prefill: int = 0
-
-    @property
-    def parts(self) -> list[Part]:
-        return list(map(Part, self.sequences, self.rows))
-
-
-class Output(NamedTuple):
-    """A token that a step gave, and why the sequence ends with it, if it does; or why there is none."""
-
-    sequence: TokenSequence
-    chosen: Chosen | FailedRow
-    finish_reason: str | None
 
 
 class StepScheduler:
@@ -202,43 +171,18 @@ class StepScheduler:
         for sequence in self.running.copy():
             # An earlier one of this step may preempt a later one.
             if sequence.is_decoding and not sequence.is_paused and sequence.is_running:
-                start, blocks = sequence.computed, sequence.table.blocks
+                start = sequence.computed
                 if sequence.pending and start + 1 >= sequence.limit:
                     continue  # the token in flight is its last
-                if start < len(blocks) * block_tokens or self._make_room(sequence):
+                if start < len(sequence.table.blocks) * block_tokens or self._make_room(sequence):
                     sequences.append(sequence)
-                    sampling = sequence.draws.at(start + 1)
-                    if sequence.pending:
-                        rows.append(Row(_IN_FLIGHT, start, blocks, sampling, sequence.place))
-                    else:
-                        rows.append(Row((sequence.tokens[start],), start, blocks, sampling))
+                    rows.append(token_of(sequence))
         if sequences and sequences[0].priority != sequences[-1].priority:
-            kept = self._kept(sequences, rows, now)
+            kept = rows_kept(self.times.costs, sequences, rows, now)
             del sequences[kept:], rows[kept:]
         if len(sequences) == len(self.running) and not self.waiting:
-            return _step(sequences, rows, len(rows))
+            return step_of(sequences, rows, len(rows))
         return self._with_prompts(sequences, rows, now)
-
-    def _kept(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], now: int) -> int:
-        """How many of the rows that decode, which are in the order of priorities, a step computes: lower ones are left
-        out where that keeps a deadline of a higher one."""
-        costs = self.times.costs
-        if not costs.is_known or not any(each.parameters.inter_token_ns for each in sequences):
-            return len(rows)
-        #: Deadlines of the rows so far; the earliest of higher priorities than the row's that these keep without it.
-        dues: list[int] = []
-        context, due, priority = 0, NEVER, sequences[0].priority
-        for count, (sequence, row) in enumerate(zip(sequences, rows, strict=True)):
-            if sequence.priority != priority:
-                priority, took = sequence.priority, costs.estimate(count, context, 0)
-                # Those that are lost without it are lost with it.
-                due = min([each for each in dues if each >= took], default=NEVER)
-            context += row.start + 1
-            if due != NEVER and costs.estimate(count + 1, context, 0) > due:
-                return count
-            if sequence.parameters.inter_token_ns:
-                dues.append(_due_in(sequence, now))
-        return len(rows)
 
     def _with_prompts(self, sequences: list[TokenSequence], rows: list[Row], now: int) -> Step:
         """A step of rows that decode, and of as much of the prompts as may be."""
@@ -252,7 +196,9 @@ class StepScheduler:
             begun.discard(sequence.number)
             if sequence.priority != priority:
                 priority = sequence.priority
-                budget = self._prefill_budget(sequences, rows, priority, now)
+                budget = self.limits.prefill_tokens
+                if self.rules.chunks_prompts:
+                    budget = prefill_room(self.limits, self.times.costs, sequences, rows, priority, now)
             if budget <= used:
                 break
             if not sequence.is_running:
@@ -269,9 +215,9 @@ class StepScheduler:
                     sequences = [each for each in sequences if each.is_running]
             sequence.started_at = sequence.started_at or now
             prompts.append(sequence)
-            chunks.append(_chunk(sequence, min(sequence.left, budget - used)))
+            chunks.append(chunk_of(sequence, min(sequence.left, budget - used)))
             used += len(chunks[-1].tokens)
-        return _step(sequences + prompts, rows + chunks, len(rows))
+        return step_of(sequences + prompts, rows + chunks, len(rows))
 
     def completed(self, step: Step, chosen: Sequence[Result], now: int, took_ns: int) -> list[Output]:
         """A step has given its tokens. Sequences that end with theirs, or that got none, have left the scheduler."""
@@ -323,18 +269,6 @@ class StepScheduler:
         """The sequences whose prompt is to be computed, first one first."""
         waiting = [each for each in self.waiting if not each.is_paused]
         return merge(self._begun(), waiting, key=_order)
-
-    def _prefill_budget(self, sequences: Sequence[TokenSequence], rows: Sequence[Row], priority: int, now: int) -> int:
-        """Tokens of prompts that a step with these rows that decode may compute, up to those of a priority."""
-        limits, costs = self.limits, self.times.costs
-        due = [_due_in(each, now) for each in sequences if each.parameters.inter_token_ns and each.priority <= priority]
-        if not self.rules.chunks_prompts or not due or not costs.is_known:
-            return limits.prefill_tokens
-        context = sum(row.start + 1 for row in rows)
-        if costs.estimate(len(rows), context, 0) > min(due):
-            # The deadline is lost with or without prompts, which go on in the smallest chunks.
-            return min(limits.block_tokens, limits.prefill_tokens)
-        return costs.prefill_within(min(due), len(rows), context, limits.prefill_tokens)
 
     def _form_batch(self) -> None:
         """The sequences that start before the next batch does, where batches do not change."""
@@ -424,33 +358,6 @@ class StepScheduler:
             levels=levels_of(members),
             blocks_in_use=self.pool.in_use,
         )
-
-
-def _chunk(sequence: TokenSequence, count: int) -> Row:
-    tokens, start = sequence.tokens, sequence.computed
-    end = start + count
-    sampling = sequence.draws.at(end) if end == len(tokens) else None
-    # The table's own list: nothing changes it while the step runs.
-    return Row(tokens[start:end], start, sequence.table.blocks, sampling)
-
-
-def _due_in(sequence: TokenSequence, now: int) -> int:
-    """ns from the beginning of the next step until the token that it gives is due."""
-    asked = sequence.parameters.inter_token_ns
-    # Where a token is in flight, the step begins when that one is there.
-    return asked if sequence.pending else sequence.last_at + asked - now
-
-
-def _step(sequences: list[TokenSequence], rows: list[Row], decode_rows: int) -> Step:
-    for place, (sequence, row) in enumerate(zip(sequences, rows, strict=True)):
-        sequence.computed += len(row.tokens)
-        if row.sampling is not None:
-            sequence.is_decoding = True
-            sequence.pending += 1
-            sequence.place = place
-    # Those that decode have one token each.
-    prefill = sum([len(row.tokens) for row in rows[decode_rows:]])
-    return Step(sequences, rows, decode_rows, decode_rows + sum([row.start for row in rows]) + prefill, prefill)
 
 
 def late_error(sequence: TokenSequence, now: int) -> DeadlineExceeded:
