@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -427,6 +428,26 @@ def test_a_cache_that_is_too_small_for_all() -> None:
             assert request.text == expected_of(limits, f"request {number}", 30)
         assert bench.runner.snapshot().preemptions
         assert bench.blocks_in_use == 0
+        bench.close()
+
+    run(scenario)
+
+
+def test_steps_wait_for_a_loop_that_is_behind() -> None:
+    async def scenario() -> None:
+        model = ToyModel()
+        bench = Bench(model)
+        request = bench.send("hello", max_tokens=200)
+        await until(lambda: request.responses)
+        begun = len(model.steps)
+        # The loop does something else: two calls of it may wait, and two steps may be in flight.
+        time.sleep(0.3)  # noqa: ASYNC251
+        assert len(model.steps) <= begun + 5
+        await until(lambda: request.is_over)
+        assert request.text == expected("hello", 200)
+        # The engine waits for a call that never ends: this thread, which would run it, waits for the engine.
+        bench.send("again", max_tokens=200)
+        time.sleep(0.3)  # noqa: ASYNC251
         bench.close()
 
     run(scenario)

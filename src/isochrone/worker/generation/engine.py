@@ -4,6 +4,8 @@ Each turn schedules a step, launches it, turns the tokens of the step before int
 collects. Where the model can (``launches_ahead``), the next step is launched before one is collected, so that the
 device never waits for this thread: what ends a sequence is then noticed a step late, and the token after it is dropped.
 Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by one call.
+The engine is at most two steps ahead of the loop: where the loop is slower than the device, steps take as long as the
+loop needs for their responses, so that admission counts it and no token waits unseen.
 Cancelled requests leave before the next step is launched. An engine without work waits for its inbox. A step that fails
 costs its own sequences, not the engine; a row that fails costs its own sequence.
 """
@@ -40,6 +42,8 @@ log = structlog.get_logger(__name__)
 
 #: The picture of the load that the loop sees is at most this old while steps run.
 _LOAD_NS = 5 * MILLISECOND
+#: Calls of the loop that may be under way. With one, the device would wait for the loop.
+_MOST_CALLS = 2
 
 Deliver = Callable[[Sequence[Delivery]], None]
 
@@ -67,9 +71,13 @@ class GenerationEngine:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Deliver
-        self._is_closing = False
+        #: ``close`` was called; and the engine's thread has taken note of it.
+        self._is_closed = self._is_closing = False
         self._load_until = 0
         self._deliveries: list[Delivery] = []
+        #: Calls of the loop that are not known to have ended, and an item for each that has.
+        self._calls = 0
+        self._ended_calls: SimpleQueue[None] = SimpleQueue()
         #: Sequences that ended by their text while a step with them ran.
         self._stopped: list[TokenSequence] = []
         #: Steps that are launched and not collected, and when they were launched.
@@ -106,6 +114,9 @@ class GenerationEngine:
     def close(self) -> None:
         """Ends the thread and frees the model. It waits for the step that runs, unless the engine is abandoned."""
         self._inbox.put(self._close)
+        # The loop may have stopped before the call that the engine waits for.
+        self._is_closed = True
+        self._ended_calls.put(None)
         if self.is_abandoned:
             return
         if self._thread is not None:
@@ -331,11 +342,22 @@ class GenerationEngine:
     def _send(self) -> None:
         if not self._deliveries or self._loop is None:
             return
+        if self._calls == _MOST_CALLS and not self._is_closed:
+            self._ended_calls.get()
+            self._calls -= 1
         deliveries, self._deliveries = self._deliveries, []
         try:
-            self._loop.call_soon_threadsafe(self._deliver, deliveries)
+            self._loop.call_soon_threadsafe(self._deliver_all, deliveries)
+            self._calls += 1
         except RuntimeError:  # the loop is closed: the process is ending
             pass
+
+    def _deliver_all(self, deliveries: list[Delivery]) -> None:
+        """On the loop's thread."""
+        try:
+            self._deliver(deliveries)
+        finally:
+            self._ended_calls.put(None)
 
     def _close(self) -> None:
         self._is_closing = True
