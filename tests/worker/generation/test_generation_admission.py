@@ -10,7 +10,7 @@ from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 LIMITS = GenerationLimits(context_tokens=1000, block_tokens=4, blocks=10_000, rows=4, prefill_tokens=64)
 #: A step takes 1,000 ns, whatever it computes, and estimates are a twentieth above it.
-COSTS = StepCosts(fixed=1000.0)
+COSTS = StepCosts(fixed=1000.0).without_margins()
 STEP = 1050
 
 

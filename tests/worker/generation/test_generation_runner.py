@@ -314,7 +314,7 @@ def test_refusals_on_the_loop() -> None:
         bench = Bench(model, settings=GenerationSettings(SchedulerRules(max_waiting=2)))
         engine = bench.engines[0]
         engine.scheduler.times.observe = lambda *_: None  # type: ignore[method-assign]
-        engine.scheduler.times.costs = StepCosts(fixed=10 * MILLISECOND)
+        engine.scheduler.times.costs = StepCosts(fixed=10 * MILLISECOND).without_margins()
         engine.wake()
         await until(lambda: engine.load.costs.fixed == 10 * MILLISECOND)
         with pytest.raises(DeadlineExceeded, match="model 'toy': the first token would come"):

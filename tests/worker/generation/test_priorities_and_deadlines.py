@@ -19,7 +19,7 @@ from isochrone.worker.generation.scheduling.step_times import StepCosts
 from isochrone.worker.generation.scheduling.steps import Step
 
 LIMITS = GenerationLimits(context_tokens=1024, block_tokens=4, blocks=10_000, rows=16, prefill_tokens=32)
-COSTS = StepCosts(fixed=1e6, row=2e5, prefill=5e4)
+COSTS = StepCosts(fixed=1e6, row=2e5, prefill=5e4).without_margins()
 
 #: Priority, tokens, deadline between tokens in ms (0: none), and whether its client reads nothing.
 Member = tuple[int, int, float, bool]

@@ -212,7 +212,8 @@ def test_the_queue_is_bounded() -> None:
 def known(driver: Driver, **parts: float) -> None:
     """Steps whose cautious estimates are these milliseconds, less a hair."""
     scale = 0.9999 * MILLISECOND / StepCosts(fixed=1e9).estimate(0, 0, 0) * 1e9
-    driver.scheduler.times.costs = StepCosts(**{name: value * scale for name, value in parts.items()})
+    costs = StepCosts(**{name: value * scale for name, value in parts.items()})
+    driver.scheduler.times.costs = costs.without_margins()
 
 
 def test_a_first_token_that_would_come_late_is_refused_at_once() -> None:

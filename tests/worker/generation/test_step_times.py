@@ -84,7 +84,7 @@ def test_a_step_that_was_interrupted_does_not_spoil_it() -> None:
 
 @given(st.integers(0, 10**8), st.integers(0, 64), st.integers(0, 50_000))
 def test_a_chunk_within_a_budget_keeps_it(budget: int, rows: int, context: int) -> None:
-    costs = StepCosts(2e6, 2e4, 50, 3e4, Margin(1e5), Margin(2e5, 1.3))
+    costs = StepCosts(2e6, 2e4, 50, 3e4, 1e6, Margin(1.05, 1e5), Margin(1.3, 2e5))
     most = costs.prefill_within(budget, rows, context, 512)
     assert 0 <= most <= 512
     if most:
@@ -102,7 +102,7 @@ def test_no_measurement_makes_a_negative_cost(steps: list[tuple[int, int, int, i
     for step in steps:
         times.observe(*step)
         costs = times.costs
-        assert min(costs.fixed, costs.row, costs.context, costs.prefill) >= 0
+        assert min(costs.fixed, costs.row, costs.context, costs.prefill, costs.prompt) >= 0
         assert min(costs.decoding.deviation, costs.prompting.deviation) >= 0
         assert (
             1

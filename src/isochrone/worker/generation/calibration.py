@@ -16,13 +16,15 @@ _GREEDY = Sampling(temperature=0.0)
 
 
 def calibrate(executable: GenerativeExecutable, times: StepTimes) -> None:
-    """Runs prompts of several lengths, and rows that decode behind a short and a long context."""
+    """Runs prompts of several lengths, rows that decode behind a short and a long context, and both together."""
     limits = executable.limits
     size = limits.block_tokens
     started = now_ns()
     longest = min(limits.prefill_tokens, limits.context_tokens - 1, limits.blocks * size)
     for _ in range(_ROUNDS):
-        for count in sorted({1, max(1, longest // 8), max(1, longest // 2), longest}):
+        # A prompt of one token may be computed as if it decoded.
+        least = min(2, longest)
+        for count in sorted({least, max(least, longest // 8), max(least, longest // 2), longest}):
             _measure(executable, times, [_row(count, 0, range(-(-count // size)))], 0, count)
             if now_ns() - started > _BUDGET_NS:
                 return
@@ -36,6 +38,10 @@ def calibrate(executable: GenerativeExecutable, times: StepTimes) -> None:
                 _measure(executable, times, parts, rows, 0)
                 if now_ns() - started > _BUDGET_NS:
                     return
+        if most > 1 and least > 1:
+            # The last row's own block takes the prompt.
+            parts[-1] = _row(min(size, longest), 0, (own[most - 1],))
+            _measure(executable, times, parts, most - 1, len(parts[-1].tokens))
 
 
 def _row(count: int, start: int, blocks: Sequence[int]) -> Row:

@@ -29,6 +29,8 @@ class Overlapping(Executable):
         self.fails_at_launch = False
         self.quick = False
         self.polled = 0
+        #: A batch is being collected: its end is waited for.
+        self.is_awaited = threading.Event()
         self.launching_threads: list[int] = []
         self.collecting_threads: list[int] = []
         self.closed = threading.Event()
@@ -49,6 +51,7 @@ class Overlapping(Executable):
         return self.endings._value > 0
 
     def collect_batch(self, flight: Any) -> list[Any]:
+        self.is_awaited.set()
         self.endings.acquire()
         self.collecting_threads.append(threading.get_ident())
         self.collected.append([float(value[0, 0]) for value in flight])
@@ -257,8 +260,7 @@ def test_polling_ends_when_the_batch_takes_longer_than_expected() -> None:
         executable.quick = executable.polls = True
         bench = Bench(executable, max_rows=1, run_ns=MILLISECOND)
         late = bench.send(1)
-        began = now_ns()
-        await until(lambda: now_ns() - began > 20 * MILLISECOND)
+        await until(executable.is_awaited.is_set)
         polled = executable.polled
         await asyncio.sleep(0.01)
         assert executable.polled == polled > 0

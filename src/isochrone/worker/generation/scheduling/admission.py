@@ -144,13 +144,15 @@ class EngineLoad:
             # With more ahead than there are rows, rows are taken several times; those that wait now are taken to be as
             # long as the longest that runs.
             turns, place = divmod(behind_running - 1, len(self.to_end))
-            at += (turns * self.to_end[-1] + self.to_end[place]) * costs.estimate(rows, context, 0)
+            at += costs.estimate_many(turns * self.to_end[-1] + self.to_end[place], rows, context, 0)
         chunk = self._chunk(rows, context, candidate.priority)
         whole, rest = divmod(candidate.prompt_tokens + tokens_ahead, chunk)
-        at += whole * costs.estimate(rows, context + chunk, chunk)
-        if rest:
-            at += costs.estimate(rows, context + rest, rest)
-        return at
+        if not rest:
+            whole, rest = whole - 1, chunk
+        # The last step may be slow.
+        return (
+            at + costs.estimate_many(whole, rows, context + chunk, chunk) + costs.estimate(rows, context + rest, rest)
+        )
 
     def _chunk(self, rows: int, context: int, priority: int) -> int:
         """Tokens of prompts that a step can compute without breaking a deadline between tokens; at least one block."""

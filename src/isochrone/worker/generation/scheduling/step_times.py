@@ -1,14 +1,22 @@
 """How long a step takes, learned from the steps that were measured.
 
-A step's time is taken to be a fixed part plus one per row that decodes, per token of context that is read, and per
-token of a prompt. The four are fitted by least squares with exponential forgetting; what a run of equal steps cannot
-tell apart stays as it was. Estimates are cautious: a twentieth and twice the mean deviation are added, or what one step
-of two hundred exceeds, if that is more. Steps with prompts and steps without have margins of their own. Pure.
+A step's time is taken to be a fixed part plus one per row that decodes, per token of context that is read, per token of
+a prompt, and one for having a prompt at all. They are fitted by least squares with exponential forgetting; what a run
+of equal steps cannot tell apart stays as it was. Pure.
+
+Estimates are cautious, since a late step breaks the deadlines of all its sequences, and a sequence has many steps: one
+late step of two hundred would break a third of the answers of eighty tokens. Steps with prompts, which could be smaller
+than they are, leave a fifth of a deadline free, others a twentieth. More is left where steps deviate more: twice the
+mean deviation, four standard deviations, or what the slowest but one of the latest steps took, whatever is most.
+Stalls, which no margin could cover, are left out of the latter two.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from typing import Final, NamedTuple
 
 from isochrone.worker.backends.generative import GenerationLimits
@@ -20,16 +28,19 @@ _INERTIA: Final = 0.01
 #: A fit takes some 50 µs, so there is none after every step but the first ones.
 _FIT_EVERY: Final = 8
 _FIRST: Final = 64
-#: An estimate is so much over what is expected: steps that fill their budget would otherwise be late by a hair.
+#: An estimate is at least so many times what is expected: steps that only decode, and steps with prompts.
 _CAUTION: Final = 1.05
-#: The share of steps that may exceed ``Margin.factor``, and how far a step moves it. It is held below the highest.
-_EXCEEDING: Final = 0.005
-_MOVE: Final = 0.1
-_HIGHEST_FACTOR: Final = 3.0
+_PROMPT_CAUTION: Final = 1.25
+#: Of so many of the latest steps, these count: their mean and so many times their standard deviation, or the slowest
+#: but one, if that is more; but no stalls: steps that took more than so many times what was expected.
+_WINDOW: Final = 512
+_SPREADS: Final = 4.0
+_STALL: Final = 3.0
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
-#: Where the product of two features is in the upper half of their matrix.
-_PLACES: Final = ((0, 1, 2, 3), (1, 4, 5, 6), (2, 5, 7, 8), (3, 6, 8, 9))
+#: Where the product of two features is in the upper half of their matrix. That of the last with itself is its product
+#: with the first: it is 0 or 1.
+_PLACES: Final = ((0, 1, 2, 3, 4), (1, 5, 6, 7, 8), (2, 6, 9, 10, 11), (3, 7, 10, 12, 3), (4, 8, 11, 3, 4))
 #: A step this many times over its estimate was interrupted: it counts as no more than that.
 _OUTLIER: Final = 20
 
@@ -37,10 +48,10 @@ _OUTLIER: Final = 20
 class Margin(NamedTuple):
     """How far steps are from what is expected of them."""
 
-    #: The mean, in ns.
-    deviation: float = 0.0
     #: What nearly all steps take, as a multiple of what is expected.
     factor: float = _CAUTION
+    #: The mean, in ns.
+    deviation: float = 0.0
 
     def over(self, expected: float) -> float:
         return max(_CAUTION * expected + 2 * self.deviation, self.factor * expected)
@@ -50,7 +61,8 @@ class Margin(NamedTuple):
         return min((budget_ns - 2 * self.deviation) / _CAUTION, budget_ns / self.factor)
 
 
-_NO_MARGIN = Margin()
+_DECODING = Margin(_CAUTION)
+_PROMPTING = Margin(_PROMPT_CAUTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +73,19 @@ class StepCosts:
     row: float = 0.0
     context: float = 0.0
     prefill: float = 0.0
+    #: Of a step with prompts, however short.
+    prompt: float = 0.0
     #: Of steps that only decode, and of those with prompts.
-    decoding: Margin = _NO_MARGIN
-    prompting: Margin = _NO_MARGIN
+    decoding: Margin = _DECODING
+    prompting: Margin = _PROMPTING
 
     @property
     def is_known(self) -> bool:
-        return self.fixed + self.row + self.context + self.prefill > 0
+        return self.fixed + self.row + self.context + self.prefill + self.prompt > 0
 
     def expected(self, rows: int, context: int, prefill: int) -> float:
-        return self.fixed + self.row * rows + self.context * context + self.prefill * prefill
+        expected = self.fixed + self.row * rows + self.context * context
+        return expected + self.prefill * prefill + self.prompt if prefill else expected
 
     def estimate(self, rows: int, context: int, prefill: int) -> int:
         """ns of a step, cautiously; 0: nothing is known."""
@@ -79,8 +94,12 @@ class StepCosts:
         margin = self.prompting if prefill else self.decoding
         return round(margin.over(self.expected(rows, context, prefill)))
 
+    def estimate_many(self, steps: int, rows: int, context: int, prefill: int) -> int:
+        """ns of steps that follow each other: not all of them are slow."""
+        return round(_CAUTION * steps * self.expected(rows, context, prefill))
+
     def without_margins(self) -> StepCosts:
-        return replace(self, decoding=_NO_MARGIN, prompting=_NO_MARGIN)
+        return replace(self, decoding=_DECODING, prompting=Margin(_CAUTION))
 
     def prefill_within(self, budget_ns: int, rows: int, context: int, most: int) -> int:
         """The most tokens of prompts, up to ``most``, with which a step takes no longer than the budget."""
@@ -90,10 +109,45 @@ class StepCosts:
             return 0
         # A token of a prompt is part of the context, too.
         each = self.prefill + self.context
-        left = self.prompting.under(budget_ns) - self.expected(rows, context, 0)
+        left = self.prompting.under(budget_ns) - self.expected(rows, context, 0) - self.prompt
         if left < 0:
             return 0
         return most if each * most <= left else int(left / each)
+
+
+class _Deviations:
+    """How far the latest steps of one kind were from what was expected of them."""
+
+    __slots__ = ("_least", "_mean_ns", "_ratios", "_squares", "_sum")
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._mean_ns = 0.0
+        #: Time over expected time of the latest steps without stalls; their sum, and that of their squares.
+        self._ratios: deque[float] = deque()
+        self._sum = self._squares = 0.0
+
+    def note(self, ns: int, expected: float) -> None:
+        self._mean_ns += _NEW * (abs(ns - expected) - self._mean_ns)
+        ratio = ns / expected
+        if ratio > _STALL:
+            return
+        self._ratios.append(ratio)
+        self._sum += ratio
+        self._squares += ratio * ratio
+        if len(self._ratios) > _WINDOW:
+            oldest = self._ratios.popleft()
+            self._sum -= oldest
+            self._squares -= oldest * oldest
+
+    @property
+    def margin(self) -> Margin:
+        factor, count = self._least, len(self._ratios)
+        if count >= _FIT_EVERY:
+            mean = self._sum / count
+            spread = math.sqrt(max(0.0, self._squares / count - mean * mean))
+            factor = max(factor, mean + _SPREADS * spread, nlargest(2, self._ratios)[1])
+        return Margin(factor, self._mean_ns)
 
 
 class StepTimes:
@@ -101,14 +155,14 @@ class StepTimes:
 
     def __init__(self, limits: GenerationLimits) -> None:
         # Comparable sizes: otherwise the fit's hold on earlier values would depend on the units.
-        self._scale = (1.0, limits.rows, limits.rows * limits.context_tokens / 2, limits.prefill_tokens)
+        self._scale = (1.0, limits.rows, limits.rows * limits.context_tokens / 2, limits.prefill_tokens, 1.0)
         # Plain lists: of so few numbers, numpy's calls would take five times as long, after every step.
         #: Of the features, each with each: the upper half of a symmetric matrix, line by line.
-        self._products = [0.0] * 10
-        self._targets = [0.0] * 4
-        self._weights = [0.0] * 4
-        #: Of steps that only decode, and of those with prompts.
-        self._margins = [_NO_MARGIN, _NO_MARGIN]
+        self._products = [0.0] * 13
+        self._targets = [0.0] * 5
+        self._weights = [0.0] * 5
+        self._decoding = _Deviations(_CAUTION)
+        self._prompting = _Deviations(_PROMPT_CAUTION)
         self._measured = 0
         self.costs = StepCosts()
 
@@ -116,44 +170,45 @@ class StepTimes:
         """A step took so long."""
         costs = self.costs
         expected = costs.expected(rows, context, prefill)
-        if costs.is_known and self._measured >= _FIT_EVERY:
+        if expected > 0 and self._measured >= _FIT_EVERY:
             ns = min(ns, round(_OUTLIER * expected))
-            self._note(ns, expected, bool(prefill))
+            (self._prompting if prefill else self._decoding).note(ns, expected)
         self._measured += 1
-        _, row_scale, context_scale, prefill_scale = self._scale
+        _, row_scale, context_scale, prefill_scale, _ = self._scale
         two, three, four = rows / row_scale, context / context_scale, prefill / prefill_scale
-        a, b, c, d, e, f, g, h, i, j = self._products
+        five = 1.0 if prefill else 0.0
+        a, b, c, d, e, f, g, h, i, j, k, m, n = self._products
         # Written out: a loop would take three times as long, after every step.
         self._products = [
             _KEEP * a + 1.0,
             _KEEP * b + two,
             _KEEP * c + three,
             _KEEP * d + four,
-            _KEEP * e + two * two,
-            _KEEP * f + two * three,
-            _KEEP * g + two * four,
-            _KEEP * h + three * three,
-            _KEEP * i + three * four,
-            _KEEP * j + four * four,
+            _KEEP * e + five,
+            _KEEP * f + two * two,
+            _KEEP * g + two * three,
+            _KEEP * h + two * four,
+            _KEEP * i + two * five,
+            _KEEP * j + three * three,
+            _KEEP * k + three * four,
+            _KEEP * m + three * five,
+            _KEEP * n + four * four,
         ]
-        a, b, c, d = self._targets
-        self._targets = [_KEEP * a + ns, _KEEP * b + two * ns, _KEEP * c + three * ns, _KEEP * d + four * ns]
+        a, b, c, d, e = self._targets
+        self._targets = [
+            _KEEP * a + ns,
+            _KEEP * b + two * ns,
+            _KEEP * c + three * ns,
+            _KEEP * d + four * ns,
+            _KEEP * e + five * ns,
+        ]
         if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
-    def _note(self, ns: int, expected: float, has_prompt: bool) -> None:
-        """Moves the factor up if the step exceeded it, and down otherwise: it rests where one of two hundred does."""
-        deviation, factor = self._margins[has_prompt]
-        change = 1 - _EXCEEDING if ns > factor * expected else -_EXCEEDING
-        self._margins[has_prompt] = Margin(
-            deviation + _NEW * (abs(ns - expected) - deviation),
-            min(_HIGHEST_FACTOR, max(_CAUTION, factor * (1 + _MOVE * change))),
-        )
-
     def _fit(self) -> None:
         """Least squares with no negative part: those that come out negative are left out."""
-        used = [0, 1, 2, 3]
-        solution = [0.0] * 4
+        used = [0, 1, 2, 3, 4]
+        solution = [0.0] * 5
         while used:
             products = [[self._products[_PLACES[line][column]] for column in used] for line in used]
             for place in range(len(used)):
@@ -167,8 +222,10 @@ class StepTimes:
                 break
             del used[worst]
         self._weights = solution
-        fixed, row, context, prefill = (value / scale for value, scale in zip(solution, self._scale, strict=True))
-        self.costs = StepCosts(fixed, row, context, prefill, *self._margins)
+        fixed, row, context, prefill, prompt = (
+            value / scale for value, scale in zip(solution, self._scale, strict=True)
+        )
+        self.costs = StepCosts(fixed, row, context, prefill, prompt, self._decoding.margin, self._prompting.margin)
 
 
 def _solved(matrix: list[list[float]], targets: list[float]) -> list[float]:
