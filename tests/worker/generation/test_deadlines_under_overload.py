@@ -69,13 +69,13 @@ def simulate(
             arrival += round(chance.expovariate(per_second) * SECOND)
         outcome.dropped += len(scheduler.remove_late(now))
         step = scheduler.schedule(now)
-        if not step.parts:
+        if not step.rows:
             now = arrival
             continue
         took = TRUE.expected(step.decode_rows, step.context, step.prefill) * chance.uniform(1 - scatter, 1 + scatter)
         now += round(took)
-        before = {part.sequence: part.sequence.last_at for part in step.parts}
-        chosen = [None if part.row.sampling is None else Chosen(1, 0.0) for part in step.parts]
+        before = {each: each.last_at for each in step.sequences}
+        chosen = [None if row.sampling is None else Chosen(1, 0.0) for row in step.rows]
         for output in scheduler.completed(step, chosen, now, round(took)):
             last = before[output.sequence]
             counts.note_token(output.sequence)

@@ -451,3 +451,44 @@ def test_steps_wait_for_a_loop_that_is_behind() -> None:
         bench.close()
 
     run(scenario)
+
+
+def test_an_engine_that_fails_says_so() -> None:
+    async def scenario() -> None:
+        model = ToyModel()
+        model.gate = threading.Semaphore(0)
+        bench = Bench(model)
+        request = bench.send("hello")
+        await until(model.entered.is_set)
+        bench.engines[0].scheduler.completed = lambda *_: 1 // 0  # type: ignore[method-assign]
+        model.gate.release(1000)
+        await until(lambda: request.is_over)
+        assert isinstance(request.answers[-1], ModelFailed)
+        assert "its engine failed: ZeroDivisionError" in str(request.answers[-1])
+        with pytest.raises(Unavailable, match="load the model again"):
+            bench.send("more")
+        assert bench.readiness == [False]
+        assert (bench.in_flight, bench.blocks_in_use) == (0, 0)
+        bench.close()
+
+    run(scenario)
+
+
+def test_jobs_and_sequences_that_were_cancelled_do_not_refer_to_each_other() -> None:
+    """Only the garbage collector would free them, with their requests."""
+
+    async def scenario() -> None:
+        model = ToyModel()
+        model.gate = threading.Semaphore(0)
+        bench = Bench(model)
+        request = bench.send("hello", max_tokens=50)
+        await until(model.entered.is_set)
+        (job,) = bench.runner._jobs
+        assert job.sequence is not None
+        request.cancelled = True
+        model.gate.release(1000)
+        await until(lambda: request.is_over and not bench.blocks_in_use)
+        assert job.sequence is None
+        bench.close()
+
+    run(scenario)

@@ -11,7 +11,7 @@ from toy_model import END, LIMITS, ToyModel, answer_of
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, QueueFull
-from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.backends.generative import FailedRow, GenerationLimits
 from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.scheduling.scheduler import Batching, SchedulerRules, StepScheduler
 from isochrone.worker.generation.scheduling.sequence import TokenSequence
@@ -70,10 +70,10 @@ class Driver:
 
     def step(self) -> Step:
         step = self.scheduler.schedule(self.now)
-        if step.parts:
+        if step.rows:
             self.model.launch(step.rows)
             self.in_flight.append(step)
-        if len(self.in_flight) > self.model.launches_ahead or (self.in_flight and not step.parts):
+        if len(self.in_flight) > self.model.launches_ahead or (self.in_flight and not step.rows):
             chosen = self.model.collect()
             self.now += STEP_NS
             outputs = self.scheduler.completed(self.in_flight.popleft(), chosen, self.now, STEP_NS)
@@ -84,7 +84,7 @@ class Driver:
         for _ in range(most):
             was_in_flight = bool(self.in_flight)
             # What comes of a step in flight may let another one start.
-            if not self.step().parts and not was_in_flight:
+            if not self.step().rows and not was_in_flight:
                 return
         raise AssertionError(f"{len(list(self.scheduler.sequences()))} sequences do not end")
 
@@ -151,7 +151,7 @@ def test_a_higher_priority_takes_the_row_of_a_lower() -> None:
     high = driver.admit(sequence_of("gh", 2, priority=1))
     equal = driver.admit(sequence_of("ij", 2, priority=3))
     step = driver.step()
-    assert high in [part.sequence for part in step.parts]
+    assert high in step.sequences
     assert [each.preemptions for each in low] == [0, 0, 1]
     assert not equal.is_running
     driver.finish()
@@ -164,7 +164,7 @@ def test_a_paused_sequence_is_not_computed_and_gives_its_blocks() -> None:
     for _ in range(4):
         driver.step()
     driver.scheduler.pause(paused)
-    assert not driver.step().parts
+    assert not driver.step().rows
     other = driver.admit(sequence_of("cd" * 10, 3))
     driver.finish()
     assert driver.ended == [other]
@@ -294,8 +294,8 @@ def test_batches_that_do_not_change(batching: Batching, most: int) -> None:
     driver = Driver(TINY, SchedulerRules(batching=batching))
     sequences = [driver.admit(sequence_of(text, tokens)) for text, tokens in (("a", 2), ("b", 6), ("c", 4), ("d", 3))]
     together = []
-    while (step := driver.step()).parts:
-        together.append({part.sequence.number for part in step.parts})
+    while (step := driver.step()).rows:
+        together.append({each.number for each in step.sequences})
     assert max(map(len, together)) == most
     assert not any({1, 4} <= numbers or {2, 4} <= numbers for numbers in together)
     assert all(is_right(sequence, TINY) for sequence in sequences)
@@ -365,8 +365,8 @@ class Traffic(RuleBasedStateMachine):
         decoding = {each for each in self.scheduler.running if each.is_decoding and not each.is_paused}
         last = {each for each in decoding if each.pending and each.computed + 1 >= each.limit}
         step = self.driver.step()
-        computed = {part.sequence for part in step.parts}
-        assert len(computed) == len(step.parts) <= TINY.rows
+        computed = set(step.sequences)
+        assert len(computed) == len(step.rows) <= TINY.rows
         assert step.prefill <= TINY.prefill_tokens
         preempted = {each for each, count in before.items() if each.preemptions > count}
         # Who decodes is in the step, unless it was preempted, or its last token is in flight; and none was for a lower
@@ -376,7 +376,7 @@ class Traffic(RuleBasedStateMachine):
             if not victim.is_paused:
                 assert all(each.priority <= victim.priority for each in computed)
         assert not any(each.is_paused for each in computed)
-        if not step.parts and not self.driver.in_flight and not last:
+        if not step.rows and not self.driver.in_flight and not last:
             waiting = [each for each in self.scheduler.sequences() if not each.is_paused]
             # Those that were preempted with a token in flight, which is there now.
             assert self.launches_ahead or not waiting
@@ -429,11 +429,11 @@ def test_sequences_that_go_on_never_have_more_rows_than_there_are() -> None:
     driver.step()
     scheduler.pause(e)
     scheduler.resume(b)
-    assert len(driver.step().parts) <= 3
+    assert len(driver.step().rows) <= 3
     scheduler.resume(a)
-    assert len(driver.step().parts) <= 3
+    assert len(driver.step().rows) <= 3
     scheduler.resume(e)
-    assert c in driver.ended or len(driver.step().parts) <= 3
+    assert c in driver.ended or len(driver.step().rows) <= 3
     driver.finish()
     assert len(driver.ended) == 5
 
@@ -447,4 +447,23 @@ def test_a_sequence_that_ended_after_it_was_preempted_does_not_come_back() -> No
     assert first in driver.scheduler.waiting
     driver.scheduler.ended(first)
     assert not list(driver.scheduler.sequences())
-    assert not driver.step().parts
+    assert not driver.step().rows
+
+
+def test_what_a_failed_row_has_computed_is_not_found_again_though_it_was_preempted() -> None:
+    driver = Driver()
+    first = sequence_of("the same long beginning", 20)
+    driver.admit(first)
+    driver.step()
+    step = driver.scheduler.schedule(driver.now)
+    assert step.sequences == [first]
+    assert first.table.find_prefix(first.tokens)
+    driver.scheduler._preempt(first)
+    failed = [FailedRow("not a number") for _ in step.rows]
+    (output,) = driver.scheduler.completed(step, failed, driver.now, MILLISECOND)
+    assert isinstance(output.chosen, FailedRow)
+    assert not first.table.find_prefix(first.tokens)
+    # Its blocks can be taken for something else.
+    pool = driver.scheduler.pool
+    assert (pool.free, pool.in_use) == (pool.total, 0)
+    assert len({pool.allocate() for _ in range(pool.total)} - {None}) == pool.total

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,32 @@ def test_text_comes_back(folder: Path, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, special=False)) == text
     assert tokenizer.encode(text, special=True) == [0, *tokenizer.encode(text, special=False)]
     assert tokenizer.decode(tokenizer.encode(text, special=True)) == text
+
+
+def test_other_threads_go_on_while_a_long_text_is_tokenised(folder: Path) -> None:
+    tokenizer = opened(folder)
+    text = "".join(random.Random(1).choices("the worker answers ", k=400_000))
+    instants: list[float] = []
+    is_over = threading.Event()
+
+    def note() -> None:
+        while not is_over.is_set():
+            instants.append(time.perf_counter())
+
+    def share_of_longest_pause() -> float:
+        instants.clear()
+        is_over.clear()
+        thread = threading.Thread(target=note)
+        thread.start()
+        began = time.perf_counter()
+        tokenizer.encode(text, special=False)
+        took = time.perf_counter() - began
+        is_over.set()
+        thread.join()
+        return max(after - before for before, after in pairwise([began, *instants, began + took])) / took
+
+    # A thread that had to wait for the whole text would pause for all of it. The machine may be busy.
+    assert min(share_of_longest_pause() for _ in range(5)) < 0.7
 
 
 def test_a_part_of_a_character_is_the_replacement_character(folder: Path) -> None:

@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 
 #: The picture of the load that the loop sees is at most this old while steps run.
 _LOAD_NS = 5 * MILLISECOND
+#: While steps run, so long between two of them goes into what comes in: each prompt takes a part of a millisecond.
+_INBOX_NS = MILLISECOND
 #: Calls of the loop that may be under way. With one, the device would wait for the loop.
 _MOST_CALLS = 2
 
@@ -62,7 +64,7 @@ class GenerationEngine:
         self.load: EngineLoad = self.scheduler.load(0)
         #: When the running step began; 0: none does.
         self.step_began = 0
-        #: Why the device cannot be used any more; "": it can. The engine's thread sets it, once.
+        #: Why the engine cannot compute any more; "": it can. The engine's thread sets it, once.
         self.lost = ""
         #: Of the loop's thread: a step took too long, and nobody waits for it any more.
         self.is_abandoned = False
@@ -159,6 +161,21 @@ class GenerationEngine:
 
     def _serve(self) -> None:
         self._pin()
+        try:
+            self._run_steps()
+        except BaseException as error:
+            # Not of the model, whose errors cost a step: nobody knows what state this is in.
+            log.error("an instance fails", instance=self.name, exc_info=error)
+            self._fail_all(f"its engine failed: {type(error).__name__}: {error}; load the model again")
+            forget_frames(error)
+            self._send()
+            while not self._is_closing:
+                self._inbox.get()()
+                self._send()
+        if self.is_abandoned:
+            self._free()
+
+    def _run_steps(self) -> None:
         outputs: list[Output] = []
         is_idle = True
         model, in_flight = self.executable, self._in_flight
@@ -190,14 +207,13 @@ class GenerationEngine:
                     self._send()
                     outputs = []
             self._step_end = max(now, ended) + self._expected_ns() if in_flight else 0
-        if self.is_abandoned:
-            self._free()
 
     def _take_inbox(self, waits: bool) -> None:
         if waits:
             self._inbox.get()()
+        until = now_ns() + _INBOX_NS
         try:
-            while True:
+            while now_ns() < until or not self._in_flight:
                 self._inbox.get_nowait()()
         except Empty:
             pass
@@ -296,8 +312,8 @@ class GenerationEngine:
         self._load_until = 0
 
     def _cancel(self, job: Job) -> None:
-        self._end(job, Cancelled("the request was cancelled"))
         sequence = job.sequence
+        self._end(job, Cancelled("the request was cancelled"))
         if sequence is not None:
             self.scheduler.remove(sequence)
 
@@ -310,12 +326,17 @@ class GenerationEngine:
         """The sequences of a failed step end; their blocks are free. Without its device, all sequences end."""
         self.step_began = now_ns() if self._in_flight else 0
         if isinstance(error, DeviceLost):
-            self.lost = (
-                self.lost
-                or f"model instance '{self.name}': {error.reason}; the device is lost to this process: restart it"
-            )
-            error = ModelFailed(self.lost)
-        for sequence in list(self.scheduler.sequences()) if self.lost else step.sequences:
+            self._fail_all(f"{error.reason}; the device is lost to this process: restart it")
+            return
+        for sequence in step.sequences:
+            self.scheduler.remove(sequence)
+            self._end(_job(sequence), error)
+
+    def _fail_all(self, reason: str) -> None:
+        """The engine can compute nothing any more."""
+        self.lost = self.lost or f"model instance '{self.name}': {reason}"
+        error = ModelFailed(self.lost)
+        for sequence in list(self.scheduler.sequences()):
             self.scheduler.remove(sequence)
             self._end(_job(sequence), error)
 
@@ -323,6 +344,8 @@ class GenerationEngine:
         if not job.is_ended:
             job.is_ended = True
             job.ended_at = now_ns()
+            # They refer to each other: without this, only the garbage collector would free them.
+            job.sequence = None
             self._deliveries.append(Delivery(job, None, error, True))
 
     def _step_error(self, step: Step, error: BaseException) -> IsochroneError:

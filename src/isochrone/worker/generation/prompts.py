@@ -14,8 +14,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from isochrone.clock import now_ns
-from isochrone.errors import Cancelled, IsochroneError, ModelFailed
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, ModelFailed
 from isochrone.worker.generation.answers.job import Job
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class PromptThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job, first_deadline: int, tokenizer: Tokenizer, prepared: Prepared) -> None:
+    def submit(self, job: Job, tokenizer: Tokenizer, prepared: Prepared) -> None:
         with self._changed:
-            order = (job.priority, first_deadline, next(self._numbers))
+            order = (job.priority, job.turn_deadline, next(self._numbers))
             heapq.heappush(self._heap, _Waiting(order, job, tokenizer, prepared))
             self._sizes[job] = job.wanted.size
             self._sums[job.priority] += job.wanted.size
@@ -72,15 +72,20 @@ class PromptThread:
             # The heap keeps the entry until its turn comes.
             self._sums[job.priority] -= self._sizes.pop(job, 0)
 
-    @property
-    def waiting(self) -> int:
-        return len(self._sizes)
+    def expired(self, now: int) -> list[Job]:
+        """Requests whose prompts wait, though their first tokens were due before."""
+        with self._changed:
+            return [job for job in self._sizes if job.first_deadline < now]
 
     def expected_ns(self, size: int, priority: int, now: int) -> int:
         """ns until a prompt of so many characters is tokenised, behind all that wait with its priority or a higher."""
         with self._changed:
             each = self._took / self._characters
-            begun = max(0.0, self._running * each - (now - self._running_since)) if self._running else 0.0
+            begun, ran = 0.0, now - self._running_since
+            if self._running:
+                # What has taken longer than it should will go on for as long again.
+                expected = self._running * each
+                begun = expected - ran if ran < expected else ran
             ahead = sum(waiting for level, waiting in self._sums.items() if level <= priority)
             return round((ahead + size) * each + begun)
 
@@ -117,14 +122,26 @@ class PromptThread:
         if job.request.cancelled or job.is_over:
             item.prepared(job, Cancelled("the request was cancelled"))
             return
+        now = now_ns()
+        if job.first_deadline < now:
+            item.prepared(job, late_prompt(job, now))
+            return
         with _TURNS:
-            began = now_ns()
             prompt = _prompt(job, item.tokenizer)
-            took = now_ns() - began
+        # With the wait for a turn: those behind wait for it, too.
+        took = now_ns() - now
         with self._changed:
             self._took = _KEEP * self._took + took
             self._characters = _KEEP * self._characters + max(1, job.wanted.size)
         item.prepared(job, prompt)
+
+
+def late_prompt(job: Job, now: int) -> IsochroneError:
+    """The error of a request whose first token was due before its prompt's turn came."""
+    late_ms = (now - job.first_deadline) / MILLISECOND
+    return DeadlineExceeded(
+        f"the deadline of the first token passed {late_ms:.1f} ms ago, before its prompt was tokenised"
+    ).not_begun()
 
 
 def _prompt(job: Job, tokenizer: Tokenizer) -> tuple[str, list[int]] | IsochroneError:

@@ -21,10 +21,10 @@ from isochrone.worker.execution.failure_log import FailureLog
 from isochrone.worker.generation.answers.job import Delivery, Job
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.hangs import HangWatch, longest_step, step_limit
-from isochrone.worker.generation.prompts import PromptThread
+from isochrone.worker.generation.prompts import PromptThread, late_prompt
 from isochrone.worker.generation.requests.requests import GenerationRequest, read_request
 from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad, refusal
-from isochrone.worker.generation.scheduling.sequence import PATIENCE_NS, Key
+from isochrone.worker.generation.scheduling.sequence import Key
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
@@ -112,13 +112,12 @@ class GenerationRunner:
         if error is not None:
             self._count_refusal(error)
             raise error.within(f"model '{self._name}'")
-        job = Job(request, wanted, priority, estimated)
+        job = Job(request, wanted, priority, estimated, first_deadline)
         self._jobs[job] = engine
         self._unseen[engine].append(job)
         shown, known = self._loads[engine]
         self._loads[engine] = shown, known.with_arrivals([_arrival(job)])
-        order = first_deadline if first_deadline != NEVER else request.arrived + PATIENCE_NS
-        self._prompts.submit(job, order, engine.executable.tokenizer, engine.prepared)
+        self._prompts.submit(job, engine.executable.tokenizer, engine.prepared)
 
     @property
     def pending(self) -> int:
@@ -155,6 +154,10 @@ class GenerationRunner:
             elif job.stalled_since and now - job.stalled_since >= self._settings.stalled_ns:
                 stalled_ms = self._settings.stalled_ns // MILLISECOND
                 self._cancel(job, Cancelled(f"the client has read nothing for stalled_stream_ms ({stalled_ms})"))
+        for job in self._prompts.expired(now):
+            error = late_prompt(job, now)
+            self._count_refusal(error)
+            self._cancel(job, error)
         self._drop_lost()
         for engine, watch in self._watches.items():
             began, limit_ns = engine.step_began, step_limit(engine.load, self._settings.execution_timeout_ns)
@@ -312,7 +315,7 @@ class GenerationRunner:
     def _send(self, job: Job, delivery: Delivery) -> None:
         request = job.request
         if delivery.error is not None:
-            if job.sequence is None:
+            if not job.is_admitted:
                 self._count_refusal(delivery.error)
             self._fail(job, delivery.error)
         elif delivery.outputs is None:
@@ -413,7 +416,7 @@ class GenerationRunner:
 
 
 def _arrival(job: Job) -> tuple[Key, int, int]:
-    order = (job.priority, True, job.request.arrived, 0)
+    order = (job.priority, True, job.turn_deadline, 0)
     return order, job.estimated_tokens, job.wanted.parameters.inter_token_ns
 
 

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from isochrone.clock import NEVER
 from isochrone.worker.generation.answers.responses import Piece, response
 from isochrone.worker.generation.answers.text import AnswerText
-from isochrone.worker.generation.scheduling.sequence import STOP
+from isochrone.worker.generation.scheduling.sequence import STOP, turn_deadline
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
@@ -39,6 +40,8 @@ class Job:
         "backlog",
         "ended_at",
         "estimated_tokens",
+        "first_deadline",
+        "is_admitted",
         "is_ended",
         "is_known",
         "is_over",
@@ -50,10 +53,19 @@ class Job:
         "wanted",
     )
 
-    def __init__(self, request: InferRequest, wanted: GenerationRequest, priority: int, estimated_tokens: int) -> None:
+    def __init__(
+        self,
+        request: InferRequest,
+        wanted: GenerationRequest,
+        priority: int,
+        estimated_tokens: int,
+        first_deadline: int = NEVER,
+    ) -> None:
         self.request = request
         self.wanted = wanted
         self.priority = priority
+        #: When the first token is due; NEVER: at any time.
+        self.first_deadline = first_deadline
 
         # Of the loop's thread.
         self.estimated_tokens = estimated_tokens
@@ -66,7 +78,7 @@ class Job:
 
         # Of the engine's thread; the loop reads ``is_known`` and, after the end, the times.
         #: The scheduler has it, or has refused it.
-        self.is_known = False
+        self.is_known = self.is_admitted = False
         self.is_ended = False
         self.sequence: TokenSequence | None = None
         self.ended_at = 0
@@ -76,10 +88,15 @@ class Job:
         self._may_stop = False
         self._cumulative = 0.0
 
+    @property
+    def turn_deadline(self) -> int:
+        return turn_deadline(self.first_deadline, self.request.arrived)
+
     # On the engine's thread.
 
     def begin(self, sequence: TokenSequence, prompt: str, tokenizer: Tokenizer) -> None:
         self.sequence = sequence
+        self.is_admitted = True
         self._decode = tokenizer.decode
         self._text = AnswerText(tokenizer.decode, self.wanted.parameters.stop, tokenizer.piece)
         if self.wanted.repeats_prompt:

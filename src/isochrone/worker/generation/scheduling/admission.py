@@ -19,7 +19,7 @@ from typing import NamedTuple
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, IsochroneError, QueueFull
 from isochrone.worker.backends.generative import GenerationLimits
-from isochrone.worker.generation.scheduling.sequence import PATIENCE_NS, Key
+from isochrone.worker.generation.scheduling.sequence import Key, turn_deadline
 from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 #: As a sequence's number in the order: behind all that are there.
@@ -42,8 +42,7 @@ class Candidate:
 
     @property
     def order(self) -> Key:
-        deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
-        return (self.priority, True, deadline, _LAST)
+        return (self.priority, True, turn_deadline(self.first_deadline, self.arrived), _LAST)
 
 
 class Level(NamedTuple):

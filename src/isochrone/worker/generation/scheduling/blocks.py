@@ -105,6 +105,9 @@ class BlockPool:
         for block in blocks:
             if self._digest_of[block] is not None:
                 self._forget(block)
+                if block in self._kept:
+                    del self._kept[block]
+                    self._empty.append(block)
 
     def _forget(self, block: int) -> None:
         digest = self._digest_of[block]
@@ -167,10 +170,6 @@ class BlockTable:
             for number in range(self._sealed, full):
                 self._pool.seal(self.blocks[number], digests[number])
             self._sealed = full
-
-    def spoil(self) -> None:
-        """What was computed is not right: nobody finds it any more."""
-        self._pool.forget(self.blocks)
 
     def release(self) -> None:
         self._pool.release(self.blocks)

@@ -237,8 +237,9 @@ class StepScheduler:
                 continue
             sequence.pending -= 1
             if isinstance(result, FailedRow):
-                # Nor may others use what its blocks hold: the cause may be in any of them.
-                sequence.table.spoil()
+                # Nor may others use what its blocks hold: the cause may be in any of them. If it was preempted
+                # meanwhile, they may hold something else by now, which is then computed once more.
+                self.pool.forget(row.blocks)
                 self.remove(sequence)
                 outputs.append(Output(sequence, result, None))
                 continue

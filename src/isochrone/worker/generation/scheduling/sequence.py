@@ -15,6 +15,12 @@ from isochrone.worker.generation.scheduling.blocks import BlockPool, BlockTable
 #: otherwise it would wait for ever behind others that come later.
 PATIENCE_NS = 10 * SECOND
 
+
+def turn_deadline(first_deadline: int, arrived: int) -> int:
+    """By which those that wait take their turns: the earliest first."""
+    return first_deadline if first_deadline != NEVER else arrived + PATIENCE_NS
+
+
 #: Why a sequence ended; as OpenAI and vLLM call it.
 STOP, LENGTH = "stop", "length"
 
@@ -110,8 +116,7 @@ class TokenSequence:
     def give_blocks(self, pool: BlockPool, number: int, limit: int) -> None:
         self.table = BlockTable(pool)
         self.number = number
-        deadline = self.first_deadline if self.first_deadline != NEVER else self.arrived + PATIENCE_NS
-        self.order = (self.priority, True, deadline, number)
+        self.order = (self.priority, True, turn_deadline(self.first_deadline, self.arrived), number)
         self.limit = min(self.limit, limit)
 
     @property

@@ -12,13 +12,6 @@ from isochrone.worker.generation.scheduling.sequence import TokenSequence
 _IN_FLIGHT = (0,)
 
 
-class Part(NamedTuple):
-    """What a step computes of one sequence."""
-
-    sequence: TokenSequence
-    row: Row
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step, and the figures that its time depends on."""
@@ -29,10 +22,6 @@ class Step:
     decode_rows: int = 0
     context: int = 0
     prefill: int = 0
-
-    @property
-    def parts(self) -> list[Part]:
-        return list(map(Part, self.sequences, self.rows))
 
 
 class Output(NamedTuple):

@@ -49,7 +49,9 @@ class FileTokenizer:
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         try:
-            tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+            # As a batch: ``encode`` would hold the interpreter for as long as it takes, and steps and the loop with it.
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+            tokens: list[int] = encoding.ids
         except Exception as error:
             raise InvalidArgument(f"text: the model's tokenizer rejects it: {error}") from error
         if special and self._begin is not None and self._adds_begin is not None:
