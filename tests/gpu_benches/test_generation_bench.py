@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,20 @@ import pytest
 from bench.gpu.generation.parts import THROUGHPUT
 from bench.gpu.generation.report import report
 from bench.gpu.generation.repository import read_metrics
-from bench.gpu.generation.stream_figures import Streams, overload_figures
+from bench.gpu.generation.stream_figures import Streams, overload_figures, refusals_problem
 from bench.gpu.generation.streams import CUT, DROPPED, LOST, Stream, StreamConnection
 from bench.gpu.generation.workload import Flow, Lengths, Request
+from isochrone.errors import DeadlineExceeded, InvalidArgument, IsochroneError, ModelFailed
+from isochrone.protocol.messages import Plan
+from isochrone.protocol.rest.answers import respond_error
+from isochrone.protocol.rest.generate import GenerateInferRequest
+from isochrone.wire.exchange import Headers
+from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.generation.requests.sampling import GenerationParameters
+from isochrone.worker.generation.scheduling.admission import Candidate, EngineLoad, Level, refusal
+from isochrone.worker.generation.scheduling.scheduler import late_error
+from isochrone.worker.generation.scheduling.sequence import TokenSequence
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 MS = 1_000_000
 EVENT = b'data: {"id":"1","text_output":"a","num_output_tokens":%d}\n\n'
@@ -106,19 +118,105 @@ def test_events_are_counted_wherever_the_bytes_are_split(pieces: int) -> None:
     assert (found.status, list(found.tokens), len(found.times)) == (200, [1, 2, 1], 3)
 
 
+class Wire:
+    """An exchange that keeps the bytes of its answer."""
+
+    arrived = 0
+    owner: Any = None
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def respond(self, status: int, headers: Headers, body: list[bytes]) -> None:
+        data = b"".join(body)
+        self._head(status, (*headers, (b"content-length", b"%d" % len(data))))
+        self.sent += data
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._head(status, (*headers, (b"transfer-encoding", b"chunked")))
+
+    def write(self, parts: list[bytes]) -> None:
+        self.sent += b"%x\r\n%s\r\n" % (sum(map(len, parts)), b"".join(parts))
+
+    def end(self) -> None:
+        self.sent += b"0\r\n\r\n"
+
+    def _head(self, status: int, headers: Headers) -> None:
+        fields = b"".join(b"%s: %s\r\n" % field for field in headers)
+        self.sent += b"HTTP/1.1 %d x\r\n%s\r\n" % (status, fields)
+
+
+def at_once(error: IsochroneError) -> bytes:
+    """The answer to a request that no engine has seen."""
+    wire: Any = Wire()
+    respond_error(wire, error)
+    return bytes(wire.sent)
+
+
+def by_the_engine(error: IsochroneError, tokens: int = 0) -> bytes:
+    """The answer to a request that an engine has refused or ended."""
+    wire: Any = Wire()
+    route: Any = None
+    request = GenerateInferRequest(wire, route, Plan("writer", "", (), None, {}), "1", {}, True)
+    request.served_by = SimpleNamespace(model_version="1")
+    for _ in range(tokens):
+        request.emit(
+            {"num_output_tokens": np.array([1]), "text_output": np.array([b"its deadline passed"], np.object_)}
+        )
+    request.fail(error)
+    return bytes(wire.sent)
+
+
+def refused(reason: str) -> IsochroneError:
+    """An error of admission."""
+    load = EngineLoad(
+        GenerationLimits(context_tokens=1000, block_tokens=4, blocks=10_000, rows=4, prefill_tokens=64),
+        StepCosts(fixed=10.0 * MS),
+        waiting=5,
+        levels=(Level(1, 1, 10, 0),),
+    )
+    candidate = Candidate(8, 1, 0, MS if reason == "first" else 1000 * MS, 5 * MS if reason == "between" else 0)
+    error = refusal(load, candidate, 0, 5 if reason == "queue" else 100)
+    assert error is not None
+    return error
+
+
+def late(started: bool = False, tokens: int = 0) -> DeadlineExceeded:
+    """The error of an admitted sequence."""
+    sequence = TokenSequence([1, 2], GenerationParameters(first_token_ns=10 * MS), deadline=10 * MS)
+    sequence.started_at, sequence.first_at = int(started), MS if tokens else 0
+    sequence.tokens += [3] * tokens
+    return late_error(sequence, 13 * MS)
+
+
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (chunked(b'data: {"error":"the first token would come 3 ms after its deadline"}\n\n'), 504),
-        (chunked(b'data: {"error":"the deadline of the first token passed 3 ms ago"}\n\n'), DROPPED),
-        (chunked(EVENT % 1, b'data: {"error":"a step failed"}\n\n'), 500),
-        (b'HTTP/1.1 429 x\r\nContent-Length: 5\r\n\r\n{"a"}', 429),
-        (b"HTTP/1.1 504 x\r\ncontent-length: 21\r\n\r\na token would take 9ms", 504),
+        (at_once(refused("queue")), 429),
+        (at_once(refused("first")), 504),
+        (at_once(refused("between")), 504),
+        (by_the_engine(refused("queue")), 429),
+        (by_the_engine(refused("first")), 504),
+        (by_the_engine(refused("between")), 504),
+        (by_the_engine(late()), DROPPED),
+        (by_the_engine(late(started=True)), DROPPED),
+        (by_the_engine(late(started=True, tokens=2), tokens=2), DROPPED),
+        (at_once(refused("first").begun()), DROPPED),
+        (by_the_engine(ModelFailed("a step failed")), 500),
+        (by_the_engine(ModelFailed("a step failed"), tokens=1), 500),
+        (at_once(InvalidArgument("no prompt")), 400),
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 9])
 def test_refused_dropped_and_failed_answers(answer: bytes, status: int, pieces: int) -> None:
     assert answered(answer, pieces).status == status
+
+
+def test_refusals_are_compared_with_the_count_of_the_worker() -> None:
+    found = streams(stream(0, [], status=504), stream(0, [5], status=CUT), stream(0, [5]))
+    assert refusals_problem(found, 1) == refusals_problem(found, 2) == ""
+    assert refusals_problem(found, 0) == "1 requests were refused by their answers, 0 by the worker's count"
+    assert refusals_problem(found, 3)
 
 
 def test_lengths_and_shares() -> None:
@@ -139,9 +237,16 @@ def test_metrics_by_name() -> None:
         "# TYPE isochrone_generation_steps counter\n"
         'isochrone_generation_steps_total{model="a",version="1"} 12.0\n'
         'isochrone_generation_blocks_in_use{model="a",version="1"} 3.0\n'
+        'isochrone_generation_refusals_total{code="deadline_exceeded",model="a",version="1"} 4.0\n'
+        'isochrone_generation_refusals_total{code="queue_full",model="a",version="1"} 1.0\n'
         'isochrone_generation_inter_token_seconds_count{model="a",version="1"} 11.0\n'
     )
-    assert read_metrics(page) == {"steps": 12, "blocks_in_use": 3, "inter_token_seconds_count": 11}
+    assert read_metrics(page) == {
+        "steps": 12,
+        "blocks_in_use": 3,
+        "refusals": 5,
+        "inter_token_seconds_count": 11,
+    }
 
 
 def test_the_report_compares_cells_of_the_same_size() -> None:

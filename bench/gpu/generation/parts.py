@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.generation.load import LoadFailed
 from bench.gpu.generation.service import Bench, LoadRejected
-from bench.gpu.generation.stream_figures import Streams, milliseconds, overload_figures
+from bench.gpu.generation.stream_figures import Streams, milliseconds, overload_figures, refusals_problem
 from bench.gpu.generation.workload import Flow, Lengths
 
 THROUGHPUT, PREFILL, DEADLINES = "throughput", "prefill", "deadlines"
@@ -142,7 +142,8 @@ def deadlines(bench: Bench) -> None:
         found = bench.run(model, (bench.chat(rate=rate, **parameters),), given.seconds, grace=given.grace)
         after = bench.server.metrics()
         counted = {
-            f"server_{key}": after[key] - before[key] for key in ("late_tokens", "tokens", "preemptions", "steps")
+            f"server_{key}": after[key] - before[key]
+            for key in ("late_tokens", "tokens", "preemptions", "steps", "refusals")
         }
         return {
             **overload_figures(found, first, between, given.seconds),
@@ -150,7 +151,7 @@ def deadlines(bench: Bench) -> None:
             "first_deadline_ms": first,
             "between_deadline_ms": between,
             "busiest_generator": bench.generators.busiest,
-            "problem": found.problem(),
+            "problem": found.problem() or refusals_problem(found, counted["server_refusals"]),
         }
 
     def variant() -> None:

@@ -184,5 +184,13 @@ def overload_figures(streams: Streams, first_ms: float, between_ms: float, secon
     }
 
 
+def refusals_problem(streams: Streams, counted: float) -> str:
+    """Whether the worker counted other refusals than its callers; those of streams that were cut are not known."""
+    refused, unknown = int(streams.refused.sum()), int((streams.status == CUT).sum())
+    if refused <= counted <= refused + unknown:
+        return ""
+    return f"{refused} requests were refused by their answers, {counted:.0f} by the worker's count"
+
+
 def _flat(arrays: Sequence[Any]) -> Integers:
     return np.concatenate([np.asarray(each, np.int64) for each in arrays]) if arrays else np.zeros(0, np.int64)
