@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.gpu.generation.parts import THROUGHPUT
+from bench.gpu.generation.parts import DEADLINES, THROUGHPUT
 from bench.gpu.generation.report import report
 from bench.gpu.generation.repository import read_metrics
-from bench.gpu.generation.stream_figures import Streams, overload_figures, refusals_problem
+from bench.gpu.generation.stream_figures import (
+    Streams,
+    grace_seconds,
+    milliseconds,
+    overload_figures,
+    refusals_problem,
+)
 from bench.gpu.generation.streams import CUT, DROPPED, LOST, Stream, StreamConnection
 from bench.gpu.generation.workload import Flow, Lengths, Request
 from isochrone.errors import DeadlineExceeded, InvalidArgument, IsochroneError, ModelFailed
@@ -31,9 +37,16 @@ MS = 1_000_000
 EVENT = b'data: {"id":"1","text_output":"a","num_output_tokens":%d}\n\n'
 
 
-def stream(sent_ms: float, times_ms: list[float], status: int = 200, tokens: list[int] | None = None) -> Stream:
+def stream(
+    sent_ms: float,
+    times_ms: list[float],
+    status: int = 200,
+    tokens: list[int] | None = None,
+    ended_ms: float | None = None,
+) -> Stream:
     made = Stream(0, sum(tokens or [1] * len(times_ms)), round(sent_ms * MS))
     made.sent, made.status = made.due, status
+    made.ended = round((max([sent_ms, *times_ms]) if ended_ms is None else ended_ms) * MS)
     made.times.extend(round(at * MS) for at in times_ms)
     made.tokens.extend(tokens or [1] * len(times_ms))
     return made
@@ -65,11 +78,60 @@ def test_deadlines_are_kept_by_whole_streams_and_by_tokens() -> None:
     assert found.kept(10 * MS, 3 * MS).tolist() == [True, False, False, False, False, False]
     figures = overload_figures(found, 10, 3, 1.0)
     assert (figures["admitted"], figures["refused_share"], figures["dropped"]) == (5, 1 / 6, 1)
-    assert figures["kept_share_of_admitted"] == pytest.approx(1 / 5)
+    assert figures["kept_share_of_admitted"] == pytest.approx(1 / 4)
+    assert figures["late_share"] == pytest.approx(2 / 8)
     assert figures["goodput_tokens_per_second"] == 6
     assert figures["kept_requests_tokens_per_second"] == 3
     assert not found.failed.any()
     assert overload_figures(streams(), 10, 3, 1.0)["kept_share_of_admitted"] is None
+
+
+def test_streams_that_the_bench_cut_count_only_where_they_have_missed_a_deadline() -> None:
+    found = overload_figures(
+        streams(
+            stream(0, [5, 7]),
+            stream(0, [5, 7], status=CUT, ended_ms=9),  # the next token is not overdue
+            stream(0, [], status=CUT, ended_ms=10),
+            stream(0, [5, 7], status=CUT, ended_ms=11),
+            stream(0, [5, 9, 10], status=CUT, ended_ms=10),
+            stream(0, [], status=CUT, ended_ms=11),
+        ),
+        *(10, 3, 1.0),
+    )
+    assert (found["admitted"], found["cut"], found["unfinished"]) == (6, 5, 2)
+    assert found["kept_share_of_admitted"] == pytest.approx(1 / 4)
+    nothing = overload_figures(streams(stream(0, [], status=CUT, ended_ms=1)), 10, 3, 1.0)
+    assert (nothing["kept_share_of_admitted"], nothing["late_share"]) == (None, None)
+
+
+def test_rates_are_of_the_tokens_that_came_while_requests_arrived() -> None:
+    found = streams(stream(0, [5, 7, 9, 11]), stream(0, [5, 9, 12]))
+    figures = overload_figures(found, 10, 3, 0.010)
+    assert figures["tokens_per_second"] == pytest.approx(5 / 0.010)
+    assert figures["goodput_tokens_per_second"] == pytest.approx(4 / 0.010)
+    assert figures["kept_requests_tokens_per_second"] == pytest.approx(3 / 0.010)
+    # The share is of all of them.
+    assert figures["late_share"] == pytest.approx(1 / 7)
+
+
+def test_the_grace_is_enough_for_the_longest_answer_that_keeps_its_deadlines() -> None:
+    assert grace_seconds(3.0, 400, 20, 256) == pytest.approx(0.4 + 256 * 0.020 + 0.5)
+    assert grace_seconds(9.0, 400, 20, 256) == 9.0
+
+
+def test_gaps_have_their_tail() -> None:
+    found = milliseconds(np.arange(0, 1001) * MS, "between")
+    assert found == pytest.approx(
+        {"between_p50_ms": 500, "between_p99_ms": 990, "between_p999_ms": 999, "between_max_ms": 1000}
+    )
+
+
+def test_the_report_shows_where_tokens_are_late() -> None:
+    figure = {"part": DEADLINES, "cell": f"{DEADLINES}/with/1", "problem": ""}
+    text, _ = report([{**figure, "late_share": 0.02, "server_late_share": 0.00015, "unfinished": 3}])
+    heading, _, row = (line.split(" | ") for line in text.splitlines()[:3])
+    shown = dict(zip(heading, row, strict=True))
+    assert (shown["late at the client"], shown["late in the engine"], shown["unfinished"]) == ("2.000%", "0.015%", "3")
 
 
 def test_an_answer_of_another_length_fails() -> None:

@@ -52,7 +52,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factors", default="0.5,1,2,3", help="of capacity, of deadlines")
     parser.add_argument("--first-ms", type=float, help="deadline of the first token; default: 20 times the other")
     parser.add_argument("--between-ms", type=float, help="deadline between tokens; default: twice the p99 at capacity")
-    parser.add_argument("--grace", type=float, default=3.0, help="seconds for answers after the last arrival")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=3.0,
+        help="least seconds for answers after the last arrival; the longest that keeps its deadlines has its time",
+    )
     parser.add_argument("--cuts", type=int, default=10, help="of cancel")
     parser.add_argument("--groups", type=int, default=5, help="of prefix: beginnings, with eight requests each")
     parser.add_argument("--generators", type=int, default=6, help="processes")

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.generation.load import LoadFailed
 from bench.gpu.generation.service import Bench, LoadRejected
-from bench.gpu.generation.stream_figures import Streams, milliseconds, overload_figures, refusals_problem
+from bench.gpu.generation.stream_figures import Streams, grace_seconds, milliseconds, overload_figures, refusals_problem
 from bench.gpu.generation.workload import Flow, Lengths
 
 THROUGHPUT, PREFILL, DEADLINES = "throughput", "prefill", "deadlines"
@@ -134,20 +134,28 @@ def deadlines(bench: Bench) -> None:
     if not names or not bench.has_time(30 + 2 * given.seconds):
         return
 
+    def grace_of(facts: dict[str, float]) -> float:
+        return grace_seconds(given.grace, facts["first_ms"], facts["between_ms"], sizes.answers.most)
+
     def measure(model: str, factor: float, has_deadlines: bool, facts: dict[str, float]) -> dict[str, Any]:
         first, between = facts["first_ms"], facts["between_ms"]
         parameters = {"time_to_first_token_ms": first, "inter_token_ms": between} if has_deadlines else {}
         rate = factor * facts["capacity"]
         before = bench.server.metrics()
-        found = bench.run(model, (bench.chat(rate=rate, **parameters),), given.seconds, grace=given.grace)
+        grace = grace_of(facts)
+        found = bench.run(model, (bench.chat(rate=rate, **parameters),), given.seconds, grace=grace)
         after = bench.server.metrics()
         counted = {
             f"server_{key}": after[key] - before[key]
             for key in ("late_tokens", "tokens", "preemptions", "steps", "refusals")
         }
+        # Without deadlines the worker knows of no late token.
+        late_share = counted["server_late_tokens"] / max(1.0, counted["server_tokens"]) if has_deadlines else None
         return {
             **overload_figures(found, first, between, given.seconds),
             **counted,
+            "server_late_share": late_share,
+            "grace_seconds": grace,
             "first_deadline_ms": first,
             "between_deadline_ms": between,
             "busiest_generator": bench.generators.busiest,
@@ -172,7 +180,7 @@ def deadlines(bench: Bench) -> None:
             bench.results.add(part=DEADLINES, cell=f"{DEADLINES}/capacity", **facts, problem=closed.problem())
             given.say(f"capacity: {facts}")
             for factor, kept, name in names:
-                if bench.has_time(given.seconds + given.grace):
+                if bench.has_time(given.seconds + grace_of(facts)):
                     about = {"part": DEADLINES, "cell": name, "factor": factor, "deadlines": kept}
                     attempt(bench, about, partial(measure, model, factor, kept == "with", facts))
             if bench.has_time(seconds):

@@ -27,13 +27,14 @@ _PASSED = re.compile(r"deadline\b.* passed\b")
 class Stream:
     """One request and the tokens of its answer."""
 
-    __slots__ = ("due", "error", "flow", "sent", "status", "times", "tokens", "wanted")
+    __slots__ = ("due", "ended", "error", "flow", "sent", "status", "times", "tokens", "wanted")
 
     def __init__(self, flow: int, wanted: int, due: int) -> None:
         self.flow = flow
         self.wanted = wanted
         self.due = due
-        self.sent = 0
+        #: 0: not yet.
+        self.sent = self.ended = 0
         #: Of HTTP, or one of the above; -1: the answer has not ended.
         self.status = -1
         self.error = ""
@@ -142,5 +143,5 @@ class StreamConnection(asyncio.Protocol):
     def _end(self, status: int) -> None:
         stream, self._stream = self._stream, None
         assert stream is not None
-        stream.status = status
+        stream.status, stream.ended = status, time.monotonic_ns()
         self._ended(stream)
