@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from bench.gpu.generation.load import LoadFailed
-from bench.gpu.generation.service import Bench, LoadRejected
+from bench.gpu.generation.service import LOAD_SECONDS, Bench, LoadRejected
 from bench.gpu.generation.stream_figures import Streams, grace_seconds, milliseconds, overload_figures, refusals_problem
 from bench.gpu.generation.workload import Flow, Lengths
 
@@ -41,12 +41,13 @@ def throughput(bench: Bench) -> None:
     def cell(batching: str, rows: int, counts: list[int], in_flight: Callable[[int], int]) -> None:
         names = [(count, f"{THROUGHPUT}/{batching}/{count}") for count in counts]
         names = [(count, name) for count, name in names if wanted(name)]
-        if not names or not bench.has_time(30 + given.warm + given.seconds):
+        every = [name for _, name in names]
+        if not names or not bench.has_time(LOAD_SECONDS + given.warm + given.seconds, *every):
             return
         with bench.variant(f"{batching}-{rows}", {"batching": batching, "max_rows": rows}) as model:
             for number in range(given.rounds):
                 for count, name in names:
-                    if bench.has_time(given.warm + given.seconds):
+                    if bench.has_time(given.warm + given.seconds, name):
                         about = {"part": THROUGHPUT, "cell": name, "streams": count, "round": number}
                         attempt(bench, about, partial(measure, model, in_flight(count)))
 
@@ -99,7 +100,7 @@ def prefill(bench: Bench) -> None:
 
     def variant(name: str, parameters: dict[str, Any], with_long: bool, by_deadline: bool) -> None:
         cell = f"{PREFILL}/{name}"
-        if not given.wanted(cell) or not bench.has_time(30 + seconds):
+        if not given.wanted(cell) or not bench.has_time(LOAD_SECONDS + seconds, cell):
             return
         with bench.variant(f"prefill-{name}", parameters) as model:
             if "rate" not in facts:
@@ -131,7 +132,8 @@ def deadlines(bench: Bench) -> None:
         (factor, kept, f"{DEADLINES}/{kept}/{factor:g}") for factor in given.factors for kept in ("with", "without")
     ]
     names = [each for each in names if given.wanted(each[2])]
-    if not names or not bench.has_time(30 + 2 * given.seconds):
+    every = [name for _, _, name in names]
+    if not names or not bench.has_time(LOAD_SECONDS + 3 * given.seconds + given.warm, *every):
         return
 
     def grace_of(facts: dict[str, float]) -> float:
@@ -180,7 +182,7 @@ def deadlines(bench: Bench) -> None:
             bench.results.add(part=DEADLINES, cell=f"{DEADLINES}/capacity", **facts, problem=closed.problem())
             given.say(f"capacity: {facts}")
             for factor, kept, name in names:
-                if bench.has_time(given.seconds + grace_of(facts)):
+                if bench.has_time(given.seconds + grace_of(facts), name):
                     about = {"part": DEADLINES, "cell": name, "factor": factor, "deadlines": kept}
                     attempt(bench, about, partial(measure, model, factor, kept == "with", facts))
             if bench.has_time(seconds):

@@ -37,6 +37,8 @@ from bench.worker.peers.process import scratch
 
 CYCLES, REFUSAL, FAULT = "cycles", "refusal", "fault"
 MIB = 1 << 20
+#: Of the refusal, and of the fault with its load.
+_PART_SECONDS = 20.0
 
 
 def used_memory(device: str, peer: Peer) -> Callable[[], int]:
@@ -187,7 +189,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of load beside the fault")
     parser.add_argument("--faults", type=int, default=3, help="requests with an illegal access")
     parser.add_argument(
-        "--limit", type=float, default=420.0, help="seconds from the start after which no further cycle is begun"
+        "--limit", type=float, default=420.0, help="seconds from the start: fewer cycles, so that all parts have time"
     )
     parser.add_argument("--load-timeout", type=float, default=120.0)
     parser.add_argument("--tiny", action="store_true")
@@ -212,7 +214,8 @@ def main() -> int:
         with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
             api = Api(str(peer.http_url), given.load_timeout)
             if CYCLES in parts:
-                cycles(api, used_memory(given.device, peer), given, results, ends)
+                others = sum(part in parts for part in (REFUSAL, FAULT))
+                cycles(api, used_memory(given.device, peer), given, results, ends - others * _PART_SECONDS)
             if (REFUSAL in parts or FAULT in parts) and (error := api.load(ENCODER)):
                 results.add(part=FAULT, problem=f"cannot load {ENCODER}: {error}")
                 parts = []
