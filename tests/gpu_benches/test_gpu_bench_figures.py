@@ -156,6 +156,18 @@ def test_an_old_answer_to_a_later_request_is_a_violation() -> None:
     assert found["violations"] == 1
 
 
+@pytest.mark.parametrize("slow_at", range(8))
+def test_every_second_is_in_a_figure_of_the_switch(slow_at: int) -> None:
+    """The first new answer comes in second 4: it, the one before and the one after are around the switch."""
+    latency = [0.5 if second == slow_at else 0.1 for second in range(8)]
+    rows = [(second + 0.2, second + 0.2, second + 0.2 + latency[second], 1 + (second >= 4)) for second in range(8)]
+    found = requests(rows).switch(0, 1, 2)
+    is_around = slow_at in (3, 4, 5)
+    assert found["p99_ms_around_switch"] == pytest.approx(500 if is_around else 100)
+    assert found["p99_ms_other_seconds_worst"] == pytest.approx(100 if is_around else 500)
+    assert found["p99_ms_other_seconds_median"] == pytest.approx(100)
+
+
 def test_a_switch_that_never_came() -> None:
     assert requests([(1.0, 1.0, 1.1, 1)]).switch(0, 1, 2) == {"switched": False, "answers_old": 1}
 

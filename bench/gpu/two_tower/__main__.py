@@ -204,7 +204,7 @@ _HELD = re.compile(r"switch over.*?held_ms\W+([0-9.]+)")
 _LATENCIES = ("p50_us", "p99_us", "p999_us", "late_p99_us")
 _SWITCH = (
     *("switched", "switch_at_s", "answers_old", "answers_new", "violations", "old_answers_received_after"),
-    *("p99_ms_in_switch_second", "p99_ms_other_seconds_median", "p99_ms_other_seconds_worst", "held_ms"),
+    *("p99_ms_around_switch", "p99_ms_other_seconds_median", "p99_ms_other_seconds_worst", "held_ms"),
 )
 
 
