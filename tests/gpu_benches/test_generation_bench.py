@@ -14,6 +14,7 @@ from bench.gpu.generation.report import report
 from bench.gpu.generation.repository import read_metrics
 from bench.gpu.generation.stream_figures import (
     Streams,
+    first_milliseconds,
     grace_seconds,
     milliseconds,
     overload_figures,
@@ -119,11 +120,47 @@ def test_the_grace_is_enough_for_the_longest_answer_that_keeps_its_deadlines() -
     assert grace_seconds(9.0, 400, 20, 256) == 9.0
 
 
+def test_the_wait_for_a_first_token_is_not_that_of_the_quick_alone() -> None:
+    """Every tenth first token takes 400 ms, the others 10; all are cut after one second."""
+    given = [(sent, 400 if not sent % 100 else 10) for sent in range(0, 1000, 10)]
+    found = streams(
+        *(
+            stream(sent, [sent + wait] if sent + wait < 1000 else [], 200 if sent + wait < 1000 else CUT, ended_ms=1000)
+            for sent, wait in given
+        )
+    )
+    waits, waiting = found.first_waits(0.0, 1.0)
+    # Those sent in the last 400 ms are left out, of which all slow ones were cut.
+    assert (len(waits), waiting) == (60, 0)
+    assert (waits == 400 * MS).sum() == 6
+    assert (found.first_token_ns() == 400 * MS).sum() / len(found.first_token_ns()) < 0.07
+
+
+def test_a_stream_without_a_token_counts_with_the_time_that_it_has_waited() -> None:
+    found = streams(
+        stream(0, [10], ended_ms=20),
+        stream(100, [], CUT, ended_ms=1000),
+        stream(200, [], 504, ended_ms=201),
+        stream(995, [], CUT, ended_ms=1000),
+    )
+    assert first_milliseconds(found, 0.0, 1.0, "first") == {
+        **milliseconds(np.array([10 * MS, 900 * MS]), "first"),
+        "first_waiting": 1,
+    }
+    assert overload_figures(found, 10, 3, 1.0)["first_waiting"] == 2
+    assert first_milliseconds(streams(), 0.0, 1.0) == {}
+
+
 def test_gaps_have_their_tail() -> None:
     found = milliseconds(np.arange(0, 1001) * MS, "between")
     assert found == pytest.approx(
         {"between_p50_ms": 500, "between_p99_ms": 990, "between_p999_ms": 999, "between_max_ms": 1000}
     )
+
+
+def test_the_report_shows_the_streams_in_flight() -> None:
+    figure = {"part": THROUGHPUT, "cell": f"{THROUGHPUT}/static/32", "rows": 32, "streams": 64, "problem": ""}
+    assert "| throughput/static/32 | 64 |" in report([figure])[0]
 
 
 def test_the_report_shows_where_tokens_are_late() -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from bench.gpu.generation.load import LoadFailed
 from bench.gpu.generation.service import LOAD_SECONDS, Bench, LoadRejected
-from bench.gpu.generation.stream_figures import Streams, grace_seconds, milliseconds, overload_figures, refusals_problem
+from bench.gpu.generation.stream_figures import (
+    Streams,
+    first_milliseconds,
+    grace_seconds,
+    milliseconds,
+    overload_figures,
+    refusals_problem,
+)
 from bench.gpu.generation.workload import Flow, Lengths
 
 THROUGHPUT, PREFILL, DEADLINES = "throughput", "prefill", "deadlines"
@@ -48,8 +55,9 @@ def throughput(bench: Bench) -> None:
             for number in range(given.rounds):
                 for count, name in names:
                     if bench.has_time(given.warm + given.seconds, name):
-                        about = {"part": THROUGHPUT, "cell": name, "streams": count, "round": number}
-                        attempt(bench, about, partial(measure, model, in_flight(count)))
+                        streams = in_flight(count)
+                        about = {"part": THROUGHPUT, "cell": name, "rows": count, "streams": streams, "round": number}
+                        attempt(bench, about, partial(measure, model, streams))
 
     streams = given.streams
     _guard(bench, partial(cell, "continuous", bench.sizes.rows, streams, lambda count: count))
@@ -62,7 +70,7 @@ def throughput(bench: Bench) -> None:
 def _closed_figure(bench: Bench, found: Streams, begin: float, end: float) -> dict[str, Any]:
     return {
         "tokens_per_second": found.tokens_per_second(begin, end),
-        **milliseconds(found.sent_between(begin, end).first_token_ns(), "first"),
+        **first_milliseconds(found, begin, end),
         **milliseconds(found.gaps_ns(begin), "between"),
         "busiest_generator": bench.generators.busiest,
         "problem": found.problem(),
@@ -91,8 +99,8 @@ def prefill(bench: Bench) -> None:
             "long_per_second": facts["rate"] if with_long else 0.0,
             "tokens_per_second": decoding.tokens_per_second(given.warm, seconds),
             **milliseconds(decoding.gaps_ns(given.warm), "between"),
-            **milliseconds(decoding.sent_between(given.warm, seconds).first_token_ns(), "first"),
-            **milliseconds(prompts.first_token_ns(), "long_first"),
+            **first_milliseconds(decoding, given.warm, seconds),
+            **first_milliseconds(prompts, 0.0, seconds, "long_first"),
             "between_deadline_ms": between_ms or None,
             "refused": int(found.refused.sum()),
             "problem": found.problem(),

@@ -23,6 +23,7 @@ _BETWEEN: tuple[Column, ...] = (
 )
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     THROUGHPUT: (
+        ("streams in flight", "streams", _WHOLE),
         ("tokens/s", "tokens_per_second", _WHOLE),
         *_FIRST,
         *_BETWEEN,

@@ -116,6 +116,23 @@ class Streams:
         begun = self.events > 0
         return self.times[self._first[begun]] - self.sent[begun]
 
+    def first_waits(self, begin: float, end: float) -> tuple[Integers, int]:
+        """Of the streams of some seconds of a run that cuts them at its end: ns to the first event, and of how many it
+        is only known that they had waited so long.
+
+        The later a stream was sent, the sooner it is cut: of the last ones only the quick would count. So those of the
+        end are left out, as many seconds as the longest wait for a first event took, at most half of the run. Of the
+        others, one without an event counts with the time that it has waited.
+        """
+        found = self.sent_between(begin, end)
+        found = found.chosen(~found.refused & (found.ended > 0))
+        longest = float(found.first_token_ns().max(initial=0)) / 1e9
+        found = found.sent_between(begin, end - min(longest, (end - begin) / 2))
+        begun = found.events > 0
+        waits = found.ended - found.sent
+        waits[begun] = found.first_token_ns()
+        return waits, int((~begun).sum())
+
     def gaps_ns(self, begin: float = 0.0) -> Floats:
         """The time before each token but the first of its stream; from some second of the run on.
 
@@ -173,6 +190,12 @@ def milliseconds(values_ns: Integers | Floats, name: str) -> dict[str, float]:
     return {f"{name}_{key}_ms": float(value) for key, value in zip(_PERCENTILES, found, strict=True)}
 
 
+def first_milliseconds(streams: Streams, begin: float, end: float, name: str = "first") -> dict[str, float]:
+    """Percentiles of the wait for the first token, and how many of the streams had none yet."""
+    waits, waiting = streams.first_waits(begin, end)
+    return {**milliseconds(waits, name), f"{name}_waiting": waiting} if len(waits) else {}
+
+
 def grace_seconds(least: float, first_ms: float, between_ms: float, longest: int) -> float:
     """For answers after the last arrival: whatever keeps its deadlines has ended by then."""
     return max(least, (first_ms + longest * between_ms) / 1e3 + _GRACE_SLACK)
@@ -205,7 +228,8 @@ def overload_figures(streams: Streams, first_ms: float, between_ms: float, secon
         "dropped": int((streams.status == DROPPED).sum()),
         "cut": int((streams.status == CUT).sum()),
         "unfinished": int(unfinished.sum()),
-        **milliseconds(streams.chosen(~refused).first_token_ns(), "first"),
+        # Every stream had its grace: one without a token counts with the time that it has waited.
+        **first_milliseconds(streams, -np.inf, np.inf),
         **milliseconds(streams.gaps_ns(), "between"),
         **milliseconds(streams.sent - streams.due, "generator_late"),
     }
