@@ -10,6 +10,7 @@ import pytest
 from bench.gpu.figures import ResultsFile, deviation, markdown, percentiles_us, ratios, spread
 from bench.gpu.load.cores import split_cores
 from bench.gpu.load.generators import fault
+from bench.gpu.serve.__main__ import serve_options
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
 from bench.gpu.serve.report import report
 from bench.gpu.two_tower.open_figures import SECOND, RateSearch, Requests
@@ -61,6 +62,12 @@ def test_cells_are_chosen_by_pattern() -> None:
     assert chosen(cells, "") == cells
     with pytest.raises(ValueError, match="vgg"):
         chosen(cells, "vgg/*")
+
+
+def test_cuda_regions_are_allowed_where_a_cell_needs_them() -> None:
+    cells = plan(["encoder"], 8)
+    assert "--allow-cuda-shared-memory" in serve_options(cells, 1)
+    assert "--allow-cuda-shared-memory" not in serve_options(chosen(cells, "encoder/*/system_shm/*"), 1)
 
 
 def test_rounds_alternate_their_order() -> None:

@@ -24,7 +24,7 @@ THROUGHPUT, PREFILL, DEADLINES = "throughput", "prefill", "deadlines"
 _LONG_SHARE = 0.3
 
 
-def attempt(bench: Bench, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def attempt(bench: Bench, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Adds a figure, or why there is none."""
     try:
         found = measure()
@@ -106,6 +106,11 @@ def prefill(bench: Bench) -> None:
             "problem": found.problem(),
         }
 
+    def note_alone(figure: dict[str, Any]) -> None:
+        if "between_p50_ms" not in figure:
+            raise LoadFailed(f"no time between tokens without long prompts: {figure['problem'] or 'too few tokens'}")
+        facts["alone_ms"] = figure["between_p50_ms"]
+
     def variant(name: str, parameters: dict[str, Any], with_long: bool, by_deadline: bool) -> None:
         cell = f"{PREFILL}/{name}"
         if not given.wanted(cell) or not bench.has_time(LOAD_SECONDS + seconds, cell):
@@ -117,13 +122,16 @@ def prefill(bench: Bench) -> None:
                 if not len(times):
                     raise LoadFailed(f"no long prompt was answered: {alone.problem()}")
                 facts["rate"] = given.long_rate or _LONG_SHARE / (statistics.median(times) / 1e9)
+            if by_deadline and "alone_ms" not in facts:
+                # The cell that says what decoding takes alone was not chosen, or failed.
+                note_alone(measure(model, False, 0.0))
             for number in range(given.rounds):
                 about = {"part": PREFILL, "cell": cell, "round": number}
                 # Four times of what decoding takes alone: prompts get the rest.
-                between = 4 * facts.get("alone_ms", 5.0) if by_deadline else 0.0
+                between = 4 * facts["alone_ms"] if by_deadline else 0.0
                 found = attempt(bench, about, partial(measure, model, with_long, between))
-                if found and not with_long:
-                    facts["alone_ms"] = found.get("between_p50_ms", 5.0)
+                if not with_long and not found["problem"]:
+                    note_alone(found)
 
     whole = {"prefill_tokens": sizes.context, "chunked_prefill": "false"}
     _guard(bench, partial(variant, "alone", whole, False, False))

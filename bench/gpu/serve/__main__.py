@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
 from bench.gpu.serve.report import report
-from bench.gpu.worker import SERVE, serve
+from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
 
@@ -79,14 +78,8 @@ def serve_options(cells: Sequence[Cell], processes: int) -> list[str]:
     for model in dict.fromkeys(cell.served_model for cell in cells):
         options += ["--load-model", model]
     if any(cell.transport == CUDA for cell in cells):
-        options += cuda_options()
+        options.append("--allow-cuda-shared-memory")
     return [*options, "--processes", str(processes)] if processes > 1 else options
-
-
-def cuda_options() -> list[str]:
-    """The option that allows CUDA regions, if the worker has one apart from that of system regions."""
-    text = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
-    return ["--allow-cuda-shared-memory"] if "--allow-cuda-shared-memory" in text else []
 
 
 class Bench:
