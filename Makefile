@@ -174,7 +174,9 @@ bench-ray-serve: $(VENV)/.dev $(PEERS)/.ready
 
 # The interpreter that has torch with CUDA: not that of the development environment, which has torch for CPUs.
 GPU_PYTHON ?= $(PYTHON)
-GPU_BENCH = PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m bench.gpu
+# GPU_SOURCE=build/compiled: the compiled worker, built by "$(GPU_PYTHON) scripts/compile_hot_modules.py build/compiled".
+GPU_SOURCE ?= src
+GPU_BENCH = PYTHONPATH=$(CURDIR)/$(GPU_SOURCE):$(CURDIR) $(GPU_PYTHON) -m bench.gpu
 
 bench-gpu:
 	$(GPU_BENCH) $(ARGS)

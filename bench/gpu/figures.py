@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.gpu.build import describe_build
 from bench.worker.machine import RESULTS, describe
 
 #: Largest difference of an answer from its reference, as a share of the reference's largest value: half precision in
@@ -62,13 +63,20 @@ class ResultsFile:
         self.path = (directory or RESULTS) / f"{name}.json"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        self._content: dict[str, Any] = {"date": date, "machine": describe(), **about, "figures": []}
+        facts = {"date": date, "machine": describe(), "build": describe_build(), **about}
+        self._content: dict[str, Any] = {**facts, "figures": []}
         self._write()
 
     @property
     def figures(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._content["figures"]
         return found
+
+    def shortfall(self, **which: Any) -> str:
+        """What to say if there is no figure with these values: a limit that was too short must not pass as success."""
+        if any(all(figure.get(key) == value for key, value in which.items()) for figure in self.figures):
+            return ""
+        return "nothing was measured: --limit is too short"
 
     def add(self, **figure: Any) -> dict[str, Any]:
         self.figures.append(figure)

@@ -10,6 +10,7 @@ import pytest
 from bench.gpu.figures import ResultsFile, deviation, markdown, percentiles_us, ratios, spread
 from bench.gpu.load.cores import split_cores
 from bench.gpu.load.generators import fault
+from bench.gpu.serve.__main__ import serve_options
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
 from bench.gpu.serve.report import report
 from bench.gpu.two_tower.open_figures import SECOND, RateSearch, Requests
@@ -61,6 +62,12 @@ def test_cells_are_chosen_by_pattern() -> None:
     assert chosen(cells, "") == cells
     with pytest.raises(ValueError, match="vgg"):
         chosen(cells, "vgg/*")
+
+
+def test_cuda_regions_are_allowed_where_a_cell_needs_them() -> None:
+    cells = plan(["encoder"], 8)
+    assert "--allow-cuda-shared-memory" in serve_options(cells, 1)
+    assert "--allow-cuda-shared-memory" not in serve_options(chosen(cells, "encoder/*/system_shm/*"), 1)
 
 
 def test_rounds_alternate_their_order() -> None:
@@ -154,6 +161,18 @@ def test_an_old_answer_to_a_request_in_flight_is_no_violation() -> None:
 def test_an_old_answer_to_a_later_request_is_a_violation() -> None:
     found = requests([(1.0, 1.0, 1.1, 2), (1.2, 1.2, 1.3, 1)]).switch(0, 1, 2)
     assert found["violations"] == 1
+
+
+@pytest.mark.parametrize("slow_at", range(8))
+def test_every_second_is_in_a_figure_of_the_switch(slow_at: int) -> None:
+    """The first new answer comes in second 4: it, the one before and the one after are around the switch."""
+    latency = [0.5 if second == slow_at else 0.1 for second in range(8)]
+    rows = [(second + 0.2, second + 0.2, second + 0.2 + latency[second], 1 + (second >= 4)) for second in range(8)]
+    found = requests(rows).switch(0, 1, 2)
+    is_around = slow_at in (3, 4, 5)
+    assert found["p99_ms_around_switch"] == pytest.approx(500 if is_around else 100)
+    assert found["p99_ms_other_seconds_worst"] == pytest.approx(100 if is_around else 500)
+    assert found["p99_ms_other_seconds_median"] == pytest.approx(100)
 
 
 def test_a_switch_that_never_came() -> None:

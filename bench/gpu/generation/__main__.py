@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from bench.gateway.placement import stay
+from bench.gpu.budget import Need, scaled, share
 from bench.gpu.figures import ResultsFile
 from bench.gpu.generation.load import Generators
 from bench.gpu.generation.parts import DEADLINES, PREFILL, THROUGHPUT, deadlines, prefill, throughput
@@ -27,13 +28,14 @@ from bench.gpu.load.cores import split_cores
 from bench.gpu.progress import say
 from bench.worker.peers.process import scratch
 
+#: With the time of each on a GPU, loads included.
 PARTS = {
-    THROUGHPUT: throughput,
-    PREFILL: prefill,
-    CANCEL: cancel,
-    DEADLINES: deadlines,
-    PREFIX: prefix,
-    TRANSFORMERS: transformers,
+    THROUGHPUT: (throughput, Need(35, 130)),
+    PREFILL: (prefill, Need(25, 90)),
+    CANCEL: (cancel, Need(20, 25)),
+    DEADLINES: (deadlines, Need(30, 125)),
+    PREFIX: (prefix, Need(20, 30)),
+    TRANSFORMERS: (transformers, Need(35, 140)),
 }
 
 
@@ -52,7 +54,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factors", default="0.5,1,2,3", help="of capacity, of deadlines")
     parser.add_argument("--first-ms", type=float, help="deadline of the first token; default: 20 times the other")
     parser.add_argument("--between-ms", type=float, help="deadline between tokens; default: twice the p99 at capacity")
-    parser.add_argument("--grace", type=float, default=3.0, help="seconds for answers after the last arrival")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=3.0,
+        help="least seconds for answers after the last arrival; the longest that keeps its deadlines has its time",
+    )
     parser.add_argument("--cuts", type=int, default=10, help="of cancel")
     parser.add_argument("--groups", type=int, default=5, help="of prefix: beginnings, with eight requests each")
     parser.add_argument("--generators", type=int, default=6, help="processes")
@@ -60,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--load-timeout", type=float, default=180.0)
     parser.add_argument("--peer-limit", type=float, default=90.0, help="seconds of each mode of transformers")
     parser.add_argument(
-        "--limit", type=float, default=540.0, help="seconds from the start after which nothing further is begun"
+        "--limit", type=float, default=540.0, help="seconds from the start: each part has a share; none is begun later"
     )
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
@@ -77,6 +84,9 @@ def arguments() -> argparse.Namespace:
     given.wanted = lambda cell: (
         not patterns or any(fnmatchcase(cell, pattern) or fnmatchcase(cell, f"{pattern}/*") for pattern in patterns)
     )
+    given.parts = [part for part in PARTS if not patterns or part in {each.partition("/")[0] for each in patterns}]
+    planned = sum(PARTS[part][1].full for part in given.parts)
+    given.seconds = scaled(given.limit, planned, given.seconds, least=2.0)
     given.say = say
     return given
 
@@ -100,13 +110,23 @@ def main() -> int:
             count = min(given.generators, len(of_generators))
             with Generators(count, of_generators, version / "tokenizer.json") as generators:
                 bench = Bench(given, server, generators, results, version, repository, ends)
-                for part in PARTS.values():
-                    part(bench)
+                for number, name in enumerate(given.parts):
+                    left = ends - time.monotonic()
+                    needs = [PARTS[each][1] for each in given.parts[number:]]
+                    bench.ends = time.monotonic() + share(left, needs)
+                    PARTS[name][0](bench)
+                results.note(left_out=bench.left_out, seconds=given.seconds)
             results.note(worker_log=server.last_lines(20))
     text, failed = report(results.figures)
     print(text)
+    if bench.left_out:
+        print(f"left out for --limit: {', '.join(dict.fromkeys(bench.left_out))}")
+    # That of transformers may be missing: it is measured where the package is installed.
+    parts = [part for part in given.parts if part != TRANSFORMERS]
+    missing = [f"{part}: {text}" for part in parts if (text := results.shortfall(part=part))]
+    print("\n".join(missing))
     print(f"written: {results.path}")
-    return 1 if failed else 0
+    return 1 if failed or missing else 0
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.scheduling.scheduler import SchedulerRules
 
 #: Parts of a step; those that a GPU's work hides are marked.
-_PARTS = {
+PARTS = {
     "take inbox, drop ended": ("_take_inbox", "_drop_ended"),
     "schedule": ("scheduler.schedule",),
     "pack": ("executable.launch",),
@@ -49,6 +49,10 @@ _PARTS = {
     "results": ("executable.collect",),
     "account": ("_collect",),
 }
+
+
+#: Tokens of each answer that are left when the measurement ends, or come while other prompts are computed.
+_UNMEASURED = 60
 
 
 class NoModel(GenerativeExecutable):
@@ -98,8 +102,10 @@ class Nowhere(InferRequest):
 
 
 class NoLoop:
-    def call_soon_threadsafe(self, *_: Any) -> None:
-        pass
+    """Calls at once: an engine may wait until its earlier calls have ended."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: Any) -> None:
+        callback(*arguments)
 
 
 class Proxy:
@@ -153,7 +159,7 @@ def measure(tokenizer: FileTokenizer, texts: Any, vocabulary: int, rows: int, to
     )
     stand_in: Any = Proxy(engine.scheduler)
     engine.scheduler = stand_in
-    for part, names in _PARTS.items():
+    for part, names in PARTS.items():
         for name in names:
             owner: Any = engine
             *path, last = name.split(".")
@@ -161,9 +167,9 @@ def measure(tokenizer: FileTokenizer, texts: Any, vocabulary: int, rows: int, to
                 owner = getattr(owner, step)
             timers.wrap(owner, last, part)
     before = engine.counts.steps
-    _steps(engine, model, lambda: engine.counts.steps - before >= tokens - 60)
+    _steps(engine, model, lambda: engine.counts.steps - before >= tokens - _UNMEASURED)
     count = engine.counts.steps - before
-    return {part: timers.spent[part] / count / 1e3 for part in _PARTS}
+    return {part: timers.spent[part] / count / 1e3 for part in PARTS}
 
 
 def _steps(engine: GenerationEngine, model: NoModel, done: Callable[[], bool]) -> None:
@@ -177,8 +183,10 @@ def _steps(engine: GenerationEngine, model: NoModel, done: Callable[[], bool]) -
         step = engine.scheduler.schedule(now)
         engine._launch(step, now)
         engine._process(outputs)
-        engine._publish(now, step, True)
+        engine._in_flight.append((step, now))
+        engine._publish(now, True)
         engine._send()
+        engine._in_flight.popleft()
         model.draw()
         outputs = engine._collect(step, ended or now)
         ended = now_ns()
@@ -196,12 +204,15 @@ def _job(engine: GenerationEngine, prompt: str, seed: int, tokens: int) -> tuple
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.generation.host_work", description=__doc__)
     parser.add_argument("--rows", default="1,16,64,256")
-    parser.add_argument("--tokens", type=int, default=400, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=400, help=f"of each answer; more than {_UNMEASURED}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repository", type=Path, help="where the model is kept; only its tokenizer is used")
+    parser.add_argument("--tiny", action="store_true", help="a small vocabulary")
     given = parser.parse_args()
+    if given.tokens <= _UNMEASURED:
+        parser.error(f"--tokens: expected more than {_UNMEASURED}, given {given.tokens}")
     counts = [int(each) for each in given.rows.split(",")]
-    sizes = SIZES["cpu"]
+    sizes = SIZES["tiny" if given.tiny else "cpu"]
     with scratch("host-work") as directory:
         version = write_model((given.repository or directory) / "generation", sizes)
         import safetensors
@@ -215,8 +226,8 @@ def main() -> int:
             for rows in counts
         }
     # The least: whatever else runs on the machine only adds to it.
-    least = {rows: {part: min(each[part] for each in rounds) for part in _PARTS} for rows, rounds in found.items()}
-    table = [(part, *(f"{least[rows][part]:.1f}" for rows in counts)) for part in _PARTS]
+    least = {rows: {part: min(each[part] for each in rounds) for part in PARTS} for rows, rounds in found.items()}
+    table = [(part, *(f"{least[rows][part]:.1f}" for rows in counts)) for part in PARTS]
     table.append(("all", *(f"{sum(least[rows].values()):.1f}" for rows in counts)))
     hidden = {rows: sum(value for part, value in least[rows].items() if part.endswith("*")) for rows in counts}
     table.append(("of it in the device's way", *(f"{sum(least[rows].values()) - hidden[rows]:.1f}" for rows in counts)))

@@ -8,8 +8,15 @@ from functools import partial
 from typing import Any
 
 from bench.gpu.generation.load import LoadFailed
-from bench.gpu.generation.service import Bench, LoadRejected
-from bench.gpu.generation.stream_figures import Streams, milliseconds, overload_figures
+from bench.gpu.generation.service import LOAD_SECONDS, Bench, LoadRejected
+from bench.gpu.generation.stream_figures import (
+    Streams,
+    first_milliseconds,
+    grace_seconds,
+    milliseconds,
+    overload_figures,
+    refusals_problem,
+)
 from bench.gpu.generation.workload import Flow, Lengths
 
 THROUGHPUT, PREFILL, DEADLINES = "throughput", "prefill", "deadlines"
@@ -17,7 +24,7 @@ THROUGHPUT, PREFILL, DEADLINES = "throughput", "prefill", "deadlines"
 _LONG_SHARE = 0.3
 
 
-def attempt(bench: Bench, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def attempt(bench: Bench, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Adds a figure, or why there is none."""
     try:
         found = measure()
@@ -41,14 +48,16 @@ def throughput(bench: Bench) -> None:
     def cell(batching: str, rows: int, counts: list[int], in_flight: Callable[[int], int]) -> None:
         names = [(count, f"{THROUGHPUT}/{batching}/{count}") for count in counts]
         names = [(count, name) for count, name in names if wanted(name)]
-        if not names or not bench.has_time(30 + given.warm + given.seconds):
+        every = [name for _, name in names]
+        if not names or not bench.has_time(LOAD_SECONDS + given.warm + given.seconds, *every):
             return
         with bench.variant(f"{batching}-{rows}", {"batching": batching, "max_rows": rows}) as model:
             for number in range(given.rounds):
                 for count, name in names:
-                    if bench.has_time(given.warm + given.seconds):
-                        about = {"part": THROUGHPUT, "cell": name, "streams": count, "round": number}
-                        attempt(bench, about, partial(measure, model, in_flight(count)))
+                    if bench.has_time(given.warm + given.seconds, name):
+                        streams = in_flight(count)
+                        about = {"part": THROUGHPUT, "cell": name, "rows": count, "streams": streams, "round": number}
+                        attempt(bench, about, partial(measure, model, streams))
 
     streams = given.streams
     _guard(bench, partial(cell, "continuous", bench.sizes.rows, streams, lambda count: count))
@@ -61,7 +70,7 @@ def throughput(bench: Bench) -> None:
 def _closed_figure(bench: Bench, found: Streams, begin: float, end: float) -> dict[str, Any]:
     return {
         "tokens_per_second": found.tokens_per_second(begin, end),
-        **milliseconds(found.sent_between(begin, end).first_token_ns(), "first"),
+        **first_milliseconds(found, begin, end),
         **milliseconds(found.gaps_ns(begin), "between"),
         "busiest_generator": bench.generators.busiest,
         "problem": found.problem(),
@@ -90,16 +99,21 @@ def prefill(bench: Bench) -> None:
             "long_per_second": facts["rate"] if with_long else 0.0,
             "tokens_per_second": decoding.tokens_per_second(given.warm, seconds),
             **milliseconds(decoding.gaps_ns(given.warm), "between"),
-            **milliseconds(decoding.sent_between(given.warm, seconds).first_token_ns(), "first"),
-            **milliseconds(prompts.first_token_ns(), "long_first"),
+            **first_milliseconds(decoding, given.warm, seconds),
+            **first_milliseconds(prompts, 0.0, seconds, "long_first"),
             "between_deadline_ms": between_ms or None,
             "refused": int(found.refused.sum()),
             "problem": found.problem(),
         }
 
+    def note_alone(figure: dict[str, Any]) -> None:
+        if "between_p50_ms" not in figure:
+            raise LoadFailed(f"no time between tokens without long prompts: {figure['problem'] or 'too few tokens'}")
+        facts["alone_ms"] = figure["between_p50_ms"]
+
     def variant(name: str, parameters: dict[str, Any], with_long: bool, by_deadline: bool) -> None:
         cell = f"{PREFILL}/{name}"
-        if not given.wanted(cell) or not bench.has_time(30 + seconds):
+        if not given.wanted(cell) or not bench.has_time(LOAD_SECONDS + seconds, cell):
             return
         with bench.variant(f"prefill-{name}", parameters) as model:
             if "rate" not in facts:
@@ -108,13 +122,16 @@ def prefill(bench: Bench) -> None:
                 if not len(times):
                     raise LoadFailed(f"no long prompt was answered: {alone.problem()}")
                 facts["rate"] = given.long_rate or _LONG_SHARE / (statistics.median(times) / 1e9)
+            if by_deadline and "alone_ms" not in facts:
+                # The cell that says what decoding takes alone was not chosen, or failed.
+                note_alone(measure(model, False, 0.0))
             for number in range(given.rounds):
                 about = {"part": PREFILL, "cell": cell, "round": number}
                 # Four times of what decoding takes alone: prompts get the rest.
-                between = 4 * facts.get("alone_ms", 5.0) if by_deadline else 0.0
+                between = 4 * facts["alone_ms"] if by_deadline else 0.0
                 found = attempt(bench, about, partial(measure, model, with_long, between))
-                if found and not with_long:
-                    facts["alone_ms"] = found.get("between_p50_ms", 5.0)
+                if not with_long and not found["problem"]:
+                    note_alone(found)
 
     whole = {"prefill_tokens": sizes.context, "chunked_prefill": "false"}
     _guard(bench, partial(variant, "alone", whole, False, False))
@@ -131,26 +148,36 @@ def deadlines(bench: Bench) -> None:
         (factor, kept, f"{DEADLINES}/{kept}/{factor:g}") for factor in given.factors for kept in ("with", "without")
     ]
     names = [each for each in names if given.wanted(each[2])]
-    if not names or not bench.has_time(30 + 2 * given.seconds):
+    every = [name for _, _, name in names]
+    if not names or not bench.has_time(LOAD_SECONDS + 3 * given.seconds + given.warm, *every):
         return
+
+    def grace_of(facts: dict[str, float]) -> float:
+        return grace_seconds(given.grace, facts["first_ms"], facts["between_ms"], sizes.answers.most)
 
     def measure(model: str, factor: float, has_deadlines: bool, facts: dict[str, float]) -> dict[str, Any]:
         first, between = facts["first_ms"], facts["between_ms"]
         parameters = {"time_to_first_token_ms": first, "inter_token_ms": between} if has_deadlines else {}
         rate = factor * facts["capacity"]
         before = bench.server.metrics()
-        found = bench.run(model, (bench.chat(rate=rate, **parameters),), given.seconds, grace=given.grace)
+        grace = grace_of(facts)
+        found = bench.run(model, (bench.chat(rate=rate, **parameters),), given.seconds, grace=grace)
         after = bench.server.metrics()
         counted = {
-            f"server_{key}": after[key] - before[key] for key in ("late_tokens", "tokens", "preemptions", "steps")
+            f"server_{key}": after[key] - before[key]
+            for key in ("late_tokens", "tokens", "preemptions", "steps", "refusals")
         }
+        # Without deadlines the worker knows of no late token.
+        late_share = counted["server_late_tokens"] / max(1.0, counted["server_tokens"]) if has_deadlines else None
         return {
             **overload_figures(found, first, between, given.seconds),
             **counted,
+            "server_late_share": late_share,
+            "grace_seconds": grace,
             "first_deadline_ms": first,
             "between_deadline_ms": between,
             "busiest_generator": bench.generators.busiest,
-            "problem": found.problem(),
+            "problem": found.problem() or refusals_problem(found, counted["server_refusals"]),
         }
 
     def variant() -> None:
@@ -171,7 +198,7 @@ def deadlines(bench: Bench) -> None:
             bench.results.add(part=DEADLINES, cell=f"{DEADLINES}/capacity", **facts, problem=closed.problem())
             given.say(f"capacity: {facts}")
             for factor, kept, name in names:
-                if bench.has_time(given.seconds + given.grace):
+                if bench.has_time(given.seconds + grace_of(facts), name):
                     about = {"part": DEADLINES, "cell": name, "factor": factor, "deadlines": kept}
                     attempt(bench, about, partial(measure, model, factor, kept == "with", facts))
             if bench.has_time(seconds):

@@ -15,6 +15,7 @@ Figure = dict[str, Any]
 Column = tuple[str, str, Callable[[float], str]]
 
 _WHOLE, _SHORT, _SHARE = "{:,.0f}".format, "{:,.2f}".format, "{:.1%}".format
+_FINE_SHARE = "{:.3%}".format
 _FIRST: tuple[Column, ...] = (("first p50 ms", "first_p50_ms", _SHORT), ("first p99 ms", "first_p99_ms", _SHORT))
 _BETWEEN: tuple[Column, ...] = (
     ("between p50 ms", "between_p50_ms", _SHORT),
@@ -22,6 +23,7 @@ _BETWEEN: tuple[Column, ...] = (
 )
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     THROUGHPUT: (
+        ("streams in flight", "streams", _WHOLE),
         ("tokens/s", "tokens_per_second", _WHOLE),
         *_FIRST,
         *_BETWEEN,
@@ -55,12 +57,16 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         ("refused", "refused_share", _SHARE),
         ("dropped", "dropped", _WHOLE),
         ("admitted that kept both", "kept_share_of_admitted", _SHARE),
-        ("tokens in time", "tokens_in_time_share", _SHARE),
+        ("unfinished", "unfinished", _WHOLE),
+        ("late at the client", "late_share", _FINE_SHARE),
+        ("late in the engine", "server_late_share", _FINE_SHARE),
         ("tokens/s", "tokens_per_second", _WHOLE),
         ("tokens/s in time", "goodput_tokens_per_second", _WHOLE),
         ("of requests that kept both", "kept_requests_tokens_per_second", _WHOLE),
         *_FIRST,
         *_BETWEEN,
+        ("between p99.9 ms", "between_p999_ms", _SHORT),
+        ("between max ms", "between_max_ms", _SHORT),
         ("generator late p99 ms", "generator_late_p99_ms", _SHORT),
     ),
     PREFIX: (

@@ -103,5 +103,11 @@ _METRIC = re.compile(r"^isochrone_generation_(\w+?)(?:_total)?\{[^}]*\} (\S+)$",
 
 
 def read_metrics(page: str) -> dict[str, float]:
-    """The counts and gauges of a page with one generating model: ``steps``, ``blocks_in_use``, ``running``, …"""
-    return {name: float(value) for name, value in _METRIC.findall(page)}
+    """The counts and gauges of a page with one generating model: ``steps``, ``blocks_in_use``, ``running``, …
+
+    Those of one name are added up: ``refusals`` has one for each code.
+    """
+    found: dict[str, float] = {}
+    for name, value in _METRIC.findall(page):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found

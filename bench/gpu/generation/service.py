@@ -20,6 +20,9 @@ from bench.gpu.worker import SERVE
 from bench.ports import free_ports
 from bench.worker.peers.process import HOST, answers, running
 
+#: A variant is loaded, and its graphs are captured.
+LOAD_SECONDS = 15.0
+
 
 class LoadRejected(RuntimeError):
     """A variant could not be loaded; the message is the worker's."""
@@ -89,19 +92,25 @@ class Bench:
         self.sizes: Sizes = given.sizes
         self.version = version
         self._repository = repository
-        self._ends = ends
+        #: Of the part that runs.
+        self.ends = ends
+        #: What there was no time for.
+        self.left_out: list[str] = []
         self._seed = 0
 
     @property
     def tokenizer_file(self) -> Path:
         return self.version / "tokenizer.json"
 
-    def has_time(self, seconds: float) -> bool:
-        """Whether something that takes so long may still begin."""
-        return seconds < self.time_left()
+    def has_time(self, seconds: float, *cells: str) -> bool:
+        """Whether cells that take so long may still begin; otherwise they are noted."""
+        if seconds < self.time_left():
+            return True
+        self.left_out += cells
+        return False
 
     def time_left(self) -> float:
-        return self._ends - time.monotonic()
+        return self.ends - time.monotonic()
 
     @contextmanager
     def variant(self, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.gpu.generation.parts import attempt
 from bench.gpu.generation.repository import read_metrics
-from bench.gpu.generation.service import Bench
+from bench.gpu.generation.service import LOAD_SECONDS, Bench
 from bench.gpu.generation.streams import Stream, StreamConnection
 from bench.gpu.generation.workload import request, texts_of
 
@@ -91,7 +91,7 @@ class Cancellation:
 
 def cancel(bench: Bench) -> None:
     """Streams whose client has gone: how soon their blocks are free."""
-    if not bench.given.wanted(CANCEL) or not bench.has_time(60):
+    if not bench.given.wanted(CANCEL) or not bench.has_time(LOAD_SECONDS, CANCEL):
         return
 
     async def run(model: str, count: int) -> dict[str, Any]:
@@ -145,6 +145,6 @@ def prefix(bench: Bench) -> None:
 
     for name, reuse in (("reuse", "true"), ("none", "false")):
         cell = f"{PREFIX}/{name}"
-        if given.wanted(cell) and bench.has_time(30):
+        if given.wanted(cell) and bench.has_time(LOAD_SECONDS, cell):
             with bench.variant(f"prefix-{name}", {"prefix_reuse": reuse}) as model:
                 attempt(bench, {"part": PREFIX, "cell": cell}, lambda: asyncio.run(run(model)))

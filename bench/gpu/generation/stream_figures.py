@@ -16,6 +16,10 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 _REFUSED = (429, 503, 504)
+_COLUMNS = ("flow", "due", "sent", "ended", "status", "wanted")
+_PERCENTILES = {"p50": 50, "p99": 99, "p999": 99.9, "max": 100}
+#: Beyond the longest answer that keeps its deadlines: for the lateness of the generators.
+_GRACE_SLACK = 0.5
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Streams:
     flow: Integers
     due: Integers
     sent: Integers
+    #: When the answer ended, or was cut; 0: it was never sent.
+    ended: Integers
     status: Integers
     #: Tokens that the answer must have.
     wanted: Integers
@@ -39,10 +45,7 @@ class Streams:
     @classmethod
     def of(cls, streams: Sequence[Stream]) -> Streams:
         return cls(
-            *(
-                np.array([getattr(each, name) for each in streams], np.int64)
-                for name in ("flow", "due", "sent", "status", "wanted")
-            ),
+            *(np.array([getattr(each, name) for each in streams], np.int64) for name in _COLUMNS),
             np.array([len(each.times) for each in streams], np.int64),
             _flat([each.times for each in streams]),
             _flat([each.tokens for each in streams]),
@@ -51,15 +54,17 @@ class Streams:
 
     @classmethod
     def joined(cls, parts: Sequence[Streams], start_ns: int) -> Streams:
-        columns = ("flow", "due", "sent", "status", "wanted", "events", "times", "tokens")
+        columns = (*_COLUMNS, "events", "times", "tokens")
         arrays = (np.concatenate([getattr(each, name) for each in parts]) for name in columns)
         return cls(*arrays, sum((each.errors for each in parts), Counter()), start_ns)
 
     def chosen(self, which: Booleans) -> Streams:
         """Some of the streams."""
         events = which[self._owner]
-        columns = (each[which] for each in (self.flow, self.due, self.sent, self.status, self.wanted, self.events))
-        return Streams(*columns, self.times[events], self.tokens[events], self.errors, self.start_ns)
+        columns = (getattr(self, name)[which] for name in _COLUMNS)
+        return Streams(
+            *columns, self.events[which], self.times[events], self.tokens[events], self.errors, self.start_ns
+        )
 
     def of_flow(self, number: int) -> Streams:
         return self.chosen(self.flow == number)
@@ -111,6 +116,23 @@ class Streams:
         begun = self.events > 0
         return self.times[self._first[begun]] - self.sent[begun]
 
+    def first_waits(self, begin: float, end: float) -> tuple[Integers, int]:
+        """Of the streams of some seconds of a run that cuts them at its end: ns to the first event, and of how many it
+        is only known that they had waited so long.
+
+        The later a stream was sent, the sooner it is cut: of the last ones only the quick would count. So those of the
+        end are left out, as many seconds as the longest wait for a first event took, at most half of the run. Of the
+        others, one without an event counts with the time that it has waited.
+        """
+        found = self.sent_between(begin, end)
+        found = found.chosen(~found.refused & (found.ended > 0))
+        longest = float(found.first_token_ns().max(initial=0)) / 1e9
+        found = found.sent_between(begin, end - min(longest, (end - begin) / 2))
+        begun = found.events > 0
+        waits = found.ended - found.sent
+        waits[begun] = found.first_token_ns()
+        return waits, int((~begun).sum())
+
     def gaps_ns(self, begin: float = 0.0) -> Floats:
         """The time before each token but the first of its stream; from some second of the run on.
 
@@ -121,23 +143,31 @@ class Streams:
         keep = (self._owner[1:] == self._owner[:-1]) & late_enough
         return np.repeat(gaps[keep], counts[keep])
 
-    def kept(self, first_ns: float, between_ns: float) -> Booleans:
-        """Of each stream: whether it is complete and kept both deadlines."""
-        kept = self.complete.copy()
+    def in_time(self, first_ns: float, between_ns: float) -> Booleans:
+        """Of each stream: whether everything that it received came within the deadlines, and nothing was overdue when
+        it ended."""
         begun = self.events > 0
-        kept[begun] &= self.first_token_ns() <= first_ns
+        last = self.sent.copy()
+        last[begun] = self.times[(self._first + self.events - 1)[begun]]
+        found: Booleans = self.complete | (self.ended - last <= np.where(begun, between_ns, first_ns))
+        found[begun] &= self.first_token_ns() <= first_ns
         gaps, _ = self._gaps()
         late = (gaps > between_ns) & (self._owner[1:] == self._owner[:-1])
-        kept[self._owner[1:][late]] = False
-        return kept
+        found[self._owner[1:][late]] = False
+        return found
 
-    def tokens_in_time(self, first_ns: float, between_ns: float) -> int:
-        """Tokens that came within their deadline, of all streams."""
+    def kept(self, first_ns: float, between_ns: float) -> Booleans:
+        """Of each stream: whether it is complete and kept both deadlines."""
+        return self.complete & self.in_time(first_ns, between_ns)
+
+    def tokens_in_time(self, first_ns: float, between_ns: float, end: float = np.inf) -> int:
+        """Tokens that came within their deadline, of all streams, until some second of the run."""
         begun = self.events > 0
         first = self._first[begun]
-        in_time = int(self.tokens[first][self.first_token_ns() <= first_ns].sum())
+        counted = (self.times - self.start_ns) / 1e9 < end
+        in_time = int(self.tokens[first][(self.first_token_ns() <= first_ns) & counted[first]].sum())
         gaps, counts = self._gaps()
-        return in_time + int(counts[(gaps <= between_ns) & (self._owner[1:] == self._owner[:-1])].sum())
+        return in_time + int(counts[(gaps <= between_ns) & (self._owner[1:] == self._owner[:-1]) & counted[1:]].sum())
 
     def _gaps(self) -> tuple[Floats, Integers]:
         """For each event but the first: the time per token since the event before, and its tokens."""
@@ -153,35 +183,64 @@ class Streams:
 
 
 def milliseconds(values_ns: Integers | Floats, name: str) -> dict[str, float]:
-    """p50, p99 and the largest in ms, each with a prefix; empty without values."""
+    """p50, p99, p99.9 and the largest in ms, each with a prefix; empty without values."""
     if not len(values_ns):
         return {}
-    found = [*np.percentile(values_ns, (50, 99)), values_ns.max()]
-    return {f"{name}_{key}_ms": float(value) / 1e6 for key, value in zip(("p50", "p99", "max"), found, strict=True)}
+    found = np.percentile(values_ns, list(_PERCENTILES.values())) / 1e6
+    return {f"{name}_{key}_ms": float(value) for key, value in zip(_PERCENTILES, found, strict=True)}
+
+
+def first_milliseconds(streams: Streams, begin: float, end: float, name: str = "first") -> dict[str, float]:
+    """Percentiles of the wait for the first token, and how many of the streams had none yet."""
+    waits, waiting = streams.first_waits(begin, end)
+    return {**milliseconds(waits, name), f"{name}_waiting": waiting} if len(waits) else {}
+
+
+def grace_seconds(least: float, first_ms: float, between_ms: float, longest: int) -> float:
+    """For answers after the last arrival: whatever keeps its deadlines has ended by then."""
+    return max(least, (first_ms + longest * between_ms) / 1e3 + _GRACE_SLACK)
 
 
 def overload_figures(streams: Streams, first_ms: float, between_ms: float, seconds: float) -> dict[str, Any]:
-    """Of an open loop whose requests have deadlines, or would have had them."""
+    """Of an open loop whose requests have deadlines, or would have had them.
+
+    Rates are of the tokens that came while requests arrived: what comes later, comes from a worker that is no longer
+    under that load. A stream that the bench cut has missed a deadline, or nobody knows whether it would have kept them:
+    then it is outside the share.
+    """
     first_ns, between_ns = first_ms * 1e6, between_ms * 1e6
     refused = streams.refused
-    kept = streams.kept(first_ns, between_ns)
+    in_time = streams.in_time(first_ns, between_ns)
+    kept = streams.complete & in_time
+    unfinished = (streams.status == CUT) & in_time
     admitted = int((~refused).sum())
-    received = streams.received
+    judged = admitted - int(unfinished.sum())
+    late_share = 1 - streams.tokens_in_time(first_ns, between_ns) / max(1, int(streams.tokens.sum()))
     return {
         "requests": len(streams),
         "admitted": admitted,
         "refused_share": float(refused.mean()) if len(streams) else 0.0,
-        "kept_share_of_admitted": float(kept.sum()) / admitted if admitted else None,
-        "tokens_in_time_share": streams.tokens_in_time(first_ns, between_ns) / max(1, int(received.sum())),
-        "tokens_per_second": float(received.sum()) / seconds,
-        "goodput_tokens_per_second": streams.tokens_in_time(first_ns, between_ns) / seconds,
-        "kept_requests_tokens_per_second": float(received[kept].sum()) / seconds,
+        "kept_share_of_admitted": float(kept.sum()) / judged if judged else None,
+        "late_share": late_share if len(streams.tokens) else None,
+        "tokens_per_second": streams.tokens_per_second(0, seconds),
+        "goodput_tokens_per_second": streams.tokens_in_time(first_ns, between_ns, seconds) / seconds,
+        "kept_requests_tokens_per_second": streams.chosen(kept).tokens_per_second(0, seconds),
         "dropped": int((streams.status == DROPPED).sum()),
-        "unfinished": int((streams.status == CUT).sum()),
-        **milliseconds(streams.chosen(~refused).first_token_ns(), "first"),
+        "cut": int((streams.status == CUT).sum()),
+        "unfinished": int(unfinished.sum()),
+        # Every stream had its grace: one without a token counts with the time that it has waited.
+        **first_milliseconds(streams, -np.inf, np.inf),
         **milliseconds(streams.gaps_ns(), "between"),
         **milliseconds(streams.sent - streams.due, "generator_late"),
     }
+
+
+def refusals_problem(streams: Streams, counted: float) -> str:
+    """Whether the worker counted other refusals than its callers; those of streams that were cut are not known."""
+    refused, unknown = int(streams.refused.sum()), int((streams.status == CUT).sum())
+    if refused <= counted <= refused + unknown:
+        return ""
+    return f"{refused} requests were refused by their answers, {counted:.0f} by the worker's count"
 
 
 def _flat(arrays: Sequence[Any]) -> Integers:

@@ -10,32 +10,53 @@ from collections.abc import Callable
 from typing import cast
 
 from bench.gpu.generation.workload import Request
+from isochrone.protocol.rejections import UNPROCESSED_HEADER
 
 _TOKENS = re.compile(rb'"num_output_tokens":(\d+)')
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_ERROR = b'data: {"error"'
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 #: As a status: the connection ended first, the bench cut it, or the worker dropped it after it had been admitted.
 LOST, CUT, DROPPED = 0, 1, 2
-#: A refusal may come as an event: only with the tokens of the prompt the worker knew that the deadline would be missed.
-_REFUSAL, _LATE = "would", "deadline"
+_MARK = b"\r\n" + UNPROCESSED_HEADER + b":"
+_TIMEOUT = 504
+#: Of the error of a request that was admitted and whose deadline passed.
+_PASSED = re.compile(r"deadline\b.* passed\b")
 
 
 class Stream:
     """One request and the tokens of its answer."""
 
-    __slots__ = ("due", "error", "flow", "sent", "status", "times", "tokens", "wanted")
+    __slots__ = ("due", "ended", "error", "flow", "sent", "status", "times", "tokens", "wanted")
 
     def __init__(self, flow: int, wanted: int, due: int) -> None:
         self.flow = flow
         self.wanted = wanted
         self.due = due
-        self.sent = 0
+        #: 0: not yet.
+        self.sent = self.ended = 0
         #: Of HTTP, or one of the above; -1: the answer has not ended.
         self.status = -1
         self.error = ""
         #: When each event came, and the tokens in it.
         self.times = array("q")
         self.tokens = array("q")
+
+
+def plain_status(status: int, is_marked: bool) -> int:
+    """Of an answer without events: the worker marks those of which nothing has run; any other 504 was admitted."""
+    return status if is_marked or status != _TIMEOUT else DROPPED
+
+
+def event_status(status: int, has_tokens: bool, error: str) -> int:
+    """Of an answer whose last event is an error.
+
+    As the first event it has a status of its own, and no mark: the worker's engine refused the request when it knew the
+    tokens of the prompt, or dropped it later. Which of them, only the text says, as it does behind tokens.
+    """
+    if _PASSED.search(error):
+        return DROPPED
+    return 500 if has_tokens or status == 200 else status
 
 
 class StreamConnection(asyncio.Protocol):
@@ -48,6 +69,7 @@ class StreamConnection(asyncio.Protocol):
         self._ended: Callable[[Stream], None]
         self._rest = b""
         self._status = 0
+        self._is_marked = False
         self._missing = -1
 
     @property
@@ -89,6 +111,7 @@ class StreamConnection(asyncio.Protocol):
                 self._rest = data
                 return
             self._status = int(head[9:12])
+            self._is_marked = _MARK in head.lower()
             length = _LENGTH.search(head)
             self._missing = int(length[1]) if length else -1
             # The end of the last chunk is looked for with the line end before it.
@@ -97,16 +120,16 @@ class StreamConnection(asyncio.Protocol):
             self._rest = data
             if len(data) >= self._missing:
                 stream.error = data.decode(errors="replace")
-                self._end(self._status)
+                self._end(plain_status(self._status, self._is_marked))
             return
         end = data.rfind(b"\n\n")
         events = data[: end + 2] if end >= 0 else b""
         for found_tokens in _TOKENS.findall(events):
             stream.times.append(now)
             stream.tokens.append(int(found_tokens))
-        if b'data: {"error"' in events:
-            stream.error = events.decode(errors="replace")
-            self._status = 504 if _LATE in stream.error else 500
+        if (at := events.find(_ERROR)) >= 0:
+            stream.error = events[at:].decode(errors="replace")
+            self._status = event_status(self._status, bool(stream.times), stream.error)
         if data.endswith(_LAST_CHUNK):
             self._end(self._status)
             return
@@ -120,5 +143,5 @@ class StreamConnection(asyncio.Protocol):
     def _end(self, status: int) -> None:
         stream, self._stream = self._stream, None
         assert stream is not None
-        stream.status = DROPPED if status == 504 and _REFUSAL not in stream.error else status
+        stream.status, stream.ended = status, time.monotonic_ns()
         self._ended(stream)

@@ -30,7 +30,7 @@ def transformers(bench: Bench) -> None:
     """Runs the peer beside an idle worker, which has no model loaded."""
     given, sizes = bench.given, bench.sizes
     modes = [mode for mode in ("dynamic", "static-cache") if given.wanted(f"{TRANSFORMERS}/{mode}")]
-    if not modes or not bench.has_time(45):
+    if not modes or not bench.has_time(30, TRANSFORMERS):
         return
     if find_spec("transformers") is None:
         given.say("transformers is not installed: its cells are left out")
@@ -42,7 +42,11 @@ def transformers(bench: Bench) -> None:
         words += ["--prompts", f"{sizes.prompts.least},{sizes.prompts.most}"]
         words += ["--answers", f"{sizes.answers.least},{sizes.answers.most}"]
         words += ["--batches", ",".join(str(each) for each in given.streams if each <= 64)]
-        limit = min(given.peer_limit, bench.time_left() - 5)
+        # The modes that are left share the time.
+        limit = min(given.peer_limit, bench.time_left() / (len(modes) - modes.index(mode)) - 5)
+        if limit < 5:
+            bench.left_out.append(f"{TRANSFORMERS}/{mode}")
+            continue
         for figure in _lines([*map(str, words), "--limit", f"{limit:.0f}"], limit + 15):
             bench.results.add(part=TRANSFORMERS, cell=f"{TRANSFORMERS}/{mode}/{figure.pop('batch', '')}", **figure)
             given.say(f"transformers {mode}: {figure}")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.gpu.budget import rounds_within
 from bench.gpu.figures import ResultsFile, markdown, percentiles_us, ratios, spread
 from bench.gpu.green_contexts.reserved_jobs import ServedJob
 from bench.gpu.green_contexts.sm_partitions import Side, Unsupported, limited, split, total_sms
@@ -177,7 +178,9 @@ def main() -> int:
     parser.add_argument("--cells", default="", help="set-ups by the start of their names, such as streams,split")
     parser.add_argument("--seconds", type=float, default=2.0, help="per figure")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which no further figure is begun")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, help="seconds from the start: fewer rounds; none is begun later"
+    )
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
@@ -209,6 +212,9 @@ def main() -> int:
                 results.add(setup=name, round=0, problem=problem, **about)
             else:
                 jobs.append((name, about, pair))
+        # Of each round: every set-up, and the two figures of both served ones.
+        figures = len(jobs) + 4 * SERVED.startswith(wanted)
+        given.rounds = rounds_within(ends - time.monotonic(), given.rounds, figures * given.seconds)
         for number in range(given.rounds):
             for name, about, pair in jobs:
                 if time.monotonic() + given.seconds < ends:
@@ -224,8 +230,9 @@ def main() -> int:
                 for name, figure in measure_served(repository, specs, sizes.max_batch, reserved, given.seconds):
                     results.add(setup=name, round=number, **{"problem": "", **sms, **figure})
     print(report(results.figures))
+    print(results.shortfall(problem=""))
     print(f"written: {results.path}")
-    return 0
+    return 1 if results.shortfall(problem="") else 0
 
 
 if __name__ == "__main__":

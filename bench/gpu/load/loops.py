@@ -28,7 +28,7 @@ _KEEP_EVERY = 997
 class Outcome:
     """What one generator saw. Times in ns of the monotonic clock, which all processes of a machine share."""
 
-    #: Of an open loop one entry per request; of a closed one, per answer that began in the measured time.
+    #: Of an open loop one entry per request; of a closed one, per answer that ended in the measured time.
     latencies_ns: np.ndarray
     seconds: float
     #: Share of a core.

@@ -1,19 +1,22 @@
 """``python -m bench.gpu.memory``: memory of a GPU over loads and unloads, a model that does not fit, an illegal access.
 
 - *cycles*: load and unload over the repository API; free memory of the GPU (NVML) after each unload. Frees that come
-  with a delay are waited for, and the wait is part of the figure.
+  with a delay are waited for, and the wait is part of the figure. Expected: ``--growth-mib`` at most over all cycles.
 - *refusal*: this process takes the GPU's memory but for ``--leave-gib``, then a model with a weight of ``--weight-gib``
-  is loaded. Expected: an error with figures, and a worker that serves on.
+  is loaded. Expected: an error with what it needs and what is free, and a worker that serves on.
 - *fault*: a model in a process of its own (``isolation: "process"``) gets ids beyond its table, which the GPU answers
-  with an assertion that ends its CUDA context, while another model is under load. Expected: no failure of the other.
+  with an assertion that ends its CUDA context, while another model is under load. Expected: no failure of the other,
+  and the faulty one serves again.
 
-On a CPU the resident memory of the worker stands in for the GPU's, and the fault is an abort of the process.
+On a CPU the resident memory of the worker stands in for the GPU's, whose growth is not judged, nothing is refused, and
+the fault is an abort of the process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +29,7 @@ import numpy as np
 from bench.gpu.figures import ResultsFile, markdown
 from bench.gpu.load.cores import split_cores
 from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
+from bench.gpu.memory.judgements import MIB, fault_problem, growth, refusal_problem, settled
 from bench.gpu.memory.models import ABORTING, FAULTY, HEAVY, write_aborting, write_faulty, write_heavy
 from bench.gpu.models.repository import compute_alike, write_repository
 from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, TINY
@@ -35,8 +39,11 @@ from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
 
-CYCLES, REFUSAL, FAULT = "cycles", "refusal", "fault"
-MIB = 1 << 20
+CYCLES, GROWTH, REFUSAL, FAULT = "cycles", "growth", "refusal", "fault"
+#: In which a process that was ended must serve again: it imports torch and loads its model.
+_RECOVERY_SECONDS = 60.0
+#: Of the refusal, and of the fault with its load.
+_PART_SECONDS = 20.0
 
 
 def used_memory(device: str, peer: Peer) -> Callable[[], int]:
@@ -80,23 +87,15 @@ class Api:
             time.sleep(0.005)
 
 
-def settled(used: Callable[[], int], seconds: float) -> int:
-    """The lowest reading until it stands still."""
-    ends = time.monotonic() + seconds
-    lowest, since = used(), time.monotonic()
-    while time.monotonic() < ends and time.monotonic() - since < 0.1:
-        time.sleep(0.02)
-        if (now := used()) < lowest:
-            lowest, since = now, time.monotonic()
-    return lowest
-
-
-def cycles(api: Api, used: Callable[[], int], given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
+def measure_cycles(
+    api: Api, used: Callable[[], int], given: argparse.Namespace, results: ResultsFile, ends: float
+) -> None:
+    found = []
     for number in range(given.cycles):
         if time.monotonic() > ends:
             say(f"--limit: ended after {number} cycles")
             break
-        before = settled(used, 1.0)
+        before, _ = settled(used, 1.0)
         began = time.monotonic()
         if error := api.load(ENCODER):
             results.add(part=CYCLES, number=number, problem=error)
@@ -104,9 +103,20 @@ def cycles(api: Api, used: Callable[[], int], given: argparse.Namespace, results
         loaded, at = time.monotonic() - began, used()
         problem = api.infer(ENCODER, "ids", [1] * given.sizes.tokens)
         api.unload(ENCODER)
-        after = settled(used, 1.0)
-        figure = {"before": before, "loaded": at, "after": after, "load_seconds": loaded, "problem": problem}
-        results.add(part=CYCLES, number=number, **figure)
+        after, waited = settled(used, 1.0)
+        found.append(after)
+        results.add(
+            part=CYCLES,
+            number=number,
+            before=before,
+            loaded=at,
+            after=after,
+            load_seconds=loaded,
+            wait_seconds=waited,
+            problem=problem,
+        )
+    judged = growth(found, int(given.growth_mib * MIB))
+    results.add(part=GROWTH, **judged | ({"problem": ""} if given.device == "cpu" else {}))
 
 
 def refusal(api: Api, given: argparse.Namespace, results: ResultsFile, serves: Callable[[], str]) -> None:
@@ -122,8 +132,7 @@ def refusal(api: Api, given: argparse.Namespace, results: ResultsFile, serves: C
         torch.cuda.empty_cache()
     if not error:
         api.unload(HEAVY)
-    expected = given.device == "cpu" or bool(error)
-    problem = "" if expected else "the model was loaded: expected a refusal"
+    problem = "" if given.device == "cpu" else refusal_problem(error)
     results.add(part=REFUSAL, message=error, problem=problem or serves())
 
 
@@ -137,39 +146,46 @@ def illegal_access(api: Api, given: argparse.Namespace, results: ResultsFile, ge
     begun = generators.begin(job)
     time.sleep(job.warm_seconds + job.seconds * 0.3)
     answers = [api.infer(model, "ids", [1_000_000_000] * 4) for _ in range(given.faults)]
-    time.sleep(min(2.0, job.seconds * 0.2))
-    again = api.infer(model, "ids", [1, 2, 3, 4])
+    faulted = time.monotonic()
+    while (again := api.infer(model, "ids", [1, 2, 3, 4])) and time.monotonic() - faulted < _RECOVERY_SECONDS:
+        time.sleep(0.1)
+    recovery = time.monotonic() - faulted
     figure = summary(generators.finish(begun))
-    problem = fault(figure)
-    if healthy:
-        problem = problem or f"the model fails before any illegal access: {healthy}"
-    if not all(answers):
-        problem = problem or "an illegal access was answered as if it were legal"
     results.add(
-        part=FAULT, model=model, answers_to_faults=answers, recovered=not again, after=again, **figure, problem=problem
+        part=FAULT,
+        model=model,
+        answers_to_faults=answers,
+        recovered=not again,
+        recovery_seconds=recovery,
+        after=again,
+        **figure,
+        problem=fault(figure) or fault_problem(healthy, answers, again),
     )
 
 
 def report(figures: list[dict[str, Any]]) -> str:
     lines = []
     if found := [each for each in figures if each["part"] == CYCLES and "after" in each]:
-        # The first load brings CUDA's context, libraries and torch's own memory, which stay.
-        first = found[min(1, len(found) - 1)]
         chosen = {at: found[at] for at in (0, 1, len(found) // 2, len(found) - 1) if at < len(found)}
         rows = [
             (f"cycle {at + 1}", *(f"{each[key] / MIB:,.1f}" for key in ("before", "loaded", "after")))
             for at, each in chosen.items()
         ]
         lines.append(markdown(("MiB in use", "before", "loaded", "after"), rows))
-        growth = (found[-1]["after"] - first["after"]) / MIB
-        lines.append(f"{len(found)} cycles: {growth:+,.1f} MiB from the end of the second cycle to the end of the last")
+        waits = [each["wait_seconds"] for each in found]
+        lines.append(f"wait for delayed frees: {statistics.median(waits):.2f} s, {max(waits):.2f} s at most")
     for each in figures:
+        if each["part"] == GROWTH and "growth_bytes" in each:
+            # The first load brings CUDA's context, libraries and torch's own memory, which stay.
+            grown = f"{each['growth_bytes'] / MIB:+,.1f} MiB"
+            lines.append(f"{each['cycles']} cycles: {grown} from the end of the second cycle to the end of the last")
         if each["part"] == REFUSAL:
             lines.append(f"refusal: {each['message'] or 'none'}")
         if each["part"] == FAULT and "answers" in each:
             lines.append(
                 f"fault: {each['answers']:,} answers of the other model, {each['failed']} failed, p99 "
-                f"{each.get('p99_us', 0) / 1e3:.2f} ms; the faulty model serves again: {each['recovered']}; "
+                f"{each.get('p99_us', 0) / 1e3:.2f} ms; the faulty model serves again: {each['recovered']}, "
+                f"after {each['recovery_seconds']:.1f} s; "
                 f"its callers got: {each['answers_to_faults'][0][:300]}"
             )
         if each["problem"]:
@@ -182,12 +198,13 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--cells", default=f"{CYCLES},{REFUSAL},{FAULT}")
     parser.add_argument("--cycles", "--rounds", type=int, default=100)
+    parser.add_argument("--growth-mib", type=float, default=8.0, help="of memory in use that all cycles may bring")
     parser.add_argument("--weight-gib", type=float, default=2.0, help="of the model that does not fit")
     parser.add_argument("--leave-gib", type=float, default=1.0, help="of free memory while it is loaded")
     parser.add_argument("--seconds", type=float, default=8.0, help="of load beside the fault")
     parser.add_argument("--faults", type=int, default=3, help="requests with an illegal access")
     parser.add_argument(
-        "--limit", type=float, default=420.0, help="seconds from the start after which no further cycle is begun"
+        "--limit", type=float, default=420.0, help="seconds from the start: fewer cycles, so that all parts have time"
     )
     parser.add_argument("--load-timeout", type=float, default=120.0)
     parser.add_argument("--tiny", action="store_true")
@@ -212,7 +229,8 @@ def main() -> int:
         with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
             api = Api(str(peer.http_url), given.load_timeout)
             if CYCLES in parts:
-                cycles(api, used_memory(given.device, peer), given, results, ends)
+                others = sum(part in parts for part in (REFUSAL, FAULT))
+                measure_cycles(api, used_memory(given.device, peer), given, results, ends - others * _PART_SECONDS)
             if (REFUSAL in parts or FAULT in parts) and (error := api.load(ENCODER)):
                 results.add(part=FAULT, problem=f"cannot load {ENCODER}: {error}")
                 parts = []

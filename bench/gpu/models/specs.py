@@ -154,18 +154,14 @@ def config_text(
     device: str,
     variant: str = OVERLAP,
     parameters: Mapping[str, str] | None = None,
-    *,
-    versions: int = 0,
 ) -> str:
-    """config.pbtxt. ``versions``: how many of the latest are served, if not the default."""
+    """config.pbtxt."""
     lines = [f'name: "{spec.name}"', 'backend: "pytorch"', f"max_batch_size: {spec.sizes.max_batch}"]
     for kind, tensors in (("input", spec.inputs), ("output", (spec.output,))):
         for tensor in tensors:
             dims = ", ".join(map(str, tensor.dims))
             lines.append(f'{kind} {{ name: "{tensor.name}" data_type: TYPE_{tensor.datatype} dims: [ {dims} ] }}')
     lines.append("dynamic_batching { }")
-    if versions:
-        lines.append(f"version_policy {{ latest {{ num_versions: {versions} }} }}")
     keys: dict[str, str] = {}
     if device == "cpu":
         lines.append("instance_group { kind: KIND_CPU count: 1 }")

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.gpu.budget import rounds_within
 from bench.gpu.figures import ResultsFile, markdown, spread
 from bench.gpu.models.repository import FILE, compute_alike, write_repository
 from bench.gpu.models.specs import FULL, MODELS, OVERLAP, TINY, spec_of
@@ -50,7 +51,9 @@ def main() -> int:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seconds", type=float, default=0.5, help="per figure")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds from the start: no further batch size")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, help="seconds from the start: fewer rounds, no further batch size"
+    )
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
@@ -62,19 +65,30 @@ def main() -> int:
     results = ResultsFile("gpu-raw", given.results, device=given.device, sizes=sizes.name)
     with scratch("gpu-raw") as directory:
         repository = write_repository(given.repository or directory, given.device, sizes, models, [OVERLAP])
+        modes = given.modes.split(",")
+        left_out: list[str] = []
+        pending = len(models) * len(batches)
         for model in models:
             raw = RawModel(spec_of(model, sizes), repository / model / "1" / FILE, given.device)
             # Largest first: the pool of the smaller graphs then fits into what is reserved.
             for batch in sorted(batches, reverse=True):
-                if time.monotonic() > ends:
-                    break
-                for _ in range(given.rounds):
-                    for mode in given.modes.split(","):
+                left = ends - time.monotonic()
+                if left < 0:
+                    left_out.append(f"{model} ×{batch}")
+                    continue
+                # What is measured one at a time beside a replay takes a third more.
+                round_seconds = given.seconds * (len(modes) + (REPLAY in modes) / 3)
+                for _ in range(rounds_within(left, given.rounds, pending * round_seconds)):
+                    for mode in modes:
                         results.add(model=model, **raw.measure(mode, batch, given.seconds))
+                pending -= 1
                 print(f"{model} ×{batch} done", file=sys.stderr, flush=True)
+        results.note(left_out=left_out)
     print(table(results.figures))
+    if left_out:
+        print(f"left out for --limit: {', '.join(left_out)}")
     print(f"written: {results.path}")
-    return 0
+    return 0 if results.figures else 1
 
 
 if __name__ == "__main__":

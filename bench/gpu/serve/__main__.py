@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.gateway.placement import stay
+from bench.gpu.budget import rounds_within, scaled
 from bench.gpu.figures import ResultsFile
 from bench.gpu.load.cores import split_cores
 from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
@@ -31,9 +31,12 @@ from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
 from bench.gpu.serve.report import report
-from bench.gpu.worker import SERVE, serve
+from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
+
+#: Connections, regions and the end of a cell.
+_CELL_SECONDS = 0.3
 
 
 def arguments() -> argparse.Namespace:
@@ -51,7 +54,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--limit", type=float, default=540.0, help="seconds from the start after which no further figure is begun"
+        "--limit",
+        type=float,
+        default=620.0,
+        help="seconds from the start: fewer rounds, shorter figures; none is begun later",
     )
     parser.add_argument("--load-timeout", type=float, default=240.0, help="seconds until the worker must be ready")
     parser.add_argument("--tiny", action="store_true")
@@ -72,14 +78,8 @@ def serve_options(cells: Sequence[Cell], processes: int) -> list[str]:
     for model in dict.fromkeys(cell.served_model for cell in cells):
         options += ["--load-model", model]
     if any(cell.transport == CUDA for cell in cells):
-        options += cuda_options()
+        options.append("--allow-cuda-shared-memory")
     return [*options, "--processes", str(processes)] if processes > 1 else options
-
-
-def cuda_options() -> list[str]:
-    """The option that allows CUDA regions, if the worker has one apart from that of system regions."""
-    text = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
-    return ["--allow-cuda-shared-memory"] if "--allow-cuda-shared-memory" in text else []
 
 
 class Bench:
@@ -122,11 +122,24 @@ class Bench:
         return found
 
 
+def fit(given: argparse.Namespace, left: float) -> None:
+    """Fewer rounds of all cells, then shorter figures, if ``--limit`` leaves no time for more."""
+    models = len({cell.model for cell in given.plan})
+
+    # Beside each cell its connections and regions; the four raw figures of a model.
+    one = len(given.plan) * (given.seconds + given.warm + _CELL_SECONDS) + models * 4 * min(1.0, given.seconds)
+    given.rounds = rounds_within(left, given.rounds, one)
+    given.seconds = scaled(left, one, given.seconds, least=0.5)
+
+
 def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
+    fit(given, ends - time.monotonic())
+    results.note(rounds=given.rounds, seconds=given.seconds)
     measured: set[tuple[int, str]] = set()
     for number, cell in in_turn(given.plan, given.rounds):
         if time.monotonic() + given.seconds + given.warm > ends:
             say(f"--limit: nothing further is begun in round {number + 1}")
+            results.note(left_out=f"--limit, from {cell.name} of round {number + 1} on")
             return
         if (number, cell.model) not in measured:
             measured.add((number, cell.model))
@@ -169,8 +182,9 @@ def main() -> int:
             results.note(worker_log=peer.last_lines(20))
     text, failed = report(results.figures, given.sizes.max_batch, given.device)
     print(text)
+    print(results.shortfall(kind="served"))
     print(f"written: {results.path}")
-    return 1 if failed else 0
+    return 1 if failed or results.shortfall(kind="served") else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""How the GPU benches divide a limit, and what they record of the build that they measure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import __main__ as every
+from bench.gpu.budget import Need, rounds_within, scaled, share
+from bench.gpu.build import commit, source_digest
+from bench.gpu.figures import ResultsFile
+from bench.gpu.generation.__main__ import PARTS
+from bench.gpu.serve import __main__ as serve
+from bench.gpu.serve.cells import plan
+from bench.gpu.two_tower import __main__ as two_tower
+from isochrone.build_info import IS_COMPILED
+
+
+def shares(limit: float, needs: list[Need]) -> list[float]:
+    """If each uses the whole of its share."""
+    found: list[float] = []
+    for number in range(len(needs)):
+        found.append(share(limit - sum(found), needs[number:]))
+    return found
+
+
+@pytest.mark.parametrize("limit", [30.0, 100.0, 250.0, 400.0, 900.0])
+def test_shares_use_the_limit_and_no_more(limit: float) -> None:
+    needs = [Need(20, 60), Need(50, 300), Need(30, 40)]
+    found = shares(limit, needs)
+    assert sum(found) == pytest.approx(limit)
+    if limit >= 100:
+        assert all(each >= need.least - 1e-9 for each, need in zip(found, needs, strict=True))
+    if limit >= 400:
+        assert all(each >= need.full - 1e-9 for each, need in zip(found, needs, strict=True))
+
+
+def test_what_one_does_not_use_is_there_for_the_next() -> None:
+    needs = [Need(20, 60), Need(50, 300)]
+    assert share(250 - 20, needs[1:]) > shares(250, needs)[1]
+
+
+def test_every_program_has_its_least_within_ten_minutes() -> None:
+    """560 s of a limit, 40 of them for the end of the last one."""
+    needs = [program.need for program in every.PROGRAMS]
+    assert all(each >= need.least for each, need in zip(shares(520, needs), needs, strict=True))
+    parts = [need for _, need in PARTS.values()]
+    generation = next(program.need for program in every.PROGRAMS if program.name == "generation")
+    assert sum(need.full for need in parts) <= generation.full
+
+
+def test_fewer_rounds_rather_than_none() -> None:
+    assert rounds_within(100, 3, 30) == 3
+    assert rounds_within(70, 3, 30) == 2
+    assert rounds_within(10, 3, 30) == 1
+    assert rounds_within(-5, 3, 30) == 1
+
+
+def test_shorter_figures_but_not_below_the_least() -> None:
+    assert scaled(100, 90, 2.0, 0.5) == 2.0
+    assert scaled(100, 200, 2.0, 0.5) == 1.0
+    assert scaled(100, 2000, 2.0, 0.5) == 0.5
+    assert scaled(100, 2000, 0.3, 0.5) == 0.3
+
+
+@pytest.mark.parametrize(("left", "rounds", "seconds"), [(1000, 3, 2.0), (400, 2, 2.0), (165, 1, 2.0), (90, 1, 1.1)])
+def test_serve_fits_a_whole_round_into_its_limit(left: float, rounds: int, seconds: float) -> None:
+    given = argparse.Namespace(plan=plan(["a", "b", "c"], 256), seconds=2.0, warm=0.5, rounds=3)
+    serve.fit(given, left)
+    assert (given.rounds, given.seconds) == (rounds, pytest.approx(seconds, abs=0.05))
+
+
+def test_two_tower_shortens_its_runs() -> None:
+    given = argparse.Namespace(
+        parts=["steady", "search", "rollout"], rounds=2, seconds=60.0, steps=8, step_seconds=10.0
+    )
+    two_tower.fit(given, 100)
+    assert (given.rounds, given.seconds, given.step_seconds) == (1, 30.0, 5.0)
+    two_tower.fit(given, 10)
+    assert (given.seconds, given.step_seconds) == (10.0, 3.0)
+
+
+def test_the_full_run_has_the_cells_of_the_quick_one() -> None:
+    given = argparse.Namespace(device="cuda", quick=False, tiny=False, results=None)
+    for program in every.PROGRAMS:
+        words = every.command(program, given, Path("models"), None)
+        assert "--cells" not in words
+        assert "--limit" not in words
+        assert every.command(program, given, Path("models"), 120.0)[6:7] == ["110"]
+    quick = {program.name: program.quick for program in every.PROGRAMS}
+    assert "--cells" not in quick["generation"]
+
+
+def test_results_name_the_build(tmp_path: Path) -> None:
+    ResultsFile("trial", tmp_path)
+    build = json.loads((tmp_path / "trial.json").read_text())["build"]
+    assert build["compiled"] is IS_COMPILED
+    assert len(build["source_sha256"]) == 64
+    assert set(build) == {"compiled", "commit", "source_sha256"}
+
+
+def test_a_run_without_a_figure_says_so(tmp_path: Path) -> None:
+    results = ResultsFile("trial", tmp_path)
+    results.add(kind="raw", problem="")
+    assert results.shortfall(kind="raw") == ""
+    assert results.shortfall(kind="served") == "nothing was measured: --limit is too short"
+
+
+def test_a_commit_says_whether_files_have_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", "-C", tmp_path, *identity, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "a.py").write_text("1")
+    git("add", "a.py")
+    git("commit", "-qm", "one")
+    assert commit(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "a.py").write_text("2")
+    assert commit(tmp_path) == git("rev-parse", "HEAD") + "-dirty"
+    shutil.rmtree(tmp_path / ".git")
+    assert commit(tmp_path) == ""
+
+
+def test_the_digest_is_of_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    first = source_digest(tmp_path)
+    (tmp_path / "a.so").write_text("compiled")
+    assert source_digest(tmp_path) == first
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    second = source_digest(tmp_path)
+    (tmp_path / "b.py").write_text("2")
+    assert len({first, second, source_digest(tmp_path)}) == 3

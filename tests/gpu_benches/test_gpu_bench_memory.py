@@ -1,0 +1,93 @@
+"""What the memory bench of GPUs accepts, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.gpu.memory.__main__ import CYCLES, FAULT, GROWTH, report
+from bench.gpu.memory.judgements import MIB, fault_problem, growth, refusal_problem, settled
+from isochrone.errors import Unavailable
+from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger
+
+
+def refused() -> str:
+    """The ledger's own words."""
+    ledger = MemoryLedger("cuda:0")
+    needs = {Holding.WEIGHTS: 2048 * MIB, Holding.SLOTS: 512}
+    with pytest.raises(Unavailable) as raised:
+        ledger.reserve(Account("heavy", "1", 0), needs, lambda: (1024 * MIB, 141_000 * MIB), spare=256 * MIB)
+    return str(raised.value)
+
+
+def test_growth_counts_from_the_second_cycle_and_is_bounded() -> None:
+    assert growth([0, 500 * MIB, 500 * MIB, 508 * MIB], 8 * MIB) == {
+        "cycles": 4,
+        "growth_bytes": 8 * MIB,
+        "problem": "",
+    }
+    found = growth([0, 500 * MIB, 600 * MIB], 8 * MIB)
+    assert found["problem"] == "+100.0 MiB after 3 cycles: expected 8 MiB at most"
+    assert growth([9 * MIB, 5 * MIB, 2 * MIB], 0)["problem"] == ""
+    assert growth([1, 2], 8)["problem"] == "2 cycles: expected 3 at least to see a growth"
+
+
+def test_only_a_refusal_with_its_figures_counts() -> None:
+    assert refusal_problem(refused()) == ""
+    assert refusal_problem("") == "the model was loaded: expected a refusal"
+    for error in ("CUDA out of memory. Tried to allocate 2.00 GiB", "heavy does not fit on cuda:0: no memory"):
+        assert error in refusal_problem(error)
+
+
+def test_a_faulty_model_must_fail_and_serve_again() -> None:
+    assert fault_problem("", ["assert", "assert"], "") == ""
+    assert "before any illegal access: broken" in fault_problem("broken", ["assert"], "")
+    assert "as if it were legal" in fault_problem("", ["assert", ""], "")
+    assert fault_problem("", ["assert"], "starting") == "the faulty model does not serve again: starting"
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([9, 9, 9, 9, 9, 9, 9, 9], (9, 0.0)),
+        ([9, 9, 9, 5, 6, 5, 5, 5, 5, 5, 5], (5, 0.06)),
+        ([9, 9, 9, 9, 9, 9, 9, 2], (9, 0.0)),  # after it stood still
+    ],
+)
+def test_delayed_frees_are_waited_for(readings: list[int], expected: tuple[int, float]) -> None:
+    now = 0.0
+    left = iter(readings)
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    assert settled(lambda: next(left), 1.0, lambda: now, sleep) == pytest.approx(expected)
+
+
+def test_an_endless_fall_is_not_waited_for() -> None:
+    now, reading = 0.0, 1000
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, reading
+        now += seconds
+        reading -= 1
+
+    found, waited = settled(lambda: reading, 0.5, lambda: now, sleep)
+    assert (found, waited) == (975, pytest.approx(0.5))
+
+
+def test_the_report_names_growth_waits_and_problems() -> None:
+    cycle = {"part": CYCLES, "before": 0, "loaded": 2 * MIB, "after": MIB, "problem": ""}
+    fault = {"part": FAULT, "answers": 10, "failed": 0, "answers_to_faults": ["assert"], "recovered": False}
+    text = report(
+        [
+            {**cycle, "wait_seconds": 0.0},
+            {**cycle, "wait_seconds": 0.5},
+            {"part": GROWTH, "cycles": 2, "growth_bytes": 0, "problem": "too much"},
+            {**fault, "recovery_seconds": 60.0, "problem": ""},
+        ]
+    )
+    assert "wait for delayed frees: 0.25 s, 0.50 s at most" in text
+    assert "2 cycles: +0.0 MiB" in text
+    assert "PROBLEM growth: too much" in text
+    assert "serves again: False, after 60.0 s" in text
