@@ -70,7 +70,7 @@ class GenerationEngine:
         self.is_abandoned = False
         self._cpus = cpus
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._own_thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Deliver
         #: ``close`` was called; and the engine's thread has taken note of it.
@@ -106,8 +106,8 @@ class GenerationEngine:
                 failures.append(error)
             done.set()
 
-        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
-        self._thread.start()
+        self._own_thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
+        self._own_thread.start()
         self._inbox.put(warm)
         done.wait()
         if failures:
@@ -121,8 +121,8 @@ class GenerationEngine:
         self._ended_calls.put(None)
         if self.is_abandoned:
             return
-        if self._thread is not None:
-            self._thread.join()
+        if self._own_thread is not None:
+            self._own_thread.join()
         self._free()
 
     def _free(self) -> None:
