@@ -19,13 +19,12 @@ from toy_model import answer_of
 from toy_runner import text_tensor
 from worker_thread import ServedToys, served, write_toy
 
-from isochrone.clock import MILLISECOND
+from isochrone.clock import MILLISECOND, SECOND
 from isochrone.errors import ConfigError
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 SECONDS = 60
 
@@ -42,6 +41,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedToys]:
         context_tokens=20_000,
         blocks=6_000,
     )
+    write_toy(repository, "patient")
     write_toy(repository, "long", context_tokens=200_000, blocks=60_000, prefill_tokens=64)
     with served(repository) as toys:
         yield toys
@@ -112,6 +112,19 @@ def test_errors_name_the_parameter(toys: ServedToys, parameters: dict[str, Any],
     status, text = toys.post("/v2/models/toy/generate", {"text_input": "x", **parameters})
     assert status == (504 if "first" in words else 400)
     assert words in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize("path", ["v2/models/patient/generate", "v2/models/patient/generate_stream", "v1/completions"])
+@pytest.mark.parametrize("prompt", ["x" * 100, "x"])
+def test_refusals_say_that_nothing_has_run(toys: ServedToys, path: str, prompt: str) -> None:
+    """By the length of the text, the long prompt is in time: its tokens tell the engine's thread that it is not."""
+    toys.expect_steps_of("patient", SECOND)
+    deadline = 4000 if len(prompt) > 1 else 500
+    body = {"text_input": prompt} if path.startswith("v2") else {"model": "patient", "prompt": prompt}
+    status, headers, text = toys.call(f"/{path}", {**body, "time_to_first_token_ms": deadline})
+    assert status == 504
+    assert "the first token would come" in text
+    assert headers["x-isochrone-unprocessed"] == "1"
 
 
 def test_a_prompt_that_is_too_long(toys: ServedToys) -> None:
@@ -193,11 +206,8 @@ def test_a_client_that_reads_nothing_is_paused(toys: ServedToys) -> None:
 
 
 def test_both_instances_work(toys: ServedToys) -> None:
-    for engine in toys.runner("slow")._engines:
-        # Measured on a busy machine, one might seem so much slower that it gets nothing.
-        engine.scheduler.times.observe = lambda *_: None
-        engine.scheduler.times.costs = StepCosts(fixed=5 * MILLISECOND)
-        engine.load = engine.scheduler.load(0)
+    # Measured on a busy machine, one might seem so much slower that it gets nothing.
+    toys.expect_steps_of("slow", 5 * MILLISECOND)
     results: list[tuple[int, str]] = []
 
     def send(number: int) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, cast
 from urllib.parse import quote
 
-import msgspec
-
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, launched
@@ -22,7 +20,6 @@ from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
-from isochrone.gateway.requests.quota_accounts import QuotaExceeded
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
@@ -33,7 +30,7 @@ from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
-from isochrone.protocol.rest.answers import JSON, respond_error
+from isochrone.protocol.rest.answers import respond_error
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import TIMING_HEADER, through_gateway
@@ -389,11 +386,7 @@ class HttpRequest(CallerRequest):
         return headers
 
     def reject(self, error: IsochroneError) -> None:
-        if isinstance(error, QuotaExceeded):
-            headers = (*JSON, (b"retry-after", b"%d" % error.retry_after))
-            self.exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
-        else:
-            respond_error(self.exchange, error)
+        respond_error(self.exchange, error)
 
     # An answer that is passed on as it comes.
 

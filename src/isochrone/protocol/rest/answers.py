@@ -7,7 +7,7 @@ import structlog
 
 from isochrone.errors import Internal, IsochroneError, Unsupported
 from isochrone.protocol.compression import codec
-from isochrone.protocol.rejections import mark
+from isochrone.protocol.rejections import rest_fields
 from isochrone.wire.exchange import Exchange, Headers, Route
 
 log = structlog.get_logger(__name__)
@@ -18,11 +18,9 @@ ERROR_CODE = b"x-isochrone-error"
 
 
 def respond_error(exchange: Exchange, error: IsochroneError, *, with_code: bool = False) -> None:
-    headers: Headers = JSON
+    headers: Headers = JSON + rest_fields(error)
     if isinstance(error, Unsupported):
-        headers = (*JSON, (b"accept-encoding", codec.ACCEPTED))
-    elif error.unprocessed:
-        headers = JSON + mark(error)
+        headers = (*headers, (b"accept-encoding", codec.ACCEPTED))
     if with_code:
         headers = (*headers, (ERROR_CODE, error.code.encode()))
     exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])

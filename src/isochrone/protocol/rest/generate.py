@@ -12,6 +12,7 @@ from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.back_pressure import WaitingProducers
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
+from isochrone.protocol.rejections import rest_fields
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.generate_objects import read_generate, write_generate
 from isochrone.protocol.rest.headers import timeout_header
@@ -143,12 +144,12 @@ class GenerateInferRequest(InferRequest):
             # As in Triton, an error as the first response is an event, with the error's HTTP status.
             if not self._answered:
                 self._answered = True
-                self._exchange.start(error.http_status, _EVENTS)
+                self._exchange.start(error.http_status, _EVENTS + rest_fields(error))
             self._exchange.write([b"data: ", data, b"\n\n"])
             self._exchange.end()
         elif not self._answered:
             self._answered = True
-            self._exchange.respond(error.http_status, JSON, [data])
+            self._exchange.respond(error.http_status, JSON + rest_fields(error), [data])
 
     @property
     def is_congested(self) -> bool:
