@@ -90,6 +90,13 @@ def test_generate_stream_sends_tokens(toys: ServedToys) -> None:
     assert [each["finish_reason"] for each in answers][-2:] == ["None", "length"]
 
 
+def test_the_largest_options_of_a_call_are_the_models_too(toys: ServedToys) -> None:
+    largest = (1 << 31) - 1
+    body = {"model": "toy", "prompt": "hi", "max_tokens": largest, "top_k": largest, "stop": ["z" * 1024] * 4}
+    status, text = toys.post("/v1/completions", {**body, "seed": (1 << 63) - 1, "priority": 1 << 31, "n": 2})
+    assert status == 200, text
+
+
 def test_a_chat(toys: ServedToys) -> None:
     messages = json.dumps([{"role": "user", "content": "hé"}])
     status, text = toys.post("/v2/models/toy/generate", {"messages": messages, "max_tokens": 8, "temperature": 0})
@@ -125,6 +132,17 @@ def test_refusals_say_that_nothing_has_run(toys: ServedToys, path: str, prompt: 
     assert status == 504
     assert "the first token would come" in text
     assert headers["x-isochrone-unprocessed"] == "1"
+
+
+@pytest.mark.parametrize(("prompt", "deadline", "mark"), [("x" * 100, 4000, None), ("x", 500, "1")])
+def test_a_call_has_not_run_only_if_no_choice_has(
+    toys: ServedToys, prompt: str, deadline: int, mark: str | None
+) -> None:
+    """The first choice of the short prompt is refused before the second one is submitted."""
+    toys.expect_steps_of("patient", SECOND)
+    body = {"model": "patient", "prompt": prompt, "n": 2, "time_to_first_token_ms": deadline}
+    status, headers, _ = toys.call("/v1/completions", body)
+    assert (status, headers["x-isochrone-unprocessed"]) == (504, mark)
 
 
 def test_a_prompt_that_is_too_long(toys: ServedToys) -> None:

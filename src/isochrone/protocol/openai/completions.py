@@ -167,6 +167,8 @@ class CompletionAnswer:
         self._sent = [0] * len(self.choices)
         self._opened: set[int] = set()
         self._requests: list[ChoiceRequest] = []
+        #: Of them, those that the service was given.
+        self._submitted = 0
         self._started = self._over = False
         #: Models that wait until the caller has read earlier events.
         self.producers = WaitingProducers(exchange)
@@ -177,6 +179,7 @@ class CompletionAnswer:
         for request in requests:
             if self._over:
                 return  # an earlier choice has failed
+            self._submitted += 1
             try:
                 self._service.infer(request)
             except IsochroneError as error:
@@ -226,7 +229,8 @@ class CompletionAnswer:
             self._write(error_object(error))
             self.exchange.end()
         else:
-            respond_error(self.exchange, error)
+            # Of a call of which one choice was refused, the others may have run.
+            respond_error(self.exchange, error if self._submitted == 1 else error.begun())
         self.producers.resume()
 
     def _stop(self) -> None:
