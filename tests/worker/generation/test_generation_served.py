@@ -22,6 +22,7 @@ from worker_thread import ServedToys, served, write_toy
 from isochrone.clock import MILLISECOND, SECOND
 from isochrone.errors import ConfigError
 from isochrone.models.repository.repository import Repository
+from isochrone.protocol.orca import parse_orca_header
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.generation.requests.sampling import GenerationParameters
@@ -256,6 +257,24 @@ def test_metrics_and_load_report(toys: ServedToys) -> None:
     assert report["named_metrics.kv_cache_utilization"] == 0
     assert report["named_metrics.max_token_capacity"] == 256
     assert report["named_metrics.estimated_wait_us"] > 0
+    assert report["named_metrics.inter_token_us"] > 0
+    assert report["named_metrics.least_wait_us"] > 0
+    assert toys.worker.service.load_report()["named_metrics.inter_token_us"] > 0
+
+
+@pytest.mark.parametrize("path", ["v2/models/patient/generate", "v2/models/patient/generate_stream", "v1/completions"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_answers_and_refusals_carry_the_load_report(toys: ServedToys, path: str, stream: bool) -> None:
+    toys.expect_steps_of("patient", SECOND)
+    body: dict[str, Any] = {"model": "patient", "prompt": "x", "stream": stream, "max_tokens": 3}
+    if path.startswith("v2"):
+        body = {"text_input": "x", "stream": stream and path.endswith("stream"), "max_tokens": 3}
+    for deadline, expected_status in (({}, 200), ({"inter_token_ms": 500}, 504)):
+        status, headers, _ = toys.call(f"/{path}", {**body, **deadline}, {"endpoint-load-metrics-format": "text"})
+        report = parse_orca_header(headers["endpoint-load-metrics"].encode())
+        assert (status, report["inter_token_us"] >= 1e6) == (expected_status, True)
+        _, headers, _ = toys.call(f"/{path}", {**body, **deadline})
+        assert headers["endpoint-load-metrics"] is None
 
 
 def test_a_model_whose_engine_hangs_is_not_ready(toys: ServedToys) -> None:

@@ -58,8 +58,9 @@ def error_object(error: IsochroneError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": parameter, "code": code}}
 
 
-def respond_error(exchange: Exchange, error: IsochroneError) -> None:
-    headers: Headers = JSON + rest_fields(error)
+def respond_error(exchange: Exchange, error: IsochroneError, extras: Headers = ()) -> None:
+    """``extras``: further header fields."""
+    headers: Headers = JSON + rest_fields(error) + extras
     if isinstance(error, DeadlineExceeded):
         headers += _NO_RETRY
     exchange.respond(error.http_status, headers, [msgspec.json.encode(error_object(error))])
