@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isochrone.errors import QueueFull, Unavailable
-from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked, mark
+from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked, mark, rest_fields
 
 
 def test_only_what_has_not_begun_is_marked() -> None:
@@ -21,3 +21,13 @@ def test_an_error_of_a_part_is_not_the_mark_of_the_whole() -> None:
     assert step.unprocessed, "the step's own caller may still repeat it"
     plain = Unavailable("gone")
     assert plain.begun() is plain
+
+
+def test_when_to_try_again_is_a_field_of_http() -> None:
+    error = Unavailable("its process starts again").not_begun()
+    assert rest_fields(error) == mark(error)
+    # Whole seconds, none too early.
+    error.retry_after = 0.2
+    assert rest_fields(error) == (*mark(error), (b"retry-after", b"1"))
+    error.retry_after = 3
+    assert rest_fields(error.begun()) == ((b"retry-after", b"3"),)

@@ -61,6 +61,7 @@ def test_a_model_has_its_own_wait_and_the_workers_other_figures(clock: Any) -> N
     assert (worker["named_metrics.estimated_wait_us"], model["named_metrics.estimated_wait_us"]) == (2000, 1000)
     assert (model["named_metrics.estimated_run_us"], model["named_metrics.queue_depth"]) == (7, 3)
     assert load.report("unknown") is worker
+    assert "named_metrics.inter_token_us" not in {*worker, *model}, "no model generates"
 
 
 def test_answers_within_a_millisecond_share_a_report_and_what_it_looks_like(clock: Any) -> None:

@@ -32,6 +32,10 @@ class LoadReport(NamedTuple):
     #: Bytes; -1: not reported.
     free_memory: int = -1
     draining: bool = False
+    #: Of a model that generates: the time between tokens with one more request (0: not reported, or another model), and
+    #: until the first token of the shortest prompt; ``wait_ns`` is that of a prompt of the mean length.
+    inter_token_ns: int = 0
+    least_wait_ns: int = 0
 
 
 NO_REPORT = LoadReport(0, 0)
@@ -55,11 +59,23 @@ class EndpointReport:
         The wait is a time from then on, so what has passed of it is over; a probe must not make it new.
         """
         report, known = self.report, replica.report
+        if known.inter_token_ns:
+            return self._of_generating(known)
         wait_ns = max(0, known.wait_ns - (self.at - replica.reported_at)) if report.queue and known.wait_ns else 0
         if not (wait_ns or known.run_ns or known.alone_ns or report.wait_ns or report.run_ns or report.alone_ns):
-            return report
-        in_flight, queue, _, _, _, free_memory, draining = report
+            return report if not report.inter_token_ns else report._replace(inter_token_ns=0)
+        in_flight, queue, _, _, _, free_memory, draining, _, _ = report
         return LoadReport(in_flight, queue, wait_ns, known.run_ns, known.alone_ns, free_memory, draining)
+
+    def _of_generating(self, known: LoadReport) -> LoadReport:
+        """Of a replica that generates. The worker's times are the longest of its models: this one's are no longer."""
+        report = self.report
+        wait_ns = min(known.wait_ns, report.wait_ns)
+        return report._replace(
+            wait_ns=wait_ns,
+            inter_token_ns=min(known.inter_token_ns, report.inter_token_ns),
+            least_wait_ns=min(known.least_wait_ns, wait_ns),
+        )
 
 
 class PendingReport(EndpointReport):

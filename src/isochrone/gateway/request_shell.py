@@ -138,7 +138,12 @@ class RequestShell:
 
     def streaming(self, attempt: UpstreamAttempt) -> None:
         """An answer is being passed on."""
-        self.execute(self.machine.streaming(attempt.request, attempt, self.clock()))
+        request: CallerRequest = attempt.request  # type: ignore[assignment]
+        report = request.load_report(attempt) if attempt.asks else None
+        if report is not None:
+            # In its head: when the stream ends, it will be old.
+            attempt.asks = False
+        self.execute(self.machine.streaming(request, attempt, self.clock(), report))
 
     def cancelled(self, request: CallerRequest) -> None:
         """A caller has gone."""

@@ -67,6 +67,9 @@ class WorkerLoad:
                 figures["named_metrics.kv_cache_utilization"] = runner.cache_utilization
                 figures["named_metrics.max_token_capacity"] = float(runner.token_capacity)
                 figures["named_metrics.hung_instances"] = float(runner.hung_instances)
+                # What gateways compare deadlines of tokens with.
+                figures["named_metrics.inter_token_us"] = runner.estimated_inter_token(now) / 1000
+                figures["named_metrics.least_wait_us"] = runner.least_wait(now) / 1000
             known = self._models[key] = LoadReport(figures)
         return known
 
@@ -82,18 +85,22 @@ class WorkerLoad:
             self._memory_until = now + _MEMORY_NS
             self._memory = _memory()
         share, available = self._memory
-        return LoadReport(
-            {
-                "mem_utilization": share,
-                "named_metrics.free_memory_bytes": float(available),
-                "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
-                "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
-                "named_metrics.estimated_wait_us": max(
-                    (served.runner.estimated_wait(now) / 1000 for served in versions), default=0.0
-                ),
-                "named_metrics.draining": 1.0 if self._draining else 0.0,
-            }
-        )
+        figures = {
+            "mem_utilization": share,
+            "named_metrics.free_memory_bytes": float(available),
+            "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
+            "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
+            "named_metrics.estimated_wait_us": max(
+                (served.runner.estimated_wait(now) / 1000 for served in versions), default=0.0
+            ),
+            "named_metrics.draining": 1.0 if self._draining else 0.0,
+        }
+        generating = [served.runner for served in versions if isinstance(served.runner, GenerationRunner)]
+        if generating:
+            figures["named_metrics.inter_token_us"] = max(
+                runner.estimated_inter_token(now) / 1000 for runner in generating
+            )
+        return LoadReport(figures)
 
 
 def _memory() -> tuple[float, int]:

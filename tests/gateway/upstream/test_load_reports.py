@@ -27,6 +27,8 @@ NAMES = (
     "named_metrics.estimated_run_us",
     "named_metrics.least_run_us",
     "named_metrics.draining",
+    "named_metrics.inter_token_us",
+    "named_metrics.least_wait_us",
 )
 AMOUNTS = st.floats(0, 1e9, allow_nan=False)
 REPORTS = st.fixed_dictionaries(dict.fromkeys(NAMES, AMOUNTS))

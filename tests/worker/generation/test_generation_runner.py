@@ -307,6 +307,31 @@ def expected_of(limits: GenerationLimits, prompt: str, max_tokens: int) -> str:
     return answer_of(prompt, GenerationParameters(max_tokens=max_tokens, temperature=0), limits=limits)
 
 
+def test_predictions_for_one_more_request() -> None:
+    async def scenario() -> None:
+        model = ToyModel()
+        model.gate = threading.Semaphore(0)
+        bench = Bench(model)
+        runner, engine = bench.runner, bench.engines[0]
+        engine.scheduler.times.observe = lambda *_: None  # type: ignore[method-assign]
+        engine.scheduler.times.costs = StepCosts()
+        engine.load = engine.scheduler.load(0)
+        assert runner.estimated_inter_token(now_ns()) == 0, "nothing is known"
+        engine.scheduler.times.costs = StepCosts(fixed=10 * MILLISECOND, row=MILLISECOND, prefill=MILLISECOND)
+        engine.load = engine.scheduler.load(0)
+        runner._mean_prompt = 12
+        # A prompt of twelve tokens takes longer than one of a single token, and so does each row beside it.
+        alone = runner.estimated_inter_token(now_ns())
+        assert runner.estimated_wait(now_ns()) - runner.least_wait(now_ns()) > 10 * MILLISECOND
+        requests = [bench.send("x", max_tokens=50) for _ in range(3)]
+        assert runner.estimated_inter_token(now_ns()) >= alone + 3 * MILLISECOND
+        model.gate.release(1000)
+        await until(lambda: all(request.is_over for request in requests))
+        bench.close()
+
+    run(scenario)
+
+
 def test_refusals_on_the_loop() -> None:
     async def scenario() -> None:
         model = ToyModel()
@@ -322,6 +347,7 @@ def test_refusals_on_the_loop() -> None:
         with pytest.raises(DeadlineExceeded, match="its own deadline between tokens"):
             bench.send("x", inter_token_ms=5)
         assert bench.runner.estimated_wait(now_ns()) == pytest.approx(10 * MILLISECOND, rel=0.1)
+        assert bench.runner.estimated_inter_token(now_ns()) == pytest.approx(10 * MILLISECOND, rel=0.1)
         requests = [bench.send("x", max_tokens=2) for _ in range(2)]
         with pytest.raises(QueueFull):
             bench.send("x")

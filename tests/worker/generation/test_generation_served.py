@@ -19,13 +19,13 @@ from toy_model import answer_of
 from toy_runner import text_tensor
 from worker_thread import ServedToys, served, write_toy
 
-from isochrone.clock import MILLISECOND
+from isochrone.clock import MILLISECOND, SECOND
 from isochrone.errors import ConfigError
 from isochrone.models.repository.repository import Repository
+from isochrone.protocol.orca import parse_orca_header
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.scheduling.step_times import StepCosts
 
 SECONDS = 60
 
@@ -42,6 +42,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedToys]:
         context_tokens=20_000,
         blocks=6_000,
     )
+    write_toy(repository, "patient")
     write_toy(repository, "long", context_tokens=200_000, blocks=60_000, prefill_tokens=64)
     with served(repository) as toys:
         yield toys
@@ -90,6 +91,13 @@ def test_generate_stream_sends_tokens(toys: ServedToys) -> None:
     assert [each["finish_reason"] for each in answers][-2:] == ["None", "length"]
 
 
+def test_the_largest_options_of_a_call_are_the_models_too(toys: ServedToys) -> None:
+    largest = (1 << 31) - 1
+    body = {"model": "toy", "prompt": "hi", "max_tokens": largest, "top_k": largest, "stop": ["z" * 1024] * 4}
+    status, text = toys.post("/v1/completions", {**body, "seed": (1 << 63) - 1, "priority": 1 << 31, "n": 2})
+    assert status == 200, text
+
+
 def test_a_chat(toys: ServedToys) -> None:
     messages = json.dumps([{"role": "user", "content": "hé"}])
     status, text = toys.post("/v2/models/toy/generate", {"messages": messages, "max_tokens": 8, "temperature": 0})
@@ -112,6 +120,30 @@ def test_errors_name_the_parameter(toys: ServedToys, parameters: dict[str, Any],
     status, text = toys.post("/v2/models/toy/generate", {"text_input": "x", **parameters})
     assert status == (504 if "first" in words else 400)
     assert words in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize("path", ["v2/models/patient/generate", "v2/models/patient/generate_stream", "v1/completions"])
+@pytest.mark.parametrize("prompt", ["x" * 100, "x"])
+def test_refusals_say_that_nothing_has_run(toys: ServedToys, path: str, prompt: str) -> None:
+    """By the length of the text, the long prompt is in time: its tokens tell the engine's thread that it is not."""
+    toys.expect_steps_of("patient", SECOND)
+    deadline = 4000 if len(prompt) > 1 else 500
+    body = {"text_input": prompt} if path.startswith("v2") else {"model": "patient", "prompt": prompt}
+    status, headers, text = toys.call(f"/{path}", {**body, "time_to_first_token_ms": deadline})
+    assert status == 504
+    assert "the first token would come" in text
+    assert headers["x-isochrone-unprocessed"] == "1"
+
+
+@pytest.mark.parametrize(("prompt", "deadline", "mark"), [("x" * 100, 4000, None), ("x", 500, "1")])
+def test_a_call_has_not_run_only_if_no_choice_has(
+    toys: ServedToys, prompt: str, deadline: int, mark: str | None
+) -> None:
+    """The first choice of the short prompt is refused before the second one is submitted."""
+    toys.expect_steps_of("patient", SECOND)
+    body = {"model": "patient", "prompt": prompt, "n": 2, "time_to_first_token_ms": deadline}
+    status, headers, _ = toys.call("/v1/completions", body)
+    assert (status, headers["x-isochrone-unprocessed"]) == (504, mark)
 
 
 def test_a_prompt_that_is_too_long(toys: ServedToys) -> None:
@@ -193,11 +225,8 @@ def test_a_client_that_reads_nothing_is_paused(toys: ServedToys) -> None:
 
 
 def test_both_instances_work(toys: ServedToys) -> None:
-    for engine in toys.runner("slow")._engines:
-        # Measured on a busy machine, one might seem so much slower that it gets nothing.
-        engine.scheduler.times.observe = lambda *_: None
-        engine.scheduler.times.costs = StepCosts(fixed=5 * MILLISECOND)
-        engine.load = engine.scheduler.load(0)
+    # Measured on a busy machine, one might seem so much slower that it gets nothing.
+    toys.expect_steps_of("slow", 5 * MILLISECOND)
     results: list[tuple[int, str]] = []
 
     def send(number: int) -> None:
@@ -228,6 +257,24 @@ def test_metrics_and_load_report(toys: ServedToys) -> None:
     assert report["named_metrics.kv_cache_utilization"] == 0
     assert report["named_metrics.max_token_capacity"] == 256
     assert report["named_metrics.estimated_wait_us"] > 0
+    assert report["named_metrics.inter_token_us"] > 0
+    assert report["named_metrics.least_wait_us"] > 0
+    assert toys.worker.service.load_report()["named_metrics.inter_token_us"] > 0
+
+
+@pytest.mark.parametrize("path", ["v2/models/patient/generate", "v2/models/patient/generate_stream", "v1/completions"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_answers_and_refusals_carry_the_load_report(toys: ServedToys, path: str, stream: bool) -> None:
+    toys.expect_steps_of("patient", SECOND)
+    body: dict[str, Any] = {"model": "patient", "prompt": "x", "stream": stream, "max_tokens": 3}
+    if path.startswith("v2"):
+        body = {"text_input": "x", "stream": stream and path.endswith("stream"), "max_tokens": 3}
+    for deadline, expected_status in (({}, 200), ({"inter_token_ms": 500}, 504)):
+        status, headers, _ = toys.call(f"/{path}", {**body, **deadline}, {"endpoint-load-metrics-format": "text"})
+        report = parse_orca_header(headers["endpoint-load-metrics"].encode())
+        assert (status, report["inter_token_us"] >= 1e6) == (expected_status, True)
+        _, headers, _ = toys.call(f"/{path}", {**body, **deadline})
+        assert headers["endpoint-load-metrics"] is None
 
 
 def test_a_model_whose_engine_hangs_is_not_ready(toys: ServedToys) -> None:

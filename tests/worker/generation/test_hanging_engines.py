@@ -66,6 +66,8 @@ def test_a_model_without_an_engine_that_answers_is_not_ready_until_the_step_ends
         with pytest.raises(Unavailable, match="no instance is left, since a step does not end: load the model again"):
             bench.send("third")
         assert bench.runner.estimated_wait(now_ns()) == UNKNOWN_WAIT_NS
+        assert bench.runner.least_wait(now_ns()) == UNKNOWN_WAIT_NS
+        assert bench.runner.estimated_inter_token(now_ns()) == 0
         assert bench.runner.pending == 0
         # The step ends after all.
         model.gate.release(10_000)

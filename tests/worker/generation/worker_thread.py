@@ -16,6 +16,7 @@ import uvloop
 
 from isochrone.in_process.process_state import process_state
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
+from isochrone.worker.generation.scheduling.step_times import StepCosts
 from isochrone.worker.server import ServeSettings, Worker
 
 
@@ -49,13 +50,27 @@ class ServedToys:
     def runner(self, model: str) -> Any:
         return self.worker.catalog.find(model, "").runner
 
+    def expect_steps_of(self, model: str, ns: int) -> None:
+        """From now on, the model's steps are expected to take so long, whatever is measured."""
+        for engine in self.runner(model)._engines:
+            engine.scheduler.times.observe = lambda *_: None
+            engine.scheduler.times.costs = StepCosts(fixed=ns)
+            engine.load = engine.scheduler.load(0)
+
     def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> tuple[int, str]:
         """Status and body."""
+        status, _, text = self.call(path, body, headers)
+        return status, text
+
+    def call(
+        self, path: str, body: object, headers: dict[str, str] | None = None
+    ) -> tuple[int, http.client.HTTPMessage, str]:
+        """Status, header fields and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=60)
         try:
             connection.request("POST", path, json.dumps(body), headers or {})
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return answer.status, answer.headers, answer.read().decode()
         finally:
             connection.close()
 

@@ -14,6 +14,7 @@ from isochrone.gateway.control_calls import routes as control
 from isochrone.gateway.control_calls.load_requests import checked_grpc, checked_http
 from isochrone.gateway.control_calls.openai_models import OpenAIModelsRoute
 from isochrone.gateway.front.compressed_requests import CompressedRoute
+from isochrone.gateway.front.generate_requests import GenerateRoute
 from isochrone.gateway.front.grpc_requests import GrpcRoute
 from isochrone.gateway.front.grpc_streams import StreamRoute
 from isochrone.gateway.front.http_requests import HttpRoute
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
 
 _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<rest>/.*)?$")
-_INFERENCE = frozenset(("infer", "generate", "generate_stream"))
+_GENERATE = frozenset(("generate", "generate_stream"))
+_INFERENCE = _GENERATE | {"infer"}
 _FLEET_WIDE = re.compile(
     r"/v2/(repository/models/[^/]+/(load|unload)|logging|trace/setting|(system|cuda)sharedmemory/.*)/?$"
 )
@@ -173,7 +175,8 @@ class GatewayApplication:
         tail = rest.encode() + (b"?" + query if query else b"")
         # A stream of answers is passed on as it comes: nothing of it can be taken back.
         kind = Kind.STREAM if verb == "generate_stream" else Kind.STATELESS
-        return HttpRoute(gateway, head, model, version, tail, kind)
+        route = GenerateRoute if verb in _GENERATE else HttpRoute
+        return route(gateway, head, model, version, tail, kind)
 
     def _refuse_if_led(self) -> None:
         if self._gateway.fleet.is_led:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.gateway.front.http_requests import HttpRoute
-from isochrone.gateway.traffic.parameters import NONE, read_bounded
+from isochrone.gateway.traffic.parameters import NONE
 from isochrone.protocol.compression.codec import StartInflation
 from isochrone.protocol.compression.inflating import Waiting, inflate
 from isochrone.protocol.rest.answers import respond_error
@@ -52,11 +52,11 @@ class CompressedRoute(Route):
             respond_error(exchange, found)
             return
         try:
-            parameters = NONE if isinstance(found, IsochroneError) else read_bounded(found, len(found))
+            route = self._route.opened(NONE) if isinstance(found, IsochroneError) else self._route.read(found)
         except IsochroneError as error:
             respond_error(exchange, error)
             return
         del found
         if exchange.reserved > before:
             exchange.give_back(exchange.reserved - before)
-        self._route.opened(parameters).handle(exchange)
+        route.handle(exchange)

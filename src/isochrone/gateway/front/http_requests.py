@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, cast
 from urllib.parse import quote
 
-import msgspec
-
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, launched
@@ -22,18 +20,16 @@ from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
-from isochrone.gateway.requests.quota_accounts import QuotaExceeded
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
-from isochrone.gateway.traffic.prompts import generate_prompt
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
-from isochrone.protocol.rest.answers import JSON, respond_error
+from isochrone.protocol.rest.answers import respond_error
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import TIMING_HEADER, through_gateway
@@ -141,9 +137,13 @@ class HttpRoute(Route):
         else:
             self.gateway.arrive(request)
 
+    def read(self, text: Buffer) -> HttpRoute:
+        """The same for one request with a compressed body and this JSON part."""
+        return self.opened(read_bounded(text, len(text)))
+
     def opened(self, parameters: Parameters) -> HttpRoute:
         """The same for one request with a compressed body, whose JSON part has been read."""
-        route = HttpRoute(self.gateway, self._head, self.model, self.version, self.path, self.kind)
+        route = type(self)(self.gateway, self._head, self.model, self.version, self.path, self.kind)
         route.parameters = parameters
         route._heads, route._blocks, route._others = self._heads, self._blocks, self._others
         return route
@@ -154,7 +154,7 @@ class HttpRoute(Route):
             return self
         route = self._others.get(model)
         if route is None:
-            route = HttpRoute(self.gateway, self._head, model, "", self.path, self.kind)
+            route = type(self)(self.gateway, self._head, model, "", self.path, self.kind)
             self._others[model] = route
         return route if self.parameters is None else route.opened(self.parameters)
 
@@ -291,10 +291,7 @@ class HttpRequest(CallerRequest):
 
     def read_prompt(self) -> bytes:
         """How the prompt begins, for policies that go by it."""
-        route = self.route
-        if route.json_length >= 0 or not route.path.startswith(b"/generate"):
-            return b""
-        return generate_prompt(self.exchange.body)
+        return b""
 
     def copy(self, served: ServedModel) -> HttpRequest:
         return HttpRequest(self.route.for_model(served.name), DiscardingExchange(self.exchange), served)
@@ -389,11 +386,7 @@ class HttpRequest(CallerRequest):
         return headers
 
     def reject(self, error: IsochroneError) -> None:
-        if isinstance(error, QuotaExceeded):
-            headers = (*JSON, (b"retry-after", b"%d" % error.retry_after))
-            self.exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
-        else:
-            respond_error(self.exchange, error)
+        respond_error(self.exchange, error)
 
     # An answer that is passed on as it comes.
 

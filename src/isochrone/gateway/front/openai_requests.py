@@ -13,6 +13,7 @@ import msgspec
 from isochrone.errors import IsochroneError, NotFound
 from isochrone.gateway.caller_requests import UpstreamAttempt
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
+from isochrone.gateway.front.generate_requests import token_deadlines
 from isochrone.gateway.front.http_requests import HttpRequest, HttpRoute
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import NONE, Parameters
@@ -84,15 +85,6 @@ class OpenAIModelRoute(HttpRoute):
         super().__init__(gateway, head, model, version, path, kind)
         self.json_length = -1
 
-    def for_model(self, model: str) -> HttpRoute:
-        if model == self.model:
-            return self
-        route = self._others.get(model)
-        if route is None:
-            route = OpenAIModelRoute(self.gateway, self._head, model, "", self.path, self.kind)
-            self._others[model] = route
-        return route
-
     def _pins(self, replica_set: ReplicaSet) -> Headers:
         return ((MODEL_HEADER, pinned_value(self.model, replica_set.version)),)
 
@@ -108,6 +100,8 @@ class OpenAIRequest(HttpRequest):
         #: What was passed on ends with an event.
         self._is_between_events = False
         super().__init__(route, exchange, served)
+        if fields.tokens is not None:
+            self.demand = self.demand.with_tokens(token_deadlines(fields.tokens, self.arrived))
 
     def _glance(self, start: bytes | None) -> Parameters | None:
         priority = self._fields.priority

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from isochrone.clock import NEVER
-from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.placement.token_estimates import IN_TIME, LATE, TokenEstimate, token_estimate
+from isochrone.gateway.policies.base import Demand, TokenDeadlines
 from isochrone.gateway.replicas import FRESH_NS, Replica
 from isochrone.settings.ranges import Amount, Duration, Positive
 
@@ -47,12 +48,13 @@ class Rejection(NamedTuple):
     #: When its answer would have been there, the way included, from now on.
     expected_ns: int
     missed_by_ns: int
+    what: str = "the deadline"
 
     @property
     def message(self) -> str:
         """For the caller, who is answered 504 or DEADLINE_EXCEEDED."""
         return (
-            f"no worker can meet the deadline: {self.best.endpoint.address} was best, expected to take"
+            f"no worker can meet {self.what}: {self.best.endpoint.address} was best, expected to take"
             f" {self.expected_ns / 1e6:.3f} ms, which misses it by {self.missed_by_ns / 1e6:.3f} ms"
         )
 
@@ -79,8 +81,14 @@ class Admission:
         Where a request must not move, as in a sequence that has begun, ``eligible`` is empty.
         """
         rules, deadline = self.rules, demand.deadline
-        if deadline == NEVER or not rules.enabled:
+        if not demand.is_timed or not rules.enabled:
             return chosen
+        if demand.tokens is not None:
+            estimate = token_estimate(chosen, now)
+            if estimate is not None:
+                return self._check_tokens(eligible, chosen, estimate, demand, demand.tokens, now)
+            if deadline == NEVER:
+                return chosen
         limit = deadline - now - rules.margin_ns
         least = self.expected_ns(chosen, now)
         if least <= limit and least != NO_ESTIMATE:
@@ -100,15 +108,7 @@ class Admission:
         best = oldest = chosen
         oldest_at = chosen.reported_at
         silent: Replica | None = None
-        count, start = len(eligible), 0
-        looks = eligible
-        if count > rules.sample:
-            # The next few in turn, and the last good one again: a worker that can be in time is found after at most
-            # count / sample searches, and stays known.
-            start = self._cursor if self._cursor < count else 0
-            few = max(1, rules.sample - 1)
-            self._cursor = start + few
-            looks = [*eligible[start : start + few], eligible[self._known if self._known < count else 0]]
+        looks, start = self._window(eligible)
         found = -1
         for place, replica in enumerate(looks):
             if replica is chosen or (avoid and replica in avoid):
@@ -137,12 +137,85 @@ class Admission:
         if silent is not None:
             self.moved += 1
             return silent
-        if now - self._probed_at >= rules.probe_every_ns and now - oldest_at >= rules.probe_after_ns:
-            self._probed_at = now
-            self.probes += 1
+        if self._may_probe(oldest_at, now):
             return oldest
         self.rejections += 1
         return Rejection(best, int(least) + rules.margin_ns, int(least) - limit)
+
+    def _check_tokens(
+        self,
+        eligible: Sequence[Replica],
+        chosen: Replica,
+        estimate: TokenEstimate,
+        demand: Demand,
+        tokens: TokenDeadlines,
+        now: int,
+    ) -> Replica | Rejection:
+        """The same of deadlines of tokens; ``estimate``: of the chosen one."""
+        between_ns = tokens.between_ns
+        limit = min(demand.deadline, tokens.first_by) - now - self.rules.margin_ns
+        rank = estimate.rank(limit, between_ns)
+        if rank == IN_TIME:
+            return chosen
+        best = oldest = chosen
+        oldest_at = chosen.reported_at
+        silent: Replica | None = None
+        looks, start = self._window(eligible)
+        found = -1
+        for place, replica in enumerate(looks):
+            if replica is chosen or replica in demand.avoid:
+                continue
+            other = token_estimate(replica, now)
+            if other is None:
+                if silent is None and replica.in_flight == 0:
+                    silent = replica
+                continue
+            if replica.reported_at < oldest_at:
+                oldest, oldest_at = replica, replica.reported_at
+            key = other.rank(limit, between_ns)
+            if (key, other.missed_by(limit, between_ns), other.first_ns) < (
+                rank,
+                estimate.missed_by(limit, between_ns),
+                estimate.first_ns,
+            ):
+                best, estimate, rank, found = replica, other, key, place
+        if 0 <= found < len(looks) - 1:
+            self._known = start + found
+        if rank != IN_TIME and silent is not None:
+            best, rank = silent, IN_TIME
+        if rank != LATE:
+            if best is not chosen:
+                self.moved += 1
+            return best
+        if self._may_probe(oldest_at, now):
+            return oldest
+        self.rejections += 1
+        if estimate.between_ns > between_ns > 0:
+            missed = estimate.between_ns - between_ns
+            return Rejection(best, estimate.between_ns, missed, "the deadline between tokens")
+        first = estimate.least_first_ns
+        return Rejection(best, first + self.rules.margin_ns, first - limit, "the deadline of the first token")
+
+    def _window(self, eligible: Sequence[Replica]) -> tuple[Sequence[Replica], int]:
+        """The replicas that a search looks at, and where the first of them stands."""
+        rules, count = self.rules, len(eligible)
+        if count <= rules.sample:
+            return eligible, 0
+        # The next few in turn, and the last good one again: a worker that can be in time is found after at most
+        # count / sample searches, and stays known.
+        start = self._cursor if self._cursor < count else 0
+        few = max(1, rules.sample - 1)
+        self._cursor = start + few
+        return [*eligible[start : start + few], eligible[self._known if self._known < count else 0]], start
+
+    def _may_probe(self, reported_at: int, now: int) -> bool:
+        """Whether a request goes through although it looks late, to a worker with a report from then."""
+        rules = self.rules
+        if now - self._probed_at < rules.probe_every_ns or now - reported_at < rules.probe_after_ns:
+            return False
+        self._probed_at = now
+        self.probes += 1
+        return True
 
     def expected_ns(self, replica: Replica, now: int) -> float:
         """How long a request would take there by the worker's recent load report; ``NO_ESTIMATE``: there is none.

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from isochrone.clock import NEVER
 from isochrone.gateway.replicas import Replica
 
 
+class TokenDeadlines(NamedTuple):
+    """What a request asks of a model that generates."""
+
+    #: The instant by which the first token must arrive.
+    first_by: int
+    #: Between two tokens; 0: any time.
+    between_ns: int
+
+
 class Demand:
     """What a policy knows about a request."""
 
-    __slots__ = ("avoid", "deadline", "key", "priority", "prompt", "rows", "starts_sequence")
+    __slots__ = ("avoid", "deadline", "is_timed", "key", "priority", "prompt", "rows", "starts_sequence", "tokens")
 
     def __init__(
         self,
@@ -30,6 +39,7 @@ class Demand:
         avoid: tuple[Replica, ...] = (),
         starts_sequence: bool = False,
         prompt: bytes = b"",
+        tokens: TokenDeadlines | None = None,
     ) -> None:
         #: The affinity key: agent, sequence or a header's value; empty: none.
         self.key = key
@@ -45,10 +55,36 @@ class Demand:
         #: How the prompt of a model that generates text begins, as the caller wrote it; empty: there is none, or the
         #: policy does not ask for it.
         self.prompt = prompt
+        #: Deadlines of tokens; None: it asks for none.
+        self.tokens = tokens
+        #: Whether admission has anything to check.
+        self.is_timed = deadline != NEVER or tokens is not None
 
     def avoiding(self, replicas: tuple[Replica, ...]) -> Demand:
         """The same without replicas that were tried."""
-        return Demand(self.key, self.deadline, self.rows, self.priority, replicas, self.starts_sequence, self.prompt)
+        return Demand(
+            self.key,
+            self.deadline,
+            self.rows,
+            self.priority,
+            replicas,
+            self.starts_sequence,
+            self.prompt,
+            self.tokens,
+        )
+
+    def with_tokens(self, tokens: TokenDeadlines) -> Demand:
+        """The same with deadlines of tokens."""
+        return Demand(
+            self.key,
+            self.deadline,
+            self.rows,
+            self.priority,
+            self.avoid,
+            self.starts_sequence,
+            self.prompt,
+            tokens,
+        )
 
 
 class Policy:

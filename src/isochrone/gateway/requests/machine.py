@@ -233,10 +233,7 @@ class RequestMachine(FurtherAttempts):
         replica = attempt.replica
         replica.endpoint.heard_at = now
         if report is not None:
-            was_draining = replica.endpoint.draining
-            attempt.replica_set.balancer.reported(replica, report, now)
-            if report.draining != was_draining:
-                self._fleet.endpoint_changed(replica.endpoint)
+            self._reported(attempt, report, now)
         request.attempts.remove(attempt)
         served = request.served
         instructions: list[Instruction] = []
@@ -286,8 +283,19 @@ class RequestMachine(FurtherAttempts):
         instructions.append((_ANSWER, request, attempt))
         return instructions
 
-    def streaming(self, request: Request, attempt: Attempt, now: int) -> list[Instruction]:
+    def _reported(self, attempt: Attempt, report: LoadReport, now: int) -> None:
+        replica = attempt.replica
+        was_draining = replica.endpoint.draining
+        attempt.replica_set.balancer.reported(replica, report, now)
+        if report.draining != was_draining:
+            self._fleet.endpoint_changed(replica.endpoint)
+
+    def streaming(
+        self, request: Request, attempt: Attempt, now: int, report: LoadReport | None = None
+    ) -> list[Instruction]:
         """An attempt's answer is being passed on: no other can replace it."""
+        if report is not None:
+            self._reported(attempt, report, now)
         attempt.streaming = True
         if request.kind is Kind.STREAM:
             attempt.streaming_at = now

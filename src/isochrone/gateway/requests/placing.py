@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isochrone.clock import NEVER
 from isochrone.errors import DeadlineExceeded, Unavailable
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.placement.admission import Rejection
@@ -46,7 +45,7 @@ def place(request: Request, now: int) -> Replica:
     replica = replica_set.balancer.choose(demand, now)
     if replica is None:
         raise served.nobody(replica_set)
-    if request.deadline != NEVER and demand.priority != _HIGHEST_PRIORITY:
+    if demand.is_timed and demand.priority != _HIGHEST_PRIORITY:
         replica = _admitted(request, replica, now)
     limit = served.max_in_flight
     if replica.breaker is not None or (limit and replica.in_flight >= limit):

@@ -39,7 +39,9 @@ NONE = Parameters()
 _Scalar = int | str | float | bool | None
 
 
-class _Parameters(msgspec.Struct):
+class ParameterFields(msgspec.Struct):
+    """As they stand in JSON."""
+
     sequence_id: _Scalar = None
     timeout: _Scalar = None
     priority: _Scalar = None
@@ -58,7 +60,7 @@ class _Parameters(msgspec.Struct):
 class _Request(msgspec.Struct):
     """The members that are read; tensors are skipped."""
 
-    parameters: _Parameters | None = None
+    parameters: ParameterFields | None = None
 
 
 _request = msgspec.json.Decoder(_Request)

@@ -1,4 +1,5 @@
-"""What a gateway reads of requests to models that generate text: how the prompt begins, and OpenAI's routing fields.
+"""What a gateway reads of requests to models that generate text: the beginning of the prompt, deadlines of tokens, and
+OpenAI's routing fields.
 
 Prompts are compared as the caller wrote them in JSON: prompts that begin alike do so there, too. Only the named members
 are decoded. Reading a megabyte takes the event loop 1 to 2 ms, so of larger bodies only both ends are read, if these
@@ -8,11 +9,20 @@ have what is looked for: clients write the prompt first or last, and the other m
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from isochrone.clock import MILLISECOND
 from isochrone.errors import InvalidArgument, PayloadTooLarge
+from isochrone.gateway.traffic.parameters import (
+    NONE,
+    ParameterFields,
+    Parameters,
+    both_ends,
+    may_contain,
+    read_bounded,
+)
 from isochrone.wire.exchange import Buffer
 
 #: Bytes of a prompt that are kept.
@@ -30,23 +40,48 @@ _MAX_BYTES = 16 * 1024 * 1024
 #: In a text, its quotes would be escaped.
 _STREAM = re.compile(rb'"stream"\s*:')
 _PROMPT = re.compile(rb'"(?:messages|prompt)"\s*:\s*')
-_ROUTING = re.compile(rb'"(?:model|stream|priority)"\s*:')
+_TEXT = re.compile(rb'"(?:messages|text_input)"\s*:\s*')
+#: Members beside the prompt.
+_ROUTING = ("model", "stream", "priority", "time_to_first_token_ms", "inter_token_ms")
+_TOKENS = ("parameters", "time_to_first_token_ms", "inter_token_ms")
+#: The longest deadline, as of workers: eleven days.
+_MOST_MILLISECONDS = 1e9
 _NONE = msgspec.Raw(b"")
+
+
+class TokenTimes(NamedTuple):
+    """The deadlines of tokens that a request asks for; 0: none."""
+
+    #: From its arrival to the first token.
+    first_ns: int
+    between_ns: int
+
+
+class _GenerateParameters(ParameterFields):
+    time_to_first_token_ms: Any = None
+    inter_token_ms: Any = None
 
 
 class _Generate(msgspec.Struct):
     text_input: msgspec.Raw = _NONE
     messages: msgspec.Raw = _NONE
+    time_to_first_token_ms: Any = None
+    inter_token_ms: Any = None
+    #: Holds parameters, too.
+    parameters: _GenerateParameters | None = None
 
 
 class _OpenAI(msgspec.Struct):
     model: Any = None
     stream: Any = None
     priority: Any = None
+    time_to_first_token_ms: Any = None
+    inter_token_ms: Any = None
     prompt: msgspec.Raw = _NONE
     messages: msgspec.Raw = _NONE
 
 
+_Found = TypeVar("_Found", _Generate, _OpenAI)
 _generate = msgspec.json.Decoder(_Generate)
 _openai = msgspec.json.Decoder(_OpenAI)
 
@@ -61,17 +96,49 @@ class OpenAIFields(NamedTuple):
     priority: int
     #: How the prompt or the list of messages begins.
     prompt: bytes
+    tokens: TokenTimes | None = None
 
 
-def generate_prompt(body: Buffer) -> bytes:
-    """How the prompt of a generate request begins; empty: it has none, or is too large to look."""
-    if len(body) > _READ_WHOLE:
-        return b""
+class GenerateFields(NamedTuple):
+    """What decides where a generate request goes."""
+
+    parameters: Parameters = NONE
+    tokens: TokenTimes | None = None
+    #: How the prompt begins; empty: it has none, is not asked for, or is too large to look.
+    prompt: bytes = b""
+
+
+_NO_FIELDS = GenerateFields()
+
+
+def generate_fields(body: Buffer, reads_prompt: bool) -> GenerateFields:
+    """Of a generate request. Raises as ``read_bounded`` does."""
+    size = len(body)
+    ends = both_ends(body, size)
+    has_tokens = b'"time_to_first_token_ms"' in ends or b'"inter_token_ms"' in ends
+    if size > _READ_WHOLE:
+        tokens = None
+        if has_tokens:
+            large, _ = _ends(memoryview(body), _generate, _Generate(), _TEXT, _TOKENS)
+            tokens = _generate_tokens(large)
+        return GenerateFields(read_bounded(body, size), tokens)
+    if not (has_tokens or reads_prompt or may_contain(ends)):
+        return _NO_FIELDS
     try:
         found = _generate.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return b""  # for the worker to reject
-    return _begin(found.messages, found.text_input)
+        return GenerateFields(read_bounded(body, size))  # for the worker to reject, mostly
+    parameters = NONE if found.parameters is None else found.parameters.checked()
+    prompt = _begin(found.messages, found.text_input) if reads_prompt else b""
+    return GenerateFields(parameters, _generate_tokens(found), prompt)
+
+
+def _generate_tokens(found: _Generate) -> TokenTimes | None:
+    inner = found.parameters or _GenerateParameters()
+    first, between = found.time_to_first_token_ms, found.inter_token_ms
+    return _token_times(
+        inner.time_to_first_token_ms if first is None else first, inner.inter_token_ms if between is None else between
+    )
 
 
 def openai_fields(body: Buffer) -> OpenAIFields:
@@ -79,7 +146,7 @@ def openai_fields(body: Buffer) -> OpenAIFields:
     if len(body) > _MAX_BYTES:
         raise PayloadTooLarge(f"the request's JSON has {len(body)} bytes, at most {_MAX_BYTES} are allowed")
     if len(body) > _READ_CALL:
-        found, prompt = _ends(memoryview(body))
+        found, prompt = _ends(memoryview(body), _openai, _OpenAI(), _PROMPT, _ROUTING)
         # Rare: something large besides the prompt hides one of them.
         if found.model is not None and (found.stream is not None or _STREAM.search(body) is None):
             return _fields(found, prompt)
@@ -90,21 +157,28 @@ def openai_fields(body: Buffer) -> OpenAIFields:
     return _fields(found, _begin(found.messages, found.prompt))
 
 
-def _ends(body: memoryview) -> tuple[_OpenAI, bytes]:
-    """The members before and after the prompt, and how the prompt begins. Whether the rest is JSON, the worker finds
-    out."""
+def _ends(
+    body: memoryview,
+    decoder: msgspec.json.Decoder[_Found],
+    found: _Found,
+    prompt_name: re.Pattern[bytes],
+    names: tuple[str, ...],
+) -> tuple[_Found, bytes]:
+    """The members ``names`` before and after the prompt, or ``found``, and how the prompt begins. Whether the rest is
+    JSON, the worker finds out."""
     head, tail = bytes(body[:_END_BYTES]), bytes(body[-_END_BYTES:])
-    found, prompt = _OpenAI(), b""
-    for match in list(_PROMPT.finditer(head))[:_TRIES]:
-        before = _member(head[: match.start()].rstrip().removesuffix(b",") + b"}")
+    prompt = b""
+    for match in list(prompt_name.finditer(head))[:_TRIES]:
+        before = _member(decoder, head[: match.start()].rstrip().removesuffix(b",") + b"}")
         if before is not None:
             found, prompt = before, bytes(body[match.end() : match.end() + _MOST])
             break
     # The first that can be read up to the end is a member of the whole object, and so are those behind it.
-    for match in list(_ROUTING.finditer(tail))[-_TRIES:]:
-        after = _member(b"{" + tail[match.start() :])
+    routing = re.compile(rb'"(?:%b)"\s*:' % "|".join(names).encode())
+    for match in list(routing.finditer(tail))[-_TRIES:]:
+        after = _member(decoder, b"{" + tail[match.start() :])
         if after is not None:
-            for name in ("model", "stream", "priority"):
+            for name in names:
                 # Of two members with one name, the later one counts.
                 if getattr(after, name) is not None:
                     setattr(found, name, getattr(after, name))
@@ -112,11 +186,29 @@ def _ends(body: memoryview) -> tuple[_OpenAI, bytes]:
     return found, prompt
 
 
-def _member(text: bytes) -> _OpenAI | None:
+def _member(decoder: msgspec.json.Decoder[_Found], text: bytes) -> _Found | None:
     try:
-        return _openai.decode(text)
+        return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _token_times(first: Any, between: Any) -> TokenTimes | None:
+    if first is None and between is None:
+        return None
+    times = TokenTimes(_nanoseconds(first), _nanoseconds(between))
+    return times if times != (0, 0) else None
+
+
+def _nanoseconds(milliseconds: Any) -> int:
+    """0: not given, or for the worker to reject. Clients write numbers as strings, too."""
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float | str):
+        return 0
+    try:
+        number = float(milliseconds)
+    except (ValueError, OverflowError):
+        return 0
+    return max(1, round(number * MILLISECOND)) if 0 < number <= _MOST_MILLISECONDS else 0
 
 
 def _fields(found: _OpenAI, prompt: bytes) -> OpenAIFields:
@@ -124,7 +216,8 @@ def _fields(found: _OpenAI, prompt: bytes) -> OpenAIFields:
     if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
         priority = 0
     model = found.model if isinstance(found.model, str) else ""
-    return OpenAIFields(model, found.stream is True, priority, prompt)
+    tokens = _token_times(found.time_to_first_token_ms, found.inter_token_ms)
+    return OpenAIFields(model, found.stream is True, priority, prompt, tokens)
 
 
 def _begin(messages: msgspec.Raw, prompt: msgspec.Raw) -> bytes:

@@ -108,6 +108,8 @@ def report_of(figures: Mapping[str, float]) -> LoadReport:
         int(_amount(get("least_run_us", 0.0)) * 1000),
         int(_amount(get("free_memory_bytes", 0.0))) or -1,
         get("draining", 0.0) > 0,
+        int(_amount(get("inter_token_us", 0.0)) * 1000),
+        int(_amount(get("least_wait_us", 0.0)) * 1000),
     )
 
 

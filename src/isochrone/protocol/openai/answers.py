@@ -13,7 +13,7 @@ import structlog
 from isochrone.errors import DeadlineExceeded, Internal, InvalidArgument, IsochroneError, NotFound
 from isochrone.protocol.compression.codec import is_identity
 from isochrone.protocol.compression.inflating import InflatingRoute
-from isochrone.protocol.rejections import mark
+from isochrone.protocol.rejections import rest_fields
 from isochrone.protocol.rest.answers import JSON
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
@@ -58,10 +58,9 @@ def error_object(error: IsochroneError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": parameter, "code": code}}
 
 
-def respond_error(exchange: Exchange, error: IsochroneError) -> None:
-    headers: Headers = JSON + mark(error)
-    if error.retry_after:
-        headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
+def respond_error(exchange: Exchange, error: IsochroneError, extras: Headers = ()) -> None:
+    """``extras``: further header fields."""
+    headers: Headers = JSON + rest_fields(error) + extras
     if isinstance(error, DeadlineExceeded):
         headers += _NO_RETRY
     exchange.respond(error.http_status, headers, [msgspec.json.encode(error_object(error))])

@@ -27,8 +27,9 @@ from isochrone.protocol.openai.choice import Choice, TokenLogprobs
 from isochrone.protocol.openai.model_names import pinned_model, split_name
 from isochrone.protocol.openai.objects import AnswerForm, usage_of
 from isochrone.protocol.openai.tensors import TextModel, check, choice_inputs, text_model
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.rest.answers import JSON
+from isochrone.protocol.rest.answers import JSON, load_fields
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json
 from isochrone.protocol.stages import stages_of
@@ -51,6 +52,7 @@ class CompletionRoute(Route):
         self._read = read
         self._pinned = pinned_model(head)
         self._timeout_ns = timeout_header(head)
+        self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
         self.stages = stages_of(head)
 
     def handle(self, exchange: Exchange) -> None:
@@ -61,7 +63,8 @@ class CompletionRoute(Route):
             call = self._read(body)
             model = find_model(self._service, call.model, self._pinned)
             check(call, model)
-            answer = CompletionAnswer(exchange, call, AnswerForm(call.model, call.is_chat), self._service, model)
+            form = AnswerForm(call.model, call.is_chat)
+            answer = CompletionAnswer(exchange, call, form, self._service, model, self._load_format)
             requests = [self._request(answer, call, model, choice) for choice in answer.choices]
         except IsochroneError as error:
             exchange.owner = None
@@ -150,13 +153,21 @@ class CompletionAnswer:
     """One call and its choices; the owner of the exchange."""
 
     def __init__(
-        self, exchange: Exchange, call: CompletionCall, form: AnswerForm, service: InferenceService, model: TextModel
+        self,
+        exchange: Exchange,
+        call: CompletionCall,
+        form: AnswerForm,
+        service: InferenceService,
+        model: TextModel,
+        load_format: bytes = b"",
     ) -> None:
+        """``load_format``: of the load report that the caller asks for; empty: it asks for none."""
         self.exchange = exchange
         self.form = form
         self._call = call
         self._service = service
         self._model = model
+        self._load_format = load_format
         #: In the order of prompts.
         self.choices = [
             Choice(index, index // call.choices, call.logprobs) for index in range(len(call.prompts) * call.choices)
@@ -167,6 +178,8 @@ class CompletionAnswer:
         self._sent = [0] * len(self.choices)
         self._opened: set[int] = set()
         self._requests: list[ChoiceRequest] = []
+        #: Of them, those that the service was given.
+        self._submitted = 0
         self._started = self._over = False
         #: Models that wait until the caller has read earlier events.
         self.producers = WaitingProducers(exchange)
@@ -177,6 +190,7 @@ class CompletionAnswer:
         for request in requests:
             if self._over:
                 return  # an earlier choice has failed
+            self._submitted += 1
             try:
                 self._service.infer(request)
             except IsochroneError as error:
@@ -226,8 +240,12 @@ class CompletionAnswer:
             self._write(error_object(error))
             self.exchange.end()
         else:
-            respond_error(self.exchange, error)
+            # Of a call of which one choice was refused, the others may have run.
+            respond_error(self.exchange, error if self._submitted == 1 else error.begun(), self._extras())
         self.producers.resume()
+
+    def _extras(self) -> Headers:
+        return load_fields(self._service, self._model.name, self._model.version, self._load_format)
 
     def _stop(self) -> None:
         self._over = True
@@ -272,7 +290,7 @@ class CompletionAnswer:
 
     def _start(self) -> None:
         self._started = True
-        self.exchange.start(200, _EVENTS)
+        self.exchange.start(200, _EVENTS + self._extras())
 
     def _end(self) -> None:
         self._over = True
@@ -289,4 +307,4 @@ class CompletionAnswer:
             for choice in self.choices
         )
         answer = self.form.whole(rows, usage, self._call.logprobs is not None)
-        self.exchange.respond(200, JSON, [msgspec.json.encode(answer)])
+        self.exchange.respond(200, JSON + self._extras(), [msgspec.json.encode(answer)])

@@ -16,7 +16,9 @@ from isochrone.protocol.openai.call import Body, flag, number, unsupported, whol
 #: Choices of one call, over all its prompts.
 MOST_CHOICES = 128
 _MOST_STOPS = 4
-_MOST_TOKENS = 1 << 31
+#: As of the backend ``generation``, whose errors would name its own parameters instead of the caller's.
+_MOST_TOKENS = (1 << 31) - 1
+_MOST_STOP_CHARACTERS = 1024
 #: The largest deadline of tokens: eleven days, as of ``x-request-timeout-ms``.
 _MOST_MILLISECONDS = 10**9
 
@@ -124,9 +126,10 @@ def _stops(value: Any) -> list[str] | None:
     if (
         not isinstance(given, list)
         or len(given) > _MOST_STOPS
-        or not all(isinstance(one, str) and one for one in given)
+        or not all(isinstance(one, str) and 0 < len(one) <= _MOST_STOP_CHARACTERS for one in given)
     ):
-        raise wrong("stop", f"a string or a list of up to {_MOST_STOPS} strings, none of them empty", value)
+        expected = f"a string or a list of up to {_MOST_STOPS} strings, each of 1 to {_MOST_STOP_CHARACTERS} characters"
+        raise wrong("stop", expected, value)
     return given
 
 

@@ -1,14 +1,20 @@
-"""REST responses that every route shares: errors as JSON."""
+"""REST responses that every route shares: errors as JSON, and load reports."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from isochrone.errors import Internal, IsochroneError, Unsupported
 from isochrone.protocol.compression import codec
-from isochrone.protocol.rejections import mark
+from isochrone.protocol.orca import ORCA_HEADER
+from isochrone.protocol.rejections import rest_fields
 from isochrone.wire.exchange import Exchange, Headers, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.service import InferenceService
 
 log = structlog.get_logger(__name__)
 
@@ -17,15 +23,19 @@ JSON: Headers = ((b"content-type", b"application/json"),)
 ERROR_CODE = b"x-isochrone-error"
 
 
-def respond_error(exchange: Exchange, error: IsochroneError, *, with_code: bool = False) -> None:
-    headers: Headers = JSON
+def respond_error(exchange: Exchange, error: IsochroneError, *, with_code: bool = False, extras: Headers = ()) -> None:
+    """``extras``: further header fields."""
+    headers: Headers = JSON + rest_fields(error) + extras
     if isinstance(error, Unsupported):
-        headers = (*JSON, (b"accept-encoding", codec.ACCEPTED))
-    elif error.unprocessed:
-        headers = JSON + mark(error)
+        headers = (*headers, (b"accept-encoding", codec.ACCEPTED))
     if with_code:
         headers = (*headers, (ERROR_CODE, error.code.encode()))
     exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
+
+
+def load_fields(service: InferenceService, model: str, version: str, form: bytes) -> Headers:
+    """A model's load report as a header field; ``form``: the one that the caller asks for, empty: it asks for none."""
+    return ((ORCA_HEADER, service.load_report(model, version).header(form)),) if form else ()
 
 
 def respond_unexpected(exchange: Exchange, error: Exception) -> None:

@@ -11,8 +11,10 @@ from isochrone.clock import NEVER
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.back_pressure import WaitingProducers
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
+from isochrone.protocol.rejections import rest_fields
+from isochrone.protocol.rest.answers import JSON, load_fields, respond_error, respond_unexpected
 from isochrone.protocol.rest.generate_objects import read_generate, write_generate
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json, reject_repeated_keys
@@ -36,6 +38,7 @@ class GenerateRoute(Route):
         self._version = version
         self._events = streaming
         self._timeout_ns = timeout_header(head)
+        self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
         self.stages = stages_of(head)
 
     def handle(self, exchange: Exchange) -> None:
@@ -60,10 +63,14 @@ class GenerateRoute(Route):
             service.infer(request)
         except IsochroneError as error:
             exchange.owner = None
-            respond_error(exchange, error)
+            respond_error(exchange, error, extras=self.extras())
         except Exception as error:
             exchange.owner = None
             respond_unexpected(exchange, error)
+
+    def extras(self) -> Headers:
+        """The load report, if the caller asks for it."""
+        return load_fields(self._service, self._model, self._version, self._load_format)
 
 
 class GenerateInferRequest(InferRequest):
@@ -118,19 +125,19 @@ class GenerateInferRequest(InferRequest):
             return
         if not self._answered:
             self._answered = True
-            self._exchange.start(200, _EVENTS)
+            self._exchange.start(200, _EVENTS + self._route.extras())
         self._exchange.write([b"data: ", data, b"\n\n"])
 
     def finish(self) -> None:
         if self._events:
             if not self._answered:
-                self._exchange.start(200, _EVENTS)
+                self._exchange.start(200, _EVENTS + self._route.extras())
             self._exchange.end()
         elif self._first is None:
             self.fail(_not_one())
         elif not self._answered:
             self._answered = True
-            self._exchange.respond(200, JSON, [self._first])
+            self._exchange.respond(200, JSON + self._route.extras(), [self._first])
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self.emit(outputs, parameters)
@@ -143,12 +150,12 @@ class GenerateInferRequest(InferRequest):
             # As in Triton, an error as the first response is an event, with the error's HTTP status.
             if not self._answered:
                 self._answered = True
-                self._exchange.start(error.http_status, _EVENTS)
+                self._exchange.start(error.http_status, _EVENTS + rest_fields(error) + self._route.extras())
             self._exchange.write([b"data: ", data, b"\n\n"])
             self._exchange.end()
         elif not self._answered:
             self._answered = True
-            self._exchange.respond(error.http_status, JSON, [data])
+            self._exchange.respond(error.http_status, JSON + rest_fields(error) + self._route.extras(), [data])
 
     @property
     def is_congested(self) -> bool:

@@ -16,9 +16,9 @@ from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
-from isochrone.protocol.rejections import mark
-from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER
+from isochrone.protocol.rejections import rest_fields
+from isochrone.protocol.rest.answers import JSON, load_fields, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
 from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
 from isochrone.protocol.rest.plan_memo import PlanMemo
@@ -292,12 +292,11 @@ class RestInferRequest(InferRequest):
         if route.wants_timing:
             extras += ((SERVER_TIMING_HEADER, server_timing(self, now_ns())),)
         if route.load_format:
-            report = route.service.load_report(route.model, route.version)
-            extras += ((ORCA_HEADER, report.header(route.load_format)),)
+            extras += load_fields(route.service, route.model, route.version, route.load_format)
         return extras
 
     def fail(self, error: IsochroneError) -> None:
-        headers = (JSON if self.route.is_plain else JSON + self._extras()) + mark(error)
+        headers = (JSON if self.route.is_plain else JSON + self._extras()) + rest_fields(error)
         self.exchange.respond(error.http_status, headers, [_encode_json({"error": error.message})])
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:

@@ -127,14 +127,33 @@ class GenerationRunner:
 
     def estimated_wait(self, now: int) -> int:
         """ns until the first token of a request with a prompt of the mean length."""
-        tokens = max(1, round(self._mean_prompt))
-        priority = self._settings.default_priority
-        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), priority, now)
-        candidate = Candidate(tokens, priority, now, NEVER, ready=ready)
+        candidate = self._next_request(round(self._mean_prompt), now)
         if not self._engines:
             return UNKNOWN_WAIT_NS
         _, load = self._soonest(candidate, now)
         return load.first_token_at(candidate, now) - now
+
+    def least_wait(self, now: int) -> int:
+        """ns until the first token of a request with the shortest prompt: no other can have it sooner."""
+        candidate = self._next_request(1, now)
+        if not self._engines:
+            return UNKNOWN_WAIT_NS
+        _, load = self._soonest(candidate, now)
+        return _as_admitted(load).first_token_at(candidate, now) - now
+
+    def estimated_inter_token(self, now: int) -> int:
+        """ns between tokens with one more request, where that would be answered soonest; 0: not known."""
+        candidate = self._next_request(round(self._mean_prompt), now)
+        if not self._engines:
+            return 0
+        _, load = self._soonest(candidate, now)
+        return _as_admitted(load).inter_token_ns(candidate)
+
+    def _next_request(self, tokens: int, now: int) -> Candidate:
+        """A request of the default priority that would come now, with a prompt of so many tokens."""
+        tokens, priority = max(1, tokens), self._settings.default_priority
+        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), priority, now)
+        return Candidate(tokens, priority, now, NEVER, ready=ready)
 
     def estimated_run(self) -> int:
         """Not known: nobody knows how long an answer will be."""
@@ -418,6 +437,11 @@ class GenerationRunner:
 def _arrival(job: Job) -> tuple[Key, int, int]:
     order = (job.priority, True, job.turn_deadline, 0)
     return order, job.estimated_tokens, job.wanted.parameters.inter_token_ns
+
+
+def _as_admitted(load: EngineLoad) -> EngineLoad:
+    """As admission counts: an engine without sequences has no margins."""
+    return load if load.levels else replace(load, costs=load.costs.without_margins())
 
 
 def _room(load: EngineLoad) -> int:
