@@ -17,9 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
-import numpy as np
-
 from isochrone.devices import loads, losses
 from isochrone.devices.cuda.client_pages import CLIENT_PAGES
 from isochrone.devices.device_array import DeviceArray
@@ -28,6 +25,7 @@ from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.gathering import gather
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.error_text import error_text
+from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES, LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.row_copies import copy_rows
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 SLOTS = 3
 #: The slot of ``execute``, beside the ring.
 _OWN_SLOT = SLOTS
-#: Tensors of callers' memory that an instance remembers: making one takes 10 µs.
-_MAX_TENSORS = 4096
 
 _Wanted = list[tuple[str, ...] | None]
 
@@ -98,8 +94,7 @@ class GpuExecutable(Executable):
         self._batched = context.config.max_batch_size > 0
         self._output_names = [name for name, _ in call.outputs]
         self._output_types = [dtype for _, dtype in call.outputs]
-        #: torch's tensors of callers' memory on the device, by address, shape and type.
-        self._tensors: dict[Any, Any] = {}
+        self._callers = CallerTensors(torch, device)
         self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
         self.slots = [self._new_slot(call) for _ in range(SLOTS + 1)]
@@ -156,7 +151,7 @@ class GpuExecutable(Executable):
         ):
             return True
         # Large results might be copied by the host.
-        return len(requests) == 1 and graph.result_bytes < GRAPH_COPY_BYTES and self._are_here(requests[0])
+        return len(requests) == 1 and graph.result_bytes < GRAPH_COPY_BYTES and self._callers.has_inputs_of(requests[0])
 
     def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Flight:
         return self._launch(
@@ -199,7 +194,7 @@ class GpuExecutable(Executable):
             self._call.free()
             self._call = None
         self.slots = []
-        self._tensors.clear()
+        self._callers.clear()
         if self._settings.compile_mode:
             gc.collect()  # compiled modules have cycles; a collection holds the interpreter for some 10 ms
         try:
@@ -258,7 +253,9 @@ class GpuExecutable(Executable):
                 if on_host or not requests:
                     self._copy_results(slot, flight, results, rows)
                 else:
-                    left = self._write_to_callers(flight, results, requests)
+                    rows_of = flight.parts if self._batched else None
+                    named = list(zip(self._output_names, self._output_types, results, strict=True))
+                    flight.on_device, left = self._callers.write(named, requests, rows_of, flight.wanted)
                     self._copy_results(slot, flight, results if left else [], rows)
 
     def _start_small(
@@ -307,7 +304,8 @@ class GpuExecutable(Executable):
     def _start_large(self, graph: CapturedGraph | None, sources: dict[str, Any], rows: int) -> list[Any]:
         """Computes on what ``_copied_in`` copied; returns the results on the device. On the stream that computes."""
         inputs = {
-            name: self._joined(source) if isinstance(source, list) else source for name, source in sources.items()
+            name: self._callers.joined(source) if isinstance(source, list) else source
+            for name, source in sources.items()
         }
         if graph is None:
             assert self._call is not None
@@ -318,68 +316,6 @@ class GpuExecutable(Executable):
             (tensor[:rows] if self._batched else tensor).copy_(inputs[name], non_blocking=True)
         graph.replay()
         return graph.results
-
-    def _write_to_callers(self, flight: Flight, results: list[Any], requests: Sequence[InferRequest]) -> bool:
-        """Copies results into the memory on the device that callers named; returns whether any go to the host.
-
-        On the stream that computes.
-        """
-        targets, rows_of_results = [], []
-        left = False
-        for position, (name, result) in enumerate(zip(self._output_names, results, strict=True)):
-            dtype = self._output_types[position]
-            start = 0
-            for index, request in enumerate(requests):
-                stop = start + flight.parts[index]
-                names = flight.wanted[index]
-                if names is None or name in names:
-                    own = result[start:stop] if self._batched else result
-                    target = request.output_target(name, tuple(own.shape), dtype)
-                    if target is None or not self._is_here(target.foreign):
-                        left = True
-                    else:
-                        targets.append(self._tensor_at(target.foreign))
-                        rows_of_results.append(own)
-                        flight.on_device.setdefault(index, {})[name] = target
-                start = stop
-        if targets:
-            self._torch._foreach_copy_(targets, rows_of_results)
-        return left
-
-    def _are_here(self, request: InferRequest) -> bool:
-        """Whether all inputs are on the instance's own device."""
-        given: list[Any] = list(request.inputs.values())
-        return all(isinstance(array, DeviceArray) and self._is_here(array.foreign) for array in given)
-
-    def _is_here(self, foreign: Any) -> bool:
-        """Whether a caller's memory is on the instance's own device."""
-        number = getattr(foreign, "device_number", None)
-        return number is None or self._device.name in ("cpu", f"cuda:{number}")
-
-    def _tensor_at(self, foreign: Any) -> Any:
-        """torch's tensor of a caller's memory. It owns nothing: only the address is remembered."""
-        if not hasattr(foreign, "address") or not self._is_here(foreign):
-            # Of another library, or a copy from another device.
-            return self._torch.from_dlpack(foreign).to(self._device.name)
-        key = (foreign.address, foreign.shape, foreign.dtype)
-        tensor = self._tensors.get(key)
-        if tensor is None:
-            if len(self._tensors) >= _MAX_TENSORS:
-                self._tensors.clear()
-            tensor = self._tensors[key] = self._torch.as_tensor(foreign, device=self._device.name)
-            if tensor.dtype == self._torch.int16 and foreign.dtype == ml_dtypes.bfloat16:
-                tensor = self._tensors[key] = tensor.view(self._torch.bfloat16)
-        return tensor
-
-    def _joined(self, arrays: list[Any]) -> Any:
-        """The callers' tensors as one on the device."""
-        tensors = [
-            self._tensor_at(array.foreign)
-            if isinstance(array, DeviceArray)
-            else self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device.name)
-            for array in arrays
-        ]
-        return tensors[0] if len(tensors) == 1 else self._torch.cat(tensors)
 
     def _copy_results(self, slot: Slot, flight: Flight, results: list[Any], rows: int) -> None:
         """Starts the copies to the host, of no results if all are with the callers. On the stream that computes."""
