@@ -125,6 +125,13 @@ def test_outputs_are_written_to_the_memory_that_callers_named() -> None:
     executable.close()
 
 
+def test_without_the_overlap_inputs_come_from_the_host() -> None:
+    for value, takes in (("true", True), ("false", False)):
+        executable = loaded(BATCHED + f'parameters {{ key: "overlap" value {{ string_value: "{value}" }} }}')
+        assert (executable.overlaps, executable.takes_device_arrays) == (takes, takes)
+        executable.close()
+
+
 def test_a_model_computes_in_another_type_than_its_callers_send() -> None:
     text = BATCHED + 'parameters { key: "dtype" value { string_value: "bf16" } }'
     executable = loaded(text)

@@ -71,7 +71,6 @@ class GpuExecutable(Executable):
     inline_allowed = False
     only_computes = True
     fresh_outputs = True
-    takes_device_arrays = True
     pads = True
 
     def __init__(
@@ -84,6 +83,8 @@ class GpuExecutable(Executable):
         mode: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self.overlaps = settings.overlap
+        # Without the overlap the worker gathers batches itself, on the host.
+        self.takes_device_arrays = settings.overlap
         self.polls = settings.overlap and settings.busy_wait
         self._label = f"model '{context.model_name}' version {context.model_version}"
         self._torch = torch
