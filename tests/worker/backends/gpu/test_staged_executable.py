@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -100,6 +101,25 @@ def test_inputs_on_a_device_are_gathered_there() -> None:
     results = executable.collect_batch(executable.launch_batch(mixed, 6))
     for array, result in zip(arrays, results, strict=True):
         np.testing.assert_allclose(result["y"], expected(module, array), rtol=1e-5)
+    executable.close()
+
+
+def test_bfloat16_on_the_host_and_on_a_device_share_a_batch() -> None:
+    text = """max_batch_size: 8
+    input { name: "x" data_type: TYPE_BF16 dims: [ 3 ] }
+    output { name: "y" data_type: TYPE_BF16 dims: [ 3 ] }"""
+
+    class Twice(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    executable = loaded(text, Twice())
+    here = np.full((2, 3), 1.5, ml_dtypes.bfloat16)
+    here.flags.writeable = False  # as in a message
+    there = torch.full((1, 3), 2.5, dtype=torch.bfloat16)
+    first, second = executable.collect_batch(executable.launch_batch([request(here), request(DeviceArray(there))], 3))
+    np.testing.assert_array_equal(first["y"], np.full((2, 3), 3, ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(second["y"], np.full((1, 3), 5, ml_dtypes.bfloat16))
     executable.close()
 
 

@@ -41,9 +41,7 @@ class CallerTensors:
     def joined(self, arrays: list[Any]) -> Any:
         """The callers' arrays as one tensor on the device. On the stream that computes."""
         tensors = [
-            self._tensor_at(array.foreign)
-            if isinstance(array, DeviceArray)
-            else self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device.name)
+            self._tensor_at(array.foreign) if isinstance(array, DeviceArray) else self._copy_of(array)
             for array in arrays
         ]
         return tensors[0] if len(tensors) == 1 else self._torch.cat(tensors)
@@ -83,6 +81,15 @@ class CallerTensors:
         if targets:
             self._torch._foreach_copy_(targets, rows_of_results)
         return written, left
+
+    def _copy_of(self, array: Any) -> Any:
+        """An array of the host on the device."""
+        brain = array.dtype == ml_dtypes.bfloat16
+        if brain:  # numpy and torch cannot convert each other's bfloat16; two-byte integers can pass
+            array = array.view(np.int16)
+        # Torch has no read-only tensors and would warn.
+        tensor = self._torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device.name)
+        return tensor.view(self._torch.bfloat16) if brain else tensor
 
     def _is_here(self, foreign: Any) -> bool:
         """Whether a caller's memory is on the instance's own device."""
