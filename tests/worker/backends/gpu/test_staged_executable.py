@@ -389,6 +389,27 @@ def test_a_model_that_returns_too_few_rows_is_refused() -> None:
     executable.close()
 
 
+class TwiceTheRows(Affine):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, total = super().forward(x)
+        return y, torch.cat([total, total])
+
+
+def test_wrong_rows_are_never_written_to_callers() -> None:
+    for module, message in (
+        (OneRow(), r"output 'y': expected 2 rows, one for each given, given \[1, 2\]"),
+        (TwiceTheRows(), r"output 'total': expected 2 rows, one for each given, given \[4, 1\]"),
+    ):
+        executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", module)
+        memory = {"y": torch.zeros((1, 2)), "total": torch.zeros((1, 1))}
+        targets = {name: DeviceArray(tensor) for name, tensor in memory.items()}
+        array = DeviceArray(torch.ones((1, 3)))
+        with pytest.raises(ModelFailed, match=message):
+            executable.launch_batch([request(array, None, targets), request(array, None, targets)], 2)
+        assert not any(tensor.any() for tensor in memory.values())
+        executable.close()
+
+
 def test_while_a_model_is_loaded_the_event_loop_launches_nothing() -> None:
     executable = loaded()
     small = request(np.ones((1, 3), np.float32))
