@@ -152,6 +152,33 @@ def test_without_the_overlap_inputs_come_from_the_host() -> None:
         executable.close()
 
 
+def test_only_results_that_somebody_wants_on_the_host_are_copied_there() -> None:
+    module = Affine()
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", module)
+    array = np.full((1, 3), 2, np.float32)
+    there = DeviceArray(torch.from_numpy(array))
+    memory = torch.zeros((1, 2))
+    target = {"y": DeviceArray(memory)}
+    for requests, copied in (
+        ([request(array, ("total",)), request(array, ("total",))], ["total"]),
+        ([request(array, ("total",)), request(array)], ["total", "y"]),
+        ([request(there, None, target), request(there, ("total",))], ["total"]),
+        ([request(there, ("y",), target)], []),
+        ([request(there, ("y",), target), request(array, ("y",))], ["y"]),
+    ):
+        memory.zero_()
+        flight = executable.launch_batch(requests, len(requests))
+        assert sorted(flight.arrays) == copied
+        for each, result in zip(requests, executable.collect_batch(flight), strict=True):
+            assert sorted(result) == sorted(each.plan.outputs or ("y", "total"))
+            if "total" in result:
+                assert result["total"].item() == 6
+            if "y" in result:
+                y = memory.numpy() if isinstance(result["y"], DeviceArray) else result["y"]
+                np.testing.assert_allclose(y, expected(module, array), rtol=1e-5)
+    executable.close()
+
+
 def test_a_model_computes_in_another_type_than_its_callers_send() -> None:
     text = BATCHED + 'parameters { key: "dtype" value { string_value: "bf16" } }'
     executable = loaded(text)

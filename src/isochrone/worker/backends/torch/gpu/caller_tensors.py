@@ -52,16 +52,16 @@ class CallerTensors:
         requests: Sequence[InferRequest],
         parts: Sequence[int] | None,
         wanted: Sequence[tuple[str, ...] | None],
-    ) -> tuple[dict[int, Tensors], bool]:
+    ) -> tuple[dict[int, Tensors], set[str]]:
         """Copies results into the memory on the device that callers named. On the stream that computes.
 
         ``results`` are the name, type and tensor of each output, ``parts`` the rows of each request (None: the model
         has no batches), ``wanted`` the names of each request's outputs (None: all). Returns the outputs that are in
-        callers' memory, by the index of their request, and whether any go to the host.
+        callers' memory, by the index of their request, and the names of those that any request wants on the host.
         """
         targets, rows_of_results = [], []
         written: dict[int, Tensors] = {}
-        left = False
+        left: set[str] = set()
         for name, dtype, result in results:
             start = stop = 0
             for index, request in enumerate(requests):
@@ -73,7 +73,7 @@ class CallerTensors:
                 own = result if parts is None else result[start:stop]
                 target = request.output_target(name, tuple(own.shape), dtype)
                 if target is None or not self._is_here(target.foreign):
-                    left = True
+                    left.add(name)
                     continue
                 targets.append(self._tensor_at(target.foreign))
                 rows_of_results.append(own)

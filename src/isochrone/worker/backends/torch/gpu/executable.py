@@ -252,12 +252,12 @@ class GpuExecutable(Executable):
             with self._device.on(self.compute_stream):
                 results = self._start_large(graph, sources, rows)
                 if on_host or not requests:
-                    self._copy_results(slot, flight, results, rows)
+                    to_host = _names_in(flight.wanted)
                 else:
                     rows_of = flight.parts if self._batched else None
                     named = list(zip(self._output_names, self._output_types, results, strict=True))
-                    flight.on_device, left = self._callers.write(named, requests, rows_of, flight.wanted)
-                    self._copy_results(slot, flight, results if left else [], rows)
+                    flight.on_device, to_host = self._callers.write(named, requests, rows_of, flight.wanted)
+                self._copy_results(slot, flight, results, rows, to_host)
 
     def _start_small(
         self, slot: Slot, graph: CapturedGraph, number: int, values: dict[str, list[Any]], rows: int
@@ -328,10 +328,14 @@ class GpuExecutable(Executable):
             if given[:1] != [rows]:
                 raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {given}")
 
-    def _copy_results(self, slot: Slot, flight: Flight, results: list[Any], rows: int) -> None:
-        """Starts the copies to the host, of no results if all are with the callers. On the stream that computes."""
+    def _copy_results(
+        self, slot: Slot, flight: Flight, results: list[Any], rows: int, to_host: set[str] | None
+    ) -> None:
+        """Starts the copies of the named results to the host; None: of all. On the stream that computes."""
         apart: list[tuple[Any, Any]] = []
-        for name, result in zip(self._output_names, results, strict=False):
+        for name, result in zip(self._output_names, results, strict=True):
+            if to_host is not None and name not in to_host:
+                continue
             value = result[:rows] if self._batched else result
             array, host, on_device = slot.outputs[name].views(tuple(value.shape))
             flight.arrays[name] = array
@@ -381,6 +385,16 @@ def _split(arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
         results.append({**own, **flight.on_device[index]} if index in flight.on_device else own)
         start = stop
     return results
+
+
+def _names_in(wanted: _Wanted) -> set[str] | None:
+    """The outputs that any request wants; None: all."""
+    names: set[str] = set()
+    for each in wanted:
+        if each is None:
+            return None
+        names.update(each)
+    return names
 
 
 def _named(arrays: dict[str, Tensor], wanted: tuple[str, ...] | None) -> dict[str, Tensor]:
