@@ -238,6 +238,35 @@ def test_a_run_that_fails_gives_its_slot_back() -> None:
     executable.close()
 
 
+class NumberedStreams(HostDevice):
+    """Records which streams were waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(torch)
+        self.streams: list[int] = []
+        self.waited: list[int] = []
+
+    def stream(self) -> Any:
+        self.streams.append(len(self.streams))
+        return self.streams[-1]
+
+    def synchronize(self, stream: Any) -> None:
+        self.waited.append(stream)
+        raise RuntimeError("the same error again")
+
+
+def test_a_launch_that_fails_waits_for_all_streams_of_its_instance_and_no_others() -> None:
+    device = NumberedStreams()
+    others = loaded(BATCHED, device=device, name="others")
+    before = len(device.streams)
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", Raising(), device)
+    with pytest.raises(ModelFailed, match="thirteen"):
+        executable.launch_batch([request(np.full((1, 3), 13, np.float32))], 1)
+    assert sorted(device.waited) == device.streams[before:]
+    executable.close()
+    others.close()
+
+
 class LateDevice(HostDevice):
     """Work that ends when the test says so."""
 

@@ -358,11 +358,15 @@ class GpuExecutable(Executable):
         slot.copied_out.record(self._copy_out)
 
     def _settle(self) -> None:
-        """Waits until nothing of a batch that failed is on its way: its slot is used again."""
-        try:
-            self._device.synchronize()
-        except Exception:  # the error of the batch says it
-            pass
+        """Waits until nothing of a batch that failed is on its way: its slot is used again.
+
+        Other models on the device are not waited for: this may be the event loop's thread.
+        """
+        for stream in (self._copy_in, self.compute_stream, self._copy_out):
+            try:
+                self._device.synchronize(stream)
+            except Exception:  # the error of the batch says it
+                pass
 
     def _failed(self, error: BaseException) -> IsochroneError:
         if isinstance(error, IsochroneError):
