@@ -299,6 +299,35 @@ def test_three_batches_are_under_way_and_a_fourth_waits() -> None:
     executable.close()
 
 
+class CountedEvents(HostDevice):
+    """Work that ends when the test says so, and a count of the waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(torch)
+        self.ended = False
+        self.waits = 0
+
+    def event(self) -> Any:
+        return SimpleNamespace(record=lambda stream=None: None, query=lambda: self.ended, synchronize=self._wait)
+
+    def _wait(self) -> None:
+        self.waits += 1
+
+    def wait(self, stream: Any, event: Any) -> None: ...
+
+
+def test_a_batch_that_was_seen_to_end_is_not_waited_for() -> None:
+    device = CountedEvents()
+    executable = loaded(device=device)
+    for polls, ended, waits in ((2, False, 1), (0, True, 1), (1, True, 0)):
+        device.ended, device.waits = ended, 0
+        flight = executable.launch_batch([request(np.ones((1, 3), np.float32))], 1)
+        assert [executable.batch_is_complete(flight) for _ in range(polls)] == [ended] * polls
+        assert executable.collect_batch(flight)[0]["total"].item() == 3
+        assert device.waits == waits
+    executable.close()
+
+
 class SmallDevice(HostDevice):
     name = "small:0"
 

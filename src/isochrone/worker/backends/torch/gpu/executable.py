@@ -63,6 +63,8 @@ class Flight:
     on_device: dict[int, Tensors]
     #: Callers' memory that the device reads.
     held: list[HostRange] = field(default_factory=list)
+    #: ``copied_out`` is known to have happened.
+    is_complete: bool = False
 
 
 class GpuExecutable(Executable):
@@ -165,7 +167,8 @@ class GpuExecutable(Executable):
 
     def batch_is_complete(self, flight: Any) -> bool:
         launched: Flight = flight
-        return bool(self.slots[launched.slot].copied_out.query())
+        launched.is_complete = bool(self.slots[launched.slot].copied_out.query())
+        return launched.is_complete
 
     def collect_batch(self, flight: Any) -> list[Tensors]:
         launched: Flight = flight
@@ -173,7 +176,8 @@ class GpuExecutable(Executable):
         failure: BaseException | None = None
         arrays: dict[str, Tensor] = {}
         try:
-            slot.copied_out.synchronize()
+            if not launched.is_complete:
+                slot.copied_out.synchronize()
             # Out of the slot, which the next batch overwrites.
             arrays = {name: array.copy() for name, array in launched.arrays.items()}
         except Exception as error:
