@@ -409,3 +409,56 @@ def test_a_model_that_delays_its_batches_launches_nothing_at_once() -> None:
         await end(bench)
 
     run(main)
+
+
+class Turns:
+    """Counts the turns of the running loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self.number += 1
+        self._handle = self._loop.call_soon(self._next)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+def test_a_lone_request_is_launched_in_its_own_turn_and_written_in_the_turn_that_sees_its_end() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=2 * MILLISECOND)
+        turns = Turns()
+        written: list[tuple[int, int]] = []
+        bench.stage.flushes.append(lambda: written.append((turns.number, len(request.answers))))
+        await asyncio.sleep(0)
+        let_end(executable, 1)
+        sent = turns.number
+        request = bench.send(7)
+        assert executable.launched == [[7]]
+        await until(lambda: written)
+        # The first poll is in the turn that follows, and it sees the end.
+        assert executable.polled == 1
+        assert written == [(sent + 1, 1)]
+        turns.stop()
+        await end(bench)
+
+    run(main)
+
+
+def test_answers_of_a_batch_that_a_thread_collects_are_written_with_those_of_others() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=8, run_ns=2 * MILLISECOND)
+        written: list[int] = []
+        bench.stage.flushes.append(lambda: written.append(1))
+        await answered_alone(bench, executable, 6)
+        assert not written
+        await end(bench)
+
+    run(main)

@@ -350,7 +350,12 @@ class BatchRunner(InlineRunner):
             if self._ahead is not None:
                 self._ahead.refresh()
         self._settle(batch)
-        if not self._starts_at_once or not self._runs & 7:
+        if batch.was_polled:
+            # Otherwise they would be written in the next turn of the loop, together with those of other batches: but
+            # where many end, none is polled for.
+            self._stage.flush()
+            self._answered(batch.compute_end)
+        elif not self._starts_at_once or not self._runs & 7:
             # Called after the answers were written: ``_settle`` only schedules that.
             self._loop.call_soon(self._answered, batch.compute_end)
 
