@@ -27,7 +27,7 @@ from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES, LARGE_COPY_BYTES
-from isochrone.worker.backends.torch.gpu.row_copies import copy_rows
+from isochrone.worker.backends.torch.gpu.row_copies import copy_rows, direct_copies
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
 
@@ -249,7 +249,8 @@ class GpuExecutable(Executable):
             self.padded_rows += max(0, graph.rows - rows)
         on_host = not any(isinstance(array, DeviceArray) for arrays in values.values() for array in arrays)
         if graph is not None and graph.by_slot and on_host:
-            flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
+            if not self._start_direct(slot, flight, graph, values, rows):
+                flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
             return
         with self._mode():
             sources = self._copied_in(slot, flight, values, shapes, rows)
@@ -280,6 +281,26 @@ class GpuExecutable(Executable):
         if graph.rows > rows:
             return {name: array[:rows] for name, array in whole.outputs.items()}
         return whole.outputs
+
+    def _start_direct(
+        self, slot: Slot, flight: Flight, graph: CapturedGraph, values: dict[str, list[Any]], rows: int
+    ) -> bool:
+        """Has the device read few large inputs in the callers' pinned memory; False: they have to be gathered."""
+        if not CLIENT_PAGES or self._settings.dtype:
+            return False  # there is no such memory, or the graph's inputs are of another type than the callers'
+        staged = graph.by_slot[flight.slot].inputs
+        targets = {name: (staged[name].dtype, tensor) for name, tensor in graph.inputs.items()}
+        copies = direct_copies(self._device, values, targets, flight.held)
+        if not copies:
+            return False
+        with self._mode(), self._device.on(self.compute_stream):
+            if graph.rows > rows:
+                for tensor in graph.inputs.values():
+                    tensor[rows:].zero_()
+            self._device.start_copies(copies, self.compute_stream)
+            graph.replay()
+            self._copy_results(slot, flight, graph.results, rows, _names_in(flight.wanted))
+        return True
 
     def _copied_in(
         self, slot: Slot, flight: Flight, values: dict[str, list[Any]], shapes: dict[str, Any], rows: int
