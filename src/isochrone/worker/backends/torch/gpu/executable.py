@@ -14,7 +14,6 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from isochrone.devices import loads, losses
@@ -26,16 +25,17 @@ from isochrone.worker.backends.gathering import gather
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
+from isochrone.worker.backends.torch.gpu.flights import Flight, names_in, split
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES, LARGE_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.row_copies import copy_rows, direct_copies
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
 
 if TYPE_CHECKING:
-    from isochrone.devices.cuda.host_ranges import HostRange
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
     from isochrone.worker.backends.interface import LoadContext
     from isochrone.worker.backends.torch.gpu.device import Device
+    from isochrone.worker.backends.torch.gpu.flights import Wanted
     from isochrone.worker.backends.torch.gpu.graphs import CapturedGraph, Graphs
     from isochrone.worker.backends.torch.gpu.module_call import ModuleCall
     from isochrone.worker.backends.torch.gpu.settings import GpuSettings
@@ -44,27 +44,6 @@ if TYPE_CHECKING:
 SLOTS = 3
 #: The slot of ``execute``, beside the ring.
 _OWN_SLOT = SLOTS
-
-_Wanted = list[tuple[str, ...] | None]
-
-
-@dataclass(slots=True)
-class Flight:
-    """A batch on the device."""
-
-    slot: int
-    #: Rows of each request.
-    parts: list[int]
-    #: The names of each request's outputs; None: all.
-    wanted: _Wanted
-    #: Name → array of the slot that holds it, once ``copied_out`` has happened.
-    arrays: dict[str, Tensor]
-    #: Index of a request → its outputs that are in its caller's memory on the device by then.
-    on_device: dict[int, Tensors]
-    #: Callers' memory that the device reads.
-    held: list[HostRange] = field(default_factory=list)
-    #: ``copied_out`` is known to have happened.
-    is_complete: bool = False
 
 
 class GpuExecutable(Executable):
@@ -140,7 +119,7 @@ class GpuExecutable(Executable):
                 raise self._failed(error) from error
             finally:
                 CLIENT_PAGES.release(flight.held)
-            return _split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
+            return split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
 
     def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
         """A small batch is one launch, of 0.1 ms; inputs on a device take several, no more for one request."""
@@ -189,7 +168,7 @@ class GpuExecutable(Executable):
         CLIENT_PAGES.release(launched.held)
         if failure is not None:
             raise self._failed(failure) from failure
-        return _split(arrays, launched)
+        return split(arrays, launched)
 
     def close(self) -> None:
         graphs, self.graphs = self.graphs, None
@@ -215,7 +194,7 @@ class GpuExecutable(Executable):
         self,
         parts: list[Tensors],
         rows_of: list[int],
-        wanted: _Wanted,
+        wanted: Wanted,
         rows: int,
         requests: Sequence[InferRequest],
     ) -> Flight:
@@ -257,7 +236,7 @@ class GpuExecutable(Executable):
             with self._device.on(self.compute_stream):
                 results = self._start_large(graph, sources, rows)
                 if on_host or not requests:
-                    to_host = _names_in(flight.wanted)
+                    to_host = names_in(flight.wanted)
                 else:
                     rows_of = flight.parts if self._batched else None
                     named = list(zip(self._output_names, self._output_types, results, strict=True))
@@ -299,7 +278,7 @@ class GpuExecutable(Executable):
                     tensor[rows:].zero_()
             self._device.start_copies(copies, self.compute_stream)
             graph.replay()
-            self._copy_results(slot, flight, graph.results, rows, _names_in(flight.wanted))
+            self._copy_results(slot, flight, graph.results, rows, names_in(flight.wanted))
         return True
 
     def _copied_in(
@@ -401,33 +380,6 @@ class GpuExecutable(Executable):
             return DeviceLost(self._label, lost)
         # The further lines of CUDA's errors are advice for those who debug kernels.
         return ModelFailed(f"{self._label}: torch: {error_text(error).partition(chr(10))[0]}")
-
-
-def _split(arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
-    if len(flight.parts) == 1:
-        return [{**_named(arrays, flight.wanted[0]), **flight.on_device.get(0, {})}]
-    results: list[Tensors] = []
-    start = 0
-    for index, (rows, wanted) in enumerate(zip(flight.parts, flight.wanted, strict=True)):
-        stop = start + rows
-        own = {name: array[start:stop] for name, array in _named(arrays, wanted).items()}
-        results.append({**own, **flight.on_device[index]} if index in flight.on_device else own)
-        start = stop
-    return results
-
-
-def _names_in(wanted: _Wanted) -> set[str] | None:
-    """The outputs that any request wants; None: all."""
-    names: set[str] = set()
-    for each in wanted:
-        if each is None:
-            return None
-        names.update(each)
-    return names
-
-
-def _named(arrays: dict[str, Tensor], wanted: tuple[str, ...] | None) -> dict[str, Tensor]:
-    return arrays if wanted is None else {name: array for name, array in arrays.items() if name in wanted}
 
 
 def _nothing() -> None: ...
