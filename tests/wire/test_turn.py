@@ -145,6 +145,38 @@ def test_answers_from_outside_a_reading_are_written_together() -> None:
     assert [transport.take() for transport in transports] == [answer_to(b"x")] * 5
 
 
+def test_a_flush_writes_what_was_marked_once() -> None:
+    held: list[Exchange] = []
+    listener = listener_with(held.append)
+    transports = [connect(listener) for _ in range(2)]
+    for transport in transports:
+        transport.feed(post(b"x"))
+    listener.loop.run()
+    for exchange in held:
+        echo(exchange)
+    assert not any(transport.writes for transport in transports)
+    listener.turn.flush()
+    assert [transport.take() for transport in transports] == [answer_to(b"x")] * 2
+    # The write that was scheduled has nothing left to do.
+    listener.loop.run()
+    assert [transport.writes for transport in transports] == [1, 1]
+
+
+def test_a_flush_leaves_answers_to_the_end_of_a_turn_that_has_more_of_them() -> None:
+    held: list[Exchange] = []
+    listener = listener_with(lambda exchange: held.append(exchange) if not held else echo(exchange))
+    transport = connect(listener)
+    transport.feed(post(b"x"))
+    listener.loop.run()
+    transport.feed(post(b"y"))
+    echo(held[0])
+    listener.turn.flush()
+    assert transport.writes == 0
+    listener.loop.run()
+    assert transport.take() == answer_to(b"x") + answer_to(b"y")
+    assert transport.writes == 1
+
+
 def test_an_answer_with_nobody_to_share_a_write_with_goes_out_at_once() -> None:
     held: list[Exchange] = []
     listener = listener_with(held.append, burst_ns=-1)

@@ -136,6 +136,14 @@ class Turn:
         self._with_requests += 1
         self.mark(connection)
 
+    def flush(self) -> None:
+        """Flush marked connections now: what marked them has no further answers in this turn of the loop.
+
+        Unless bytes wait to be processed at the end of the turn: answers to those share the writes.
+        """
+        if self._dirty and not self._ready and not self.working:
+            self._write()
+
     def _work(self) -> None:
         ready, self._ready = self._ready, []
         self.working = True

@@ -308,6 +308,7 @@ class Worker:
             guarded = SameOrigin(served, settings.allow_origins)
             listener = self._listeners.add(guarded, tls.get(name))
             listener.turn.stage = self.catalog.stage
+            self.catalog.stage.flushes.append(listener.turn.flush)
             try:
                 shared = name in settings.shared_ports
                 self.ports[name] = await listener.start(host, port, reuse_port=shared, accepting=accepting)

@@ -17,6 +17,7 @@ import pytest
 import torch
 from queued_requests import RecordedRequest
 from runner_bench import until
+from structlog.testing import capture_logs
 
 from isochrone.clock import now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
@@ -169,6 +170,26 @@ def test_a_replacement_is_of_the_kind_of_the_one_it_replaces(tmp_path: Path, gpu
         assert type(again) is type(executable)
         again.close()
         executable.close()
+
+
+@pytest.mark.parametrize("groups", [ON_CPU, ON_CPU + TWO_ON_GPU])
+def test_what_reshape_costs_a_model_on_a_gpu_is_logged_once(tmp_path: Path, gpu: type[Gpu], groups: str) -> None:
+    write_model(tmp_path, groups)
+
+    def warnings_at_load() -> int:
+        with capture_logs() as lines:
+            prepared = catalog_loading.prepare(Repository([tmp_path]).read("m"), 1)
+        (declared,) = prepared.description.signature.inputs
+        for executable in prepared.executables:
+            inputs = {"x": np.ones((2, *declared.dims), np.float32)}
+            assert executable.execute(inputs, None)["y"].tolist() == [[1, 2, 3]] * 2
+            executable.close()
+        return sum(line["event"].startswith("reshape:") for line in lines)
+
+    assert warnings_at_load() == 0
+    reshaping = MODEL.replace("dims: [ 3 ] }", "dims: [ 1, 3 ] reshape { shape: [ 3 ] } }", 1)
+    write_config(tmp_path / "m", reshaping + groups)
+    assert warnings_at_load() == (groups != ON_CPU)
 
 
 def test_both_kinds_without_a_gpu_say_which_one_is_missing(tmp_path: Path) -> None:

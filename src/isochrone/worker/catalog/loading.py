@@ -140,12 +140,15 @@ def prepare(
     load = loader(backend, description.config_source)
     executables: list[Executable] = []
     engines: list[GenerationEngine] = []
+    loses_overlap = False
     if server is not None:
         server.is_loading = True
     try:
         for context in contexts:
             started = now_ns()
-            executable = reshaped(load(context), description.signature)
+            inner = load(context)
+            executable = reshaped(inner, description.signature)
+            loses_overlap = loses_overlap or (inner.overlaps and not executable.overlaps)
             executables.append(executable)
             loaded = now_ns()
             if generation is not None and isinstance(executable, GenerativeExecutable):
@@ -171,6 +174,13 @@ def prepare(
     finally:
         if server is not None:
             server.is_loading = False
+    if loses_overlap:
+        log.warning(
+            "reshape: the model runs one batch at a time, and reads CUDA shared memory through the host; declare the "
+            "model's own dims to avoid that",
+            model=description.name,
+            version=version,
+        )
     return Prepared(
         description,
         version,

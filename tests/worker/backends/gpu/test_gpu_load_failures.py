@@ -186,7 +186,7 @@ class LosableDevice(Counting):
     def wait(self, stream: Any, event: Any) -> None:
         self.check()
 
-    def synchronize(self) -> None:
+    def synchronize(self, stream: Any) -> None:
         self.check()
 
     def free_cached(self) -> None:

@@ -72,7 +72,8 @@ class Twice(torch.nn.Module):  # type: ignore[misc]
 def loaded(device: Any, config: str = CONFIG) -> GpuExecutable:
     message = model_config_pb2.ModelConfig(name="m")
     text_format.Parse(config, message)
-    context = LoadContext("m", "1", Path("/nowhere/m/1"), message, signature_of(message), 0, (), {}, gpu=0)
+    plain = {key: value.string_value for key, value in message.parameters.items()}
+    context = LoadContext("m", "1", Path("/nowhere/m/1"), message, signature_of(message), 0, (), plain, gpu=0)
     module = Twice()
     file = LoadedFile(module, ["x"], [], module.to)
     made = load_on_device(context, torch, file, (["x"], []), device, gpu_settings(context), 0)
@@ -181,9 +182,55 @@ def test_batches_of_both_kinds(
     assert executable.graphs is not None
     graph = executable.graphs.graph_for(rows, (("x", (WIDTH,)),))
     assert graph is not None
-    # Small batches are one launch, which reads the slot. Inputs and outputs are of one size.
+    # Small batches are one launch, which reads the slot, unless few inputs can all be read where they are. Inputs and
+    # outputs are of one size.
     assert bool(graph.by_slot) == (2 * graph.rows * ROW < GRAPH_COPY_BYTES)
-    assert len(device.copies) == (0 if graph.by_slot else direct)
+    gathered = graph.by_slot and (direct < len(requests) or len(requests) > 4)
+    assert len(device.copies) == (0 if gathered else direct)
+
+
+def test_one_large_input_of_a_small_batch_is_read_where_it_is(client: Client, device: CountingDevice) -> None:
+    executable = loaded(device, CONFIG + 'parameters { key: "graph_batch_sizes" value { string_value: "2,4" } }')
+    ones = np.ones((2, WIDTH), np.float32)
+    executable.execute({"x": ones}, None)  # leaves what padding must not keep
+    for copies in ([], [ROW]):
+        device.copies.clear()
+        flight = executable.launch_batch([request(client.rows(5))], 1)
+        assert device.copies == copies
+        np.testing.assert_array_equal(executable.collect_batch(flight)[0]["y"], client.contents[5:6] * 2)
+        CLIENT_PAGES.wait()  # the first one made it wanted
+    assert executable.graphs is not None
+    graph = executable.graphs.graph_for(1, (("x", (WIDTH,)),))
+    assert graph is not None
+    assert not graph.inputs["x"][1:].any()
+    executable.close()
+
+
+def test_an_input_that_the_model_reads_in_another_type_is_gathered(
+    client: Client, device: CountingDevice, executable: GpuExecutable
+) -> None:
+    pinned(executable, client)
+    client.contents[:] = 3
+    converting = loaded(device, CONFIG + 'parameters { key: "dtype" value { string_value: "bf16" } }')
+    np.testing.assert_array_equal(converting.execute({"x": client.rows(1)}, None)["y"], client.contents[1:2] * 2)
+    assert device.copies == []
+    converting.close()
+
+
+def test_a_region_stays_pinned_until_a_small_batch_is_collected(
+    client: Client, device: CountingDevice, executable: GpuExecutable
+) -> None:
+    pinned(executable, client)
+    expected = client.contents[:1].copy() * 2
+    device.gate.clear()
+    flight = executable.launch_batch([request(client.rows(0))], 1)
+    client.regions.unregister("r")
+    CLIENT_PAGES.wait()
+    assert client.driver.pinned
+    device.gate.set()
+    np.testing.assert_array_equal(executable.collect_batch(flight)[0]["y"], expected)
+    CLIENT_PAGES.wait()
+    assert client.driver.pinned == {}
 
 
 def test_what_the_device_cannot_read_itself_is_gathered(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -103,6 +104,25 @@ def test_inputs_on_a_device_are_gathered_there() -> None:
     executable.close()
 
 
+def test_bfloat16_on_the_host_and_on_a_device_share_a_batch() -> None:
+    text = """max_batch_size: 8
+    input { name: "x" data_type: TYPE_BF16 dims: [ 3 ] }
+    output { name: "y" data_type: TYPE_BF16 dims: [ 3 ] }"""
+
+    class Twice(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    executable = loaded(text, Twice())
+    here = np.full((2, 3), 1.5, ml_dtypes.bfloat16)
+    here.flags.writeable = False  # as in a message
+    there = torch.full((1, 3), 2.5, dtype=torch.bfloat16)
+    first, second = executable.collect_batch(executable.launch_batch([request(here), request(DeviceArray(there))], 3))
+    np.testing.assert_array_equal(first["y"], np.full((2, 3), 3, ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(second["y"], np.full((1, 3), 5, ml_dtypes.bfloat16))
+    executable.close()
+
+
 def test_outputs_are_written_to_the_memory_that_callers_named() -> None:
     module = Affine()
     executable = loaded(module=module)
@@ -122,6 +142,40 @@ def test_outputs_are_written_to_the_memory_that_callers_named() -> None:
     memory.zero_()
     assert executable.collect_batch(executable.launch_batch(alone, 2)) == [{"y": target}]
     np.testing.assert_allclose(memory.numpy(), expected(module, arrays[1]), rtol=1e-5)
+    executable.close()
+
+
+def test_without_the_overlap_inputs_come_from_the_host() -> None:
+    for value, takes in (("true", True), ("false", False)):
+        executable = loaded(BATCHED + f'parameters {{ key: "overlap" value {{ string_value: "{value}" }} }}')
+        assert (executable.overlaps, executable.takes_device_arrays) == (takes, takes)
+        executable.close()
+
+
+def test_only_results_that_somebody_wants_on_the_host_are_copied_there() -> None:
+    module = Affine()
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", module)
+    array = np.full((1, 3), 2, np.float32)
+    there = DeviceArray(torch.from_numpy(array))
+    memory = torch.zeros((1, 2))
+    target = {"y": DeviceArray(memory)}
+    for requests, copied in (
+        ([request(array, ("total",)), request(array, ("total",))], ["total"]),
+        ([request(array, ("total",)), request(array)], ["total", "y"]),
+        ([request(there, None, target), request(there, ("total",))], ["total"]),
+        ([request(there, ("y",), target)], []),
+        ([request(there, ("y",), target), request(array, ("y",))], ["y"]),
+    ):
+        memory.zero_()
+        flight = executable.launch_batch(requests, len(requests))
+        assert sorted(flight.arrays) == copied
+        for each, result in zip(requests, executable.collect_batch(flight), strict=True):
+            assert sorted(result) == sorted(each.plan.outputs or ("y", "total"))
+            if "total" in result:
+                assert result["total"].item() == 6
+            if "y" in result:
+                y = memory.numpy() if isinstance(result["y"], DeviceArray) else result["y"]
+                np.testing.assert_allclose(y, expected(module, array), rtol=1e-5)
     executable.close()
 
 
@@ -184,6 +238,35 @@ def test_a_run_that_fails_gives_its_slot_back() -> None:
     executable.close()
 
 
+class NumberedStreams(HostDevice):
+    """Records which streams were waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(torch)
+        self.streams: list[int] = []
+        self.waited: list[int] = []
+
+    def stream(self) -> Any:
+        self.streams.append(len(self.streams))
+        return self.streams[-1]
+
+    def synchronize(self, stream: Any) -> None:
+        self.waited.append(stream)
+        raise RuntimeError("the same error again")
+
+
+def test_a_launch_that_fails_waits_for_all_streams_of_its_instance_and_no_others() -> None:
+    device = NumberedStreams()
+    others = loaded(BATCHED, device=device, name="others")
+    before = len(device.streams)
+    executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", Raising(), device)
+    with pytest.raises(ModelFailed, match="thirteen"):
+        executable.launch_batch([request(np.full((1, 3), 13, np.float32))], 1)
+    assert sorted(device.waited) == device.streams[before:]
+    executable.close()
+    others.close()
+
+
 class LateDevice(HostDevice):
     """Work that ends when the test says so."""
 
@@ -213,6 +296,35 @@ def test_three_batches_are_under_way_and_a_fourth_waits() -> None:
     fourth.join()
     totals.append(executable.collect_batch(launched[0])[0]["total"].item())
     assert totals == [0, 3, 6, 9]
+    executable.close()
+
+
+class CountedEvents(HostDevice):
+    """Work that ends when the test says so, and a count of the waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(torch)
+        self.ended = False
+        self.waits = 0
+
+    def event(self) -> Any:
+        return SimpleNamespace(record=lambda stream=None: None, query=lambda: self.ended, synchronize=self._wait)
+
+    def _wait(self) -> None:
+        self.waits += 1
+
+    def wait(self, stream: Any, event: Any) -> None: ...
+
+
+def test_a_batch_that_was_seen_to_end_is_not_waited_for() -> None:
+    device = CountedEvents()
+    executable = loaded(device=device)
+    for polls, ended, waits in ((2, False, 1), (0, True, 1), (1, True, 0)):
+        device.ended, device.waits = ended, 0
+        flight = executable.launch_batch([request(np.ones((1, 3), np.float32))], 1)
+        assert [executable.batch_is_complete(flight) for _ in range(polls)] == [ended] * polls
+        assert executable.collect_batch(flight)[0]["total"].item() == 3
+        assert device.waits == waits
     executable.close()
 
 
@@ -360,6 +472,27 @@ def test_a_model_that_returns_too_few_rows_is_refused() -> None:
     with pytest.raises(ModelFailed, match="output 'y': expected 2 rows, one for each given, given"):
         executable.execute({"x": np.ones((2, 3), np.float32)}, None)
     executable.close()
+
+
+class TwiceTheRows(Affine):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, total = super().forward(x)
+        return y, torch.cat([total, total])
+
+
+def test_wrong_rows_are_never_written_to_callers() -> None:
+    for module, message in (
+        (OneRow(), r"output 'y': expected 2 rows, one for each given, given \[1, 2\]"),
+        (TwiceTheRows(), r"output 'total': expected 2 rows, one for each given, given \[4, 1\]"),
+    ):
+        executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", module)
+        memory = {"y": torch.zeros((1, 2)), "total": torch.zeros((1, 1))}
+        targets = {name: DeviceArray(tensor) for name, tensor in memory.items()}
+        array = DeviceArray(torch.ones((1, 3)))
+        with pytest.raises(ModelFailed, match=message):
+            executable.launch_batch([request(array, None, targets), request(array, None, targets)], 2)
+        assert not any(tensor.any() for tensor in memory.values())
+        executable.close()
 
 
 def test_while_a_model_is_loaded_the_event_loop_launches_nothing() -> None:

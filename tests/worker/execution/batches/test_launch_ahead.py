@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from queued_requests import RecordedRequest
 from runner_bench import Bench, run, until
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
-from isochrone.errors import ModelFailed, Unavailable
+from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
 from isochrone.worker.backends.interface import Executable
+from isochrone.worker.scheduling.batch_queue import QueueRules
 
 
 class Overlapping(Executable):
@@ -315,5 +317,150 @@ def test_a_polled_batch_that_is_given_up_is_collected_before_the_model_is_freed(
         let_end(executable, 1)
         await until(executable.closed.is_set)
         assert executable.collected == [[1.0]]
+
+    run(main)
+
+
+async def answered_alone(bench: Bench, executable: Overlapping, count: int) -> None:
+    """Sends requests, each after the answer of the one before."""
+    for value in range(count):
+        let_end(executable, 1)
+        assert await values(bench, bench.send(value)) == [2 * value]
+        await until(lambda: not bench.in_flight)
+
+
+def test_requests_that_come_one_at_a_time_are_launched_before_their_turn_ends() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=8, run_ns=SECOND)
+        for value in range(6):
+            before = len(executable.launched)
+            request = bench.send(value)
+            assert len(executable.launched) - before == (value >= 4)
+            let_end(executable, 1)
+            assert await values(bench, request) == [2 * value]
+            assert 0 < request.enqueued <= request.dispatched <= request.compute_start
+        assert executable.launched == [[0], [1], [2], [3], [4], [5]]
+        await end(bench)
+
+    run(main)
+
+
+def test_after_a_burst_requests_of_one_turn_share_a_batch_again() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=8, run_ns=MILLISECOND // 100)
+        await answered_alone(bench, executable, 4)
+        executable.launched.clear()
+        for _ in range(2):
+            requests = [bench.send(value) for value in (5, 6, 7)]
+            let_end(executable, 2)
+            assert await values(bench, *requests) == [10, 12, 14]
+            await until(lambda: not bench.in_flight)
+        # The first of the first burst could not know.
+        assert executable.launched == [[5], [6, 7], [5, 6, 7]]
+        await end(bench)
+
+    run(main)
+
+
+def test_without_batches_no_request_waits_for_the_end_of_its_turn() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=1, run_ns=SECOND)
+        request = bench.send(1)
+        assert executable.launched == [[1]]
+        let_end(executable, 1)
+        assert await values(bench, request) == [2]
+        await end(bench)
+
+    run(main)
+
+
+def test_a_lone_request_that_would_be_late_is_rejected_and_not_launched() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=8, run_ns=SECOND)
+        await answered_alone(bench, executable, 5)
+        executable.launched.clear()
+        with pytest.raises(DeadlineExceeded):
+            bench.send(1, now_ns() + SECOND // 2)
+        assert not executable.launched
+        assert bench.in_flight == 0
+        await end(bench)
+
+    run(main)
+
+
+def test_a_model_that_delays_its_batches_launches_nothing_at_once() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, rules=QueueRules(max_rows=8, delay_ns=MILLISECOND))
+        await answered_alone(bench, executable, 5)
+        first = bench.send(1)
+        assert len(executable.launched) == 5
+        second = bench.send(2)
+        let_end(executable, 1)
+        assert await values(bench, first, second) == [2, 4]
+        assert executable.launched[5:] == [[1, 2]]
+        await end(bench)
+
+    run(main)
+
+
+class Turns:
+    """Counts the turns of the running loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self.number += 1
+        self._handle = self._loop.call_soon(self._next)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+def test_a_lone_request_is_launched_in_its_own_turn_and_written_in_the_turn_that_sees_its_end() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = executable.polls = True
+        bench = Bench(executable, max_rows=1, run_ns=2 * MILLISECOND)
+        turns = Turns()
+        written: list[tuple[int, int]] = []
+        bench.stage.flushes.append(lambda: written.append((turns.number, len(request.answers))))
+        await asyncio.sleep(0)
+        let_end(executable, 1)
+        sent = turns.number
+        request = bench.send(7)
+        assert executable.launched == [[7]]
+        await until(lambda: written)
+        # The first poll is in the turn that follows, and it sees the end.
+        assert executable.polled == 1
+        assert written == [(sent + 1, 1)]
+        turns.stop()
+        await end(bench)
+
+    run(main)
+
+
+def test_answers_of_a_batch_that_a_thread_collects_are_written_with_those_of_others() -> None:
+    async def main() -> None:
+        executable = Overlapping()
+        executable.quick = True
+        bench = Bench(executable, max_rows=8, run_ns=2 * MILLISECOND)
+        written: list[int] = []
+        bench.stage.flushes.append(lambda: written.append(1))
+        await answered_alone(bench, executable, 6)
+        assert not written
+        await end(bench)
 
     run(main)

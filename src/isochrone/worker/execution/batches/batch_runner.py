@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from isochrone.worker.statistics import ModelStatistics
 
 
+#: After this many requests in a row that came when nothing was going on, the next is not expected to have company.
+_LONELY_REQUESTS = 4
+
+
 class BatchRunner(InlineRunner):
     """Runs one version of a stateless model that gives each request one answer."""
 
@@ -75,7 +79,11 @@ class BatchRunner(InlineRunner):
         self._rejections_seen = self._runs_seen = 0
         #: Whether a request that finds an idle instance and nothing before it may start without the queue.
         self._starts_at_once = False
-        #: Such a request of a model with batches: it waits for the end of this loop turn, since others may join it.
+        #: The same of an executable that overlaps, if requests come one at a time; and how many in a row did.
+        self._launches_at_once = False
+        self._lonely = 0
+        #: A request that starts without the queue, of a model with batches: it waits for the end of this loop turn,
+        #: since others may join it.
         self._first: InferRequest | None = None
         #: Requests that need no decision, in the order in which they came, while no instance is idle. While there are
         #: any, the queue is empty.
@@ -95,7 +103,9 @@ class BatchRunner(InlineRunner):
                 self._gate.add(instance, self._pump)
             return
         executable = instances[0].executable
-        self._starts_at_once = executable.begins_on_loop and not self._rules.delay_ns and self._order is None
+        if not self._rules.delay_ns and self._order is None:
+            self._starts_at_once = executable.begins_on_loop
+            self._launches_at_once = all(instance.executable.overlaps for instance in instances)
         if executable.inline_allowed:
             self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
         if any(instance.executable.overlaps for instance in instances):
@@ -109,7 +119,11 @@ class BatchRunner(InlineRunner):
             raise self._rejection
         if self._order is not None:
             self._order.join(request)
-        elif self._join_stage(request) or (self._starts_at_once and self._started_at_once(request)):
+        elif (
+            self._join_stage(request)
+            or (self._starts_at_once and self._started_at_once(request))
+            or (self._launches_at_once and self._launched_at_once(request))
+        ):
             return
         self._enqueue(request)
 
@@ -134,10 +148,8 @@ class BatchRunner(InlineRunner):
         now = now_ns()
         if not self._idle:
             return self._lined_up(request, now)
-        if request.deadline != NEVER:
-            expected = self.curve.estimate(request.plan.batch_size)
-            if not expected or now + expected + self.queue.margin_ns > request.deadline:
-                return False
+        if not self._is_in_time(request, now):
+            return False
         request.enqueued = now
         if self._rules.max_rows == 1:
             self._start_alone(request, now)
@@ -147,6 +159,33 @@ class BatchRunner(InlineRunner):
             self._pump_scheduled = True
             self._loop.call_soon(self._scheduled_pump)
         return True
+
+    def _launched_at_once(self, request: InferRequest) -> bool:
+        """Launches a request of an executable that overlaps, if nothing is before it; False: it has to queue.
+
+        A launch is final: what else comes in this turn of the loop could not join it. So only a request that is not
+        expected to have company is launched before the turn has ended. The first one of a burst may be wrong about
+        that; those behind it are queued, and so is the first of the next burst.
+        """
+        if self.queue.pending or len(self._idle) < len(self.instances):
+            self._lonely = 0
+            return False
+        self._lonely += 1
+        if self._lonely <= _LONELY_REQUESTS and self._rules.max_rows > 1:
+            return False
+        now = now_ns()
+        if not self._idle or not self._is_in_time(request, now):
+            return False
+        request.enqueued = now
+        self._start_alone(request, now)
+        return True
+
+    def _is_in_time(self, request: InferRequest, now: int) -> bool:
+        """Whether a request that starts now meets its deadline; if not, the queue rejects it."""
+        if request.deadline == NEVER:
+            return True
+        expected = self.curve.estimate(request.plan.batch_size)
+        return 0 < expected <= request.deadline - now - self.queue.margin_ns
 
     def _lined_up(self, request: InferRequest, now: int) -> bool:
         if self._lines_up and request.deadline == NEVER:
@@ -311,7 +350,12 @@ class BatchRunner(InlineRunner):
             if self._ahead is not None:
                 self._ahead.refresh()
         self._settle(batch)
-        if not self._starts_at_once or not self._runs & 7:
+        if batch.was_polled:
+            # Otherwise they would be written in the next turn of the loop, together with those of other batches: but
+            # where many end, none is polled for.
+            self._stage.flush()
+            self._answered(batch.compute_end)
+        elif not self._starts_at_once or not self._runs & 7:
             # Called after the answers were written: ``_settle`` only schedules that.
             self._loop.call_soon(self._answered, batch.compute_end)
 

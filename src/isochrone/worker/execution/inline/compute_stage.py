@@ -9,6 +9,7 @@ outside a turn, such as one whose large body was received on its own, has its st
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
@@ -46,7 +47,7 @@ class StagedRunner(Protocol):
 class ComputeStage:
     """The stage of one process."""
 
-    __slots__ = ("_each_ns", "_limit_ns", "_open", "_planned", "_staged", "expected_ns")
+    __slots__ = ("_each_ns", "_limit_ns", "_open", "_planned", "_staged", "expected_ns", "flushes")
 
     def __init__(self, limit_ns: int = STAGE_NS) -> None:
         self._limit_ns = limit_ns
@@ -58,6 +59,8 @@ class ComputeStage:
         self._open = False
         #: A stage outside a turn is scheduled.
         self._planned = False
+        #: Of every listener whose turns have this stage: writes the answers that are ready.
+        self.flushes: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         self._open = True
@@ -73,6 +76,11 @@ class ComputeStage:
         self.expected_ns += expected_ns
         if not self._open:
             self._plan()
+
+    def flush(self) -> None:
+        """Write the answers that are ready, instead of in the next turn of the loop."""
+        for flush in self.flushes:
+            flush()
 
     def waiting(self, runner: StagedRunner) -> int:
         """Requests of a runner that wait for their stage."""

@@ -69,6 +69,7 @@ class Batch:
         "results",
         "retried",
         "rows",
+        "was_polled",
     )
 
     def __init__(self, requests: list[InferRequest], rows: int) -> None:
@@ -87,6 +88,8 @@ class Batch:
         self.hung = False
         #: What ``launch_batch`` of an executable that overlaps returned, or the error that it raised.
         self.flight: Any = None
+        #: The event loop saw it end, and nothing was behind it.
+        self.was_polled = False
         #: ns that it occupied its instance, including the hand-over to the thread; 0: it ran inline.
         self.occupied = 0
         #: A batch that waits behind another does not start after this instant: a request in it would be late.

@@ -124,6 +124,7 @@ class Instance:
             return
         if batch.is_complete(self.executable):
             self._polled = None
+            batch.was_polled = True
             batch.collect(self.executable)
             self._finished(self, batch)
         elif now_ns() < self._poll_until and not isinstance(batch.flight, BaseException):

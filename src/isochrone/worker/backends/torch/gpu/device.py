@@ -48,8 +48,8 @@ class Device(Protocol):
     def wait(self, stream: Any, event: Any) -> None:
         """What is launched on the stream from now on waits for the event."""
 
-    def synchronize(self) -> None:
-        """Waits for everything that was launched."""
+    def synchronize(self, stream: Any) -> None:
+        """Waits for everything that was launched on a stream."""
 
     def host_bytes(self, size: int, pinned: bool) -> Any:
         """A tensor of bytes in the host's memory."""
@@ -146,8 +146,8 @@ class CudaDevice:
     def wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
 
-    def synchronize(self) -> None:
-        self._cuda.synchronize(self.index)
+    def synchronize(self, stream: Any) -> None:
+        stream.synchronize()
 
     def host_bytes(self, size: int, pinned: bool) -> Any:
         return self._torch.empty(size, dtype=self._torch.uint8, pin_memory=pinned)
@@ -253,7 +253,7 @@ class HostDevice:
     def wait(self, stream: Any, event: Any) -> None:
         event.synchronize()
 
-    def synchronize(self) -> None: ...
+    def synchronize(self, stream: Any) -> None: ...
 
     def host_bytes(self, size: int, pinned: bool) -> Any:
         return self._torch.empty(size, dtype=self._torch.uint8)

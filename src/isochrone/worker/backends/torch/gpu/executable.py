@@ -14,11 +14,7 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import ml_dtypes
-import numpy as np
 
 from isochrone.devices import loads, losses
 from isochrone.devices.cuda.client_pages import CLIENT_PAGES
@@ -28,16 +24,18 @@ from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.gathering import gather
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.torch.error_text import error_text
+from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
+from isochrone.worker.backends.torch.gpu.flights import Flight, names_in, split
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES, LARGE_COPY_BYTES
-from isochrone.worker.backends.torch.gpu.row_copies import copy_rows
+from isochrone.worker.backends.torch.gpu.row_copies import copy_rows, direct_copies
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
 
 if TYPE_CHECKING:
-    from isochrone.devices.cuda.host_ranges import HostRange
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
     from isochrone.worker.backends.interface import LoadContext
     from isochrone.worker.backends.torch.gpu.device import Device
+    from isochrone.worker.backends.torch.gpu.flights import Wanted
     from isochrone.worker.backends.torch.gpu.graphs import CapturedGraph, Graphs
     from isochrone.worker.backends.torch.gpu.module_call import ModuleCall
     from isochrone.worker.backends.torch.gpu.settings import GpuSettings
@@ -46,27 +44,6 @@ if TYPE_CHECKING:
 SLOTS = 3
 #: The slot of ``execute``, beside the ring.
 _OWN_SLOT = SLOTS
-#: Tensors of callers' memory that an instance remembers: making one takes 10 µs.
-_MAX_TENSORS = 4096
-
-_Wanted = list[tuple[str, ...] | None]
-
-
-@dataclass(slots=True)
-class Flight:
-    """A batch on the device."""
-
-    slot: int
-    #: Rows of each request.
-    parts: list[int]
-    #: The names of each request's outputs; None: all.
-    wanted: _Wanted
-    #: Name → array of the slot that holds it, once ``copied_out`` has happened.
-    arrays: dict[str, Tensor]
-    #: Index of a request → its outputs that are in its caller's memory on the device by then.
-    on_device: dict[int, Tensors]
-    #: Callers' memory that the device reads.
-    held: list[HostRange] = field(default_factory=list)
 
 
 class GpuExecutable(Executable):
@@ -75,7 +52,6 @@ class GpuExecutable(Executable):
     inline_allowed = False
     only_computes = True
     fresh_outputs = True
-    takes_device_arrays = True
     pads = True
 
     def __init__(
@@ -88,6 +64,8 @@ class GpuExecutable(Executable):
         mode: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self.overlaps = settings.overlap
+        # Without the overlap the worker gathers batches itself, on the host.
+        self.takes_device_arrays = settings.overlap
         self.polls = settings.overlap and settings.busy_wait
         self._label = f"model '{context.model_name}' version {context.model_version}"
         self._torch = torch
@@ -98,8 +76,7 @@ class GpuExecutable(Executable):
         self._batched = context.config.max_batch_size > 0
         self._output_names = [name for name, _ in call.outputs]
         self._output_types = [dtype for _, dtype in call.outputs]
-        #: torch's tensors of callers' memory on the device, by address, shape and type.
-        self._tensors: dict[Any, Any] = {}
+        self._callers = CallerTensors(torch, device)
         self.compute_stream, self._copy_in, self._copy_out = device.stream(), device.stream(), device.stream()
         self.graphs: Graphs | None = None
         self.slots = [self._new_slot(call) for _ in range(SLOTS + 1)]
@@ -142,7 +119,7 @@ class GpuExecutable(Executable):
                 raise self._failed(error) from error
             finally:
                 CLIENT_PAGES.release(flight.held)
-            return _split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
+            return split({name: array.copy() for name, array in flight.arrays.items()}, flight)[0]
 
     def launches_quickly(self, requests: Sequence[InferRequest], rows: int) -> bool:
         """A small batch is one launch, of 0.1 ms; inputs on a device take several, no more for one request."""
@@ -156,7 +133,7 @@ class GpuExecutable(Executable):
         ):
             return True
         # Large results might be copied by the host.
-        return len(requests) == 1 and graph.result_bytes < GRAPH_COPY_BYTES and self._are_here(requests[0])
+        return len(requests) == 1 and graph.result_bytes < GRAPH_COPY_BYTES and self._callers.has_inputs_of(requests[0])
 
     def launch_batch(self, requests: Sequence[InferRequest], rows: int) -> Flight:
         return self._launch(
@@ -169,7 +146,8 @@ class GpuExecutable(Executable):
 
     def batch_is_complete(self, flight: Any) -> bool:
         launched: Flight = flight
-        return bool(self.slots[launched.slot].copied_out.query())
+        launched.is_complete = bool(self.slots[launched.slot].copied_out.query())
+        return launched.is_complete
 
     def collect_batch(self, flight: Any) -> list[Tensors]:
         launched: Flight = flight
@@ -177,7 +155,8 @@ class GpuExecutable(Executable):
         failure: BaseException | None = None
         arrays: dict[str, Tensor] = {}
         try:
-            slot.copied_out.synchronize()
+            if not launched.is_complete:
+                slot.copied_out.synchronize()
             # Out of the slot, which the next batch overwrites.
             arrays = {name: array.copy() for name, array in launched.arrays.items()}
         except Exception as error:
@@ -189,7 +168,7 @@ class GpuExecutable(Executable):
         CLIENT_PAGES.release(launched.held)
         if failure is not None:
             raise self._failed(failure) from failure
-        return _split(arrays, launched)
+        return split(arrays, launched)
 
     def close(self) -> None:
         graphs, self.graphs = self.graphs, None
@@ -199,7 +178,7 @@ class GpuExecutable(Executable):
             self._call.free()
             self._call = None
         self.slots = []
-        self._tensors.clear()
+        self._callers.clear()
         if self._settings.compile_mode:
             gc.collect()  # compiled modules have cycles; a collection holds the interpreter for some 10 ms
         try:
@@ -215,7 +194,7 @@ class GpuExecutable(Executable):
         self,
         parts: list[Tensors],
         rows_of: list[int],
-        wanted: _Wanted,
+        wanted: Wanted,
         rows: int,
         requests: Sequence[InferRequest],
     ) -> Flight:
@@ -249,17 +228,20 @@ class GpuExecutable(Executable):
             self.padded_rows += max(0, graph.rows - rows)
         on_host = not any(isinstance(array, DeviceArray) for arrays in values.values() for array in arrays)
         if graph is not None and graph.by_slot and on_host:
-            flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
+            if not self._start_direct(slot, flight, graph, values, rows):
+                flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
             return
         with self._mode():
             sources = self._copied_in(slot, flight, values, shapes, rows)
             with self._device.on(self.compute_stream):
                 results = self._start_large(graph, sources, rows)
                 if on_host or not requests:
-                    self._copy_results(slot, flight, results, rows)
+                    to_host = names_in(flight.wanted)
                 else:
-                    left = self._write_to_callers(flight, results, requests)
-                    self._copy_results(slot, flight, results if left else [], rows)
+                    rows_of = flight.parts if self._batched else None
+                    named = list(zip(self._output_names, self._output_types, results, strict=True))
+                    flight.on_device, to_host = self._callers.write(named, requests, rows_of, flight.wanted)
+                self._copy_results(slot, flight, results, rows, to_host)
 
     def _start_small(
         self, slot: Slot, graph: CapturedGraph, number: int, values: dict[str, list[Any]], rows: int
@@ -278,6 +260,26 @@ class GpuExecutable(Executable):
         if graph.rows > rows:
             return {name: array[:rows] for name, array in whole.outputs.items()}
         return whole.outputs
+
+    def _start_direct(
+        self, slot: Slot, flight: Flight, graph: CapturedGraph, values: dict[str, list[Any]], rows: int
+    ) -> bool:
+        """Has the device read few large inputs in the callers' pinned memory; False: they have to be gathered."""
+        if not CLIENT_PAGES or self._settings.dtype:
+            return False  # there is no such memory, or the graph's inputs are of another type than the callers'
+        staged = graph.by_slot[flight.slot].inputs
+        targets = {name: (staged[name].dtype, tensor) for name, tensor in graph.inputs.items()}
+        copies = direct_copies(self._device, values, targets, flight.held)
+        if not copies:
+            return False
+        with self._mode(), self._device.on(self.compute_stream):
+            if graph.rows > rows:
+                for tensor in graph.inputs.values():
+                    tensor[rows:].zero_()
+            self._device.start_copies(copies, self.compute_stream)
+            graph.replay()
+            self._copy_results(slot, flight, graph.results, rows, names_in(flight.wanted))
+        return True
 
     def _copied_in(
         self, slot: Slot, flight: Flight, values: dict[str, list[Any]], shapes: dict[str, Any], rows: int
@@ -307,11 +309,15 @@ class GpuExecutable(Executable):
     def _start_large(self, graph: CapturedGraph | None, sources: dict[str, Any], rows: int) -> list[Any]:
         """Computes on what ``_copied_in`` copied; returns the results on the device. On the stream that computes."""
         inputs = {
-            name: self._joined(source) if isinstance(source, list) else source for name, source in sources.items()
+            name: self._callers.joined(source) if isinstance(source, list) else source
+            for name, source in sources.items()
         }
         if graph is None:
             assert self._call is not None
-            return self._call.run(inputs)
+            results = self._call.run(inputs)
+            if self._batched:
+                self._check_rows(results, rows)
+            return results
         for name, tensor in graph.inputs.items():
             if graph.rows > rows:
                 tensor[rows:].zero_()
@@ -319,75 +325,21 @@ class GpuExecutable(Executable):
         graph.replay()
         return graph.results
 
-    def _write_to_callers(self, flight: Flight, results: list[Any], requests: Sequence[InferRequest]) -> bool:
-        """Copies results into the memory on the device that callers named; returns whether any go to the host.
-
-        On the stream that computes.
-        """
-        targets, rows_of_results = [], []
-        left = False
-        for position, (name, result) in enumerate(zip(self._output_names, results, strict=True)):
-            dtype = self._output_types[position]
-            start = 0
-            for index, request in enumerate(requests):
-                stop = start + flight.parts[index]
-                names = flight.wanted[index]
-                if names is None or name in names:
-                    own = result[start:stop] if self._batched else result
-                    target = request.output_target(name, tuple(own.shape), dtype)
-                    if target is None or not self._is_here(target.foreign):
-                        left = True
-                    else:
-                        targets.append(self._tensor_at(target.foreign))
-                        rows_of_results.append(own)
-                        flight.on_device.setdefault(index, {})[name] = target
-                start = stop
-        if targets:
-            self._torch._foreach_copy_(targets, rows_of_results)
-        return left
-
-    def _are_here(self, request: InferRequest) -> bool:
-        """Whether all inputs are on the instance's own device."""
-        given: list[Any] = list(request.inputs.values())
-        return all(isinstance(array, DeviceArray) and self._is_here(array.foreign) for array in given)
-
-    def _is_here(self, foreign: Any) -> bool:
-        """Whether a caller's memory is on the instance's own device."""
-        number = getattr(foreign, "device_number", None)
-        return number is None or self._device.name in ("cpu", f"cuda:{number}")
-
-    def _tensor_at(self, foreign: Any) -> Any:
-        """torch's tensor of a caller's memory. It owns nothing: only the address is remembered."""
-        if not hasattr(foreign, "address") or not self._is_here(foreign):
-            # Of another library, or a copy from another device.
-            return self._torch.from_dlpack(foreign).to(self._device.name)
-        key = (foreign.address, foreign.shape, foreign.dtype)
-        tensor = self._tensors.get(key)
-        if tensor is None:
-            if len(self._tensors) >= _MAX_TENSORS:
-                self._tensors.clear()
-            tensor = self._tensors[key] = self._torch.as_tensor(foreign, device=self._device.name)
-            if tensor.dtype == self._torch.int16 and foreign.dtype == ml_dtypes.bfloat16:
-                tensor = self._tensors[key] = tensor.view(self._torch.bfloat16)
-        return tensor
-
-    def _joined(self, arrays: list[Any]) -> Any:
-        """The callers' tensors as one on the device."""
-        tensors = [
-            self._tensor_at(array.foreign)
-            if isinstance(array, DeviceArray)
-            else self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device.name)
-            for array in arrays
-        ]
-        return tensors[0] if len(tensors) == 1 else self._torch.cat(tensors)
-
-    def _copy_results(self, slot: Slot, flight: Flight, results: list[Any], rows: int) -> None:
-        """Starts the copies to the host, of no results if all are with the callers. On the stream that computes."""
-        apart: list[tuple[Any, Any]] = []
-        for name, result in zip(self._output_names, results, strict=False):
-            if self._batched and result.shape[0] < rows:
-                given = list(result.shape)
+    def _check_rows(self, results: list[Any], rows: int) -> None:
+        """Whoever slices results relies on it. Those of graphs were checked when they were captured."""
+        for name, result in zip(self._output_names, results, strict=True):
+            given = list(result.shape)
+            if given[:1] != [rows]:
                 raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {given}")
+
+    def _copy_results(
+        self, slot: Slot, flight: Flight, results: list[Any], rows: int, to_host: set[str] | None
+    ) -> None:
+        """Starts the copies of the named results to the host; None: of all. On the stream that computes."""
+        apart: list[tuple[Any, Any]] = []
+        for name, result in zip(self._output_names, results, strict=True):
+            if to_host is not None and name not in to_host:
+                continue
             value = result[:rows] if self._batched else result
             array, host, on_device = slot.outputs[name].views(tuple(value.shape))
             flight.arrays[name] = array
@@ -410,11 +362,15 @@ class GpuExecutable(Executable):
         slot.copied_out.record(self._copy_out)
 
     def _settle(self) -> None:
-        """Waits until nothing of a batch that failed is on its way: its slot is used again."""
-        try:
-            self._device.synchronize()
-        except Exception:  # the error of the batch says it
-            pass
+        """Waits until nothing of a batch that failed is on its way: its slot is used again.
+
+        Other models on the device are not waited for: this may be the event loop's thread.
+        """
+        for stream in (self._copy_in, self.compute_stream, self._copy_out):
+            try:
+                self._device.synchronize(stream)
+            except Exception:  # the error of the batch says it
+                pass
 
     def _failed(self, error: BaseException) -> IsochroneError:
         if isinstance(error, IsochroneError):
@@ -424,23 +380,6 @@ class GpuExecutable(Executable):
             return DeviceLost(self._label, lost)
         # The further lines of CUDA's errors are advice for those who debug kernels.
         return ModelFailed(f"{self._label}: torch: {error_text(error).partition(chr(10))[0]}")
-
-
-def _split(arrays: dict[str, Tensor], flight: Flight) -> list[Tensors]:
-    if len(flight.parts) == 1:
-        return [{**_named(arrays, flight.wanted[0]), **flight.on_device.get(0, {})}]
-    results: list[Tensors] = []
-    start = 0
-    for index, (rows, wanted) in enumerate(zip(flight.parts, flight.wanted, strict=True)):
-        stop = start + rows
-        own = {name: array[start:stop] for name, array in _named(arrays, wanted).items()}
-        results.append({**own, **flight.on_device[index]} if index in flight.on_device else own)
-        start = stop
-    return results
-
-
-def _named(arrays: dict[str, Tensor], wanted: tuple[str, ...] | None) -> dict[str, Tensor]:
-    return arrays if wanted is None else {name: array for name, array in arrays.items() if name in wanted}
 
 
 def _nothing() -> None: ...
