@@ -20,6 +20,7 @@ from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger, Reservation, ledger_of
+from isochrone.worker.backends.torch.error_text import compiler_error_line
 from isochrone.worker.backends.torch.gpu.compile_workers import COMPILE_WORKERS
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.torch.gpu.graphs import Graphs
 
 log = structlog.get_logger(__name__)
+
+_COMPILE = 'parameters["compile"]'
 
 
 def gpu_of(context: LoadContext, torch: Any) -> int | None:
@@ -206,18 +209,37 @@ def _captured(
         return None
 
     def run(inputs: Mapping[str, Any]) -> list[Any]:
-        return call.run_compiled(inputs, settings.compile_mode) if settings.compile_mode else call.run(inputs)
+        return call.run_compiled(inputs) if settings.compile_mode else call.run(inputs)
+
+    def compile_for(inputs: Mapping[str, Any]) -> None:
+        try:
+            call.compile(inputs, settings.compile_mode)
+        except IsochroneError:
+            raise
+        except Exception as error:
+            if device_error(error) is not None or is_out_of_memory(error):
+                raise
+            expected = "none, or a model that torch can compile here"
+            said = f"{settings.compile_mode}; torch: {compiler_error_line(error)}"
+            raise ConfigError(parameters.where(context), _COMPILE, expected, said) from error
 
     def make_input(name: str, shape: tuple[int, ...]) -> Any:
         return call.new_input(name, shape, device.name)
 
     names = [name for name, _ in call.outputs]
-    capture = GraphCapture(device, run, make_input, names, executable.slots, executable.compute_stream, mode)
+    prepare = compile_for if settings.compile_mode else None
+    stream = executable.compute_stream
+    capture = GraphCapture(device, run, make_input, names, executable.slots, stream, mode, prepare)
+    required_by = None
+    if settings.graphs:
+        required_by = ("optimization.cuda.graphs", "true")
+    elif settings.compile_mode:  # what is compiled runs in graphs alone
+        required_by = (_COMPILE, settings.compile_mode)
     return capture.capture(
         settings.plan,
         label=f"model '{context.model_name}' version {context.model_version}",
         where=parameters.where(context),
-        required=bool(settings.graphs),
+        required_by=required_by,
         budget=settings.graph_bytes,
     )
 

@@ -44,14 +44,17 @@ class ModuleCall:
         with self._mode():
             return self._call(self._module, {name: self._converted(tensor) for name, tensor in inputs.items()})
 
-    def run_compiled(self, inputs: Mapping[str, Any], mode: str) -> list[Any]:
-        """``run`` with the module compiled for exactly these shapes."""
-        shapes = tuple(tuple(tensor.shape) for tensor in inputs.values())
-        call = self._compiled.get(shapes)
-        if call is None:
-            call = self._compiled[shapes] = self._torch.compile(self._module, mode=mode, dynamic=False)
+    def compile(self, inputs: Mapping[str, Any], mode: str) -> None:
+        """Compiles the module for exactly these shapes, and runs it once. Raises what torch raises."""
+        call = self._torch.compile(self._module, mode=mode, dynamic=False)
         with self._mode():
-            return self._call(call, inputs)
+            self._call(call, inputs)
+        self._compiled[_shapes(inputs)] = call
+
+    def run_compiled(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """``run`` with the module that was compiled for these shapes."""
+        with self._mode():
+            return self._call(self._compiled[_shapes(inputs)], inputs)
 
     def free(self) -> None:
         """Drops the module and its weights; it is not called any more."""
@@ -78,3 +81,7 @@ class ModuleCall:
         if self._own_type is None or not tensor.is_floating_point():
             return tensor
         return tensor.to(self._own_type)
+
+
+def _shapes(inputs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(tensor.shape) for tensor in inputs.values())

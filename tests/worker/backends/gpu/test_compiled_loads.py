@@ -1,0 +1,139 @@
+"""Models that torch.compile compiles, on the CPU: which errors a load reports, and that each size is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from host_models import BATCHED, loaded
+
+from isochrone.devices import losses
+from isochrone.errors import ConfigError, Unavailable
+from isochrone.worker.backends.interface import DeviceLost
+from isochrone.worker.backends.memory_ledger import ledger_of
+from isochrone.worker.backends.torch.error_text import compiler_error_line, error_line
+from isochrone.worker.backends.torch.gpu.device import HostDevice
+
+COMPILED = BATCHED + 'parameters { key: "compile" value { string_value: "default" } }\n'
+GRAPHS = "optimization { cuda { graphs: true } }\n"
+NO_COMPILER = "Failed to find C compiler. Please specify via CC environment variable."
+
+Backend = Callable[[Any, list[Any]], Any]
+
+
+class Doubled(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, :2] * 2, x.sum(1, keepdim=True)
+
+
+@pytest.fixture
+def compiled_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Backend], None]]:
+    """torch.compile with a backend of the test's own in the place of inductor, which takes seconds."""
+    real = torch.compile
+    torch._dynamo.reset()
+
+    def use(backend: Backend) -> None:
+        def compile_(module: Any, *, mode: str, **options: Any) -> Any:
+            assert mode == "default"
+            return real(module, backend=backend, **options)
+
+        monkeypatch.setattr(torch, "compile", compile_)
+
+    yield use
+    torch._dynamo.reset()
+
+
+def raising(error: Exception) -> Backend:
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        raise error
+
+    return backend
+
+
+@pytest.mark.parametrize("config", [COMPILED, COMPILED + GRAPHS])
+def test_a_model_that_torch_cannot_compile_fails_to_load_with_the_cause(
+    compiled_by: Callable[[Backend], None], config: str
+) -> None:
+    compiled_by(raising(RuntimeError(NO_COMPILER + "\nmore\n")))
+    with pytest.raises(ConfigError) as refused:
+        loaded(config, Doubled())
+    assert refused.value.key == 'parameters["compile"]'
+    assert refused.value.given == f"default; torch: RuntimeError: {NO_COMPILER}"
+    assert not list(ledger_of("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"), Unavailable),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), DeviceLost),
+    ],
+)
+def test_what_a_device_lacks_or_loses_while_it_compiles_keeps_its_kind(
+    compiled_by: Callable[[Backend], None], error: Exception, kind: type[Exception]
+) -> None:
+    compiled_by(raising(error))
+    try:
+        with pytest.raises(kind):
+            loaded(COMPILED, Doubled())
+    finally:
+        losses.forget()
+
+
+class Uncapturable(HostDevice):
+    def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCUDA kernel errors might …")
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "given"),
+    [
+        (COMPILED, 'parameters["compile"]', "default"),
+        (COMPILED + GRAPHS, "optimization.cuda.graphs", "true"),
+        (BATCHED + GRAPHS, "optimization.cuda.graphs", "true"),
+    ],
+)
+def test_a_compiled_model_never_runs_without_its_graphs(
+    compiled_by: Callable[[Backend], None], config: str, key: str, given: str
+) -> None:
+    compiled_by(lambda graph, inputs: graph)
+    with pytest.raises(ConfigError, match="or a model that can be captured") as refused:
+        loaded(config, Doubled(), Uncapturable(torch))
+    assert refused.value.key == key
+    assert refused.value.given == f"{given}; torch: CUDA error: operation not permitted when stream is capturing"
+
+
+class Wrapped(Exception):
+    def __init__(self, inner: Exception) -> None:
+        super().__init__(f"backend='inductor' raised:\n{inner}")
+        self.inner_exception = inner
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("one\ntwo"), "one"),
+        (RuntimeError(""), "RuntimeError"),
+        (Wrapped(Wrapped(ValueError("within\n\nSet TORCHDYNAMO_VERBOSE=1 for …"))), "within"),
+        (
+            RuntimeError("C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\nx.cpp:1: fatal error: no Python.h"),
+            "x.cpp:1: fatal error: no Python.h",
+        ),
+        (
+            RuntimeError(
+                "The following operation failed in the TorchScript interpreter.\nTraceback of TorchScript (most recent "
+                "call last):\n  File …\nRuntimeError: CUDA error: not permitted\nFor debugging consider passing …\n"
+            ),
+            "RuntimeError: CUDA error: not permitted",
+        ),
+    ],
+)
+def test_the_line_that_says_what_is_wrong(error: Exception, line: str) -> None:
+    assert error_line(error) == line
+
+
+def test_errors_of_a_compiler_have_their_kind() -> None:
+    assert compiler_error_line(Wrapped(KeyError("name"))) == "KeyError: 'name'"
+    assert compiler_error_line(RuntimeError("RuntimeError: said")) == "RuntimeError: said"
