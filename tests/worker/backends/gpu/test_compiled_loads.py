@@ -105,6 +105,38 @@ def test_a_compiled_model_never_runs_without_its_graphs(
     assert refused.value.given == f"{given}; torch: CUDA error: operation not permitted when stream is capturing"
 
 
+def test_more_sizes_than_torch_compiles_by_default_are_all_compiled(compiled_by: Callable[[Backend], None]) -> None:
+    """As many as max_batch_size 64 has; the compiler's limit is 8."""
+    rows: list[int] = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        rows.extend(each.shape[0] for each in inputs)
+        return graph
+
+    compiled_by(backend)
+    limits = [getattr(torch._dynamo.config, name) for name in ("recompile_limit", "accumulated_recompile_limit")]
+    executable = loaded(COMPILED.replace("max_batch_size: 8", "max_batch_size: 64"), Doubled())
+    assert executable.graphs is not None
+    assert rows == [64, 56, 48, 40, 32, 24, 16, 8, 4, 2, 1]
+    assert len(executable.graphs) == len(rows)
+    # Those of other code in this process, such as python models.
+    assert limits == [
+        getattr(torch._dynamo.config, name) for name in ("recompile_limit", "accumulated_recompile_limit")
+    ]
+    executable.close()
+
+
+def test_code_that_torch_would_compile_in_parts_is_refused(compiled_by: Callable[[Backend], None]) -> None:
+    class Broken(Doubled):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            torch._dynamo.graph_break()
+            return super().forward(x)
+
+    compiled_by(lambda graph, inputs: graph)
+    with pytest.raises(ConfigError, match=r'parameters\["compile"\]: expected none, or a model that torch can compile'):
+        loaded(COMPILED, Broken())
+
+
 class Wrapped(Exception):
     def __init__(self, inner: Exception) -> None:
         super().__init__(f"backend='inductor' raised:\n{inner}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,13 @@ from isochrone.worker.backends.torch.weights import free_weights
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext
+
+#: One at a time, as torch's compiler has it anyway: settings of the compiler are those of the whole process in torch
+#: before 2.12.
+_COMPILES = threading.Lock()
+#: Settings by which the compiler gives up a function that it has compiled often; torch 2.6 has the second names.
+_LIMITS = (("recompile_limit", "cache_size_limit"), ("accumulated_recompile_limit", "accumulated_cache_size_limit"))
+_NO_LIMIT = 1 << 30
 
 
 class ModuleCall:
@@ -45,9 +54,13 @@ class ModuleCall:
             return self._call(self._module, {name: self._converted(tensor) for name, tensor in inputs.items()})
 
     def compile(self, inputs: Mapping[str, Any], mode: str) -> None:
-        """Compiles the module for exactly these shapes, and runs it once. Raises what torch raises."""
-        call = self._torch.compile(self._module, mode=mode, dynamic=False)
-        with self._mode():
+        """Compiles the module for exactly these shapes, and runs it once. Raises what torch raises.
+
+        As one graph, or not at all: where torch gives up a part of the code, that part would run uncompiled in silence.
+        Exported programs are one graph.
+        """
+        call = self._torch.compile(self._module, mode=mode, dynamic=False, fullgraph=True)
+        with _COMPILES, _recompiles_unlimited(), self._mode():
             self._call(call, inputs)
         self._compiled[_shapes(inputs)] = call
 
@@ -81,6 +94,14 @@ class ModuleCall:
         if self._own_type is None or not tensor.is_floating_point():
             return tensor
         return tensor.to(self._own_type)
+
+
+def _recompiles_unlimited() -> AbstractContextManager[Any]:
+    """Each size is one compilation, and all sizes of a model count together: the limit is 8 otherwise."""
+    config: Any = importlib.import_module("torch._dynamo.config")
+    names = (next(name for name in limits if hasattr(config, name)) for limits in _LIMITS)
+    unlimited: AbstractContextManager[Any] = config.patch(dict.fromkeys(names, _NO_LIMIT))
+    return unlimited
 
 
 def _shapes(inputs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
