@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.memory_ledger import ledger_of
 from isochrone.worker.backends.torch.error_text import compiler_error_line, error_line
 from isochrone.worker.backends.torch.gpu.device import HostDevice
+from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 
 COMPILED = BATCHED + 'parameters { key: "compile" value { string_value: "default" } }\n'
 GRAPHS = "optimization { cuda { graphs: true } }\n"
@@ -124,6 +126,31 @@ def test_more_sizes_than_torch_compiles_by_default_are_all_compiled(compiled_by:
         getattr(torch._dynamo.config, name) for name in ("recompile_limit", "accumulated_recompile_limit")
     ]
     executable.close()
+
+
+def test_warnings_of_the_compiler_do_not_fail_a_load(compiled_by: Callable[[Backend], None]) -> None:
+    """Tests turn warnings into errors, as a server that is started with -W error does."""
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        warnings.warn("Please use the new API settings to control TF32 behavior", UserWarning, stacklevel=1)
+        return graph
+
+    compiled_by(backend)
+    executable = loaded(COMPILED, Doubled())
+    assert executable.captured_graphs == 4
+    executable.close()
+    with pytest.raises(UserWarning, match="as before"):
+        warnings.warn("as before", UserWarning, stacklevel=1)
+
+
+def test_the_last_of_several_loads_restores_the_filters_of_warnings() -> None:
+    first, second = quiet_warnings(), quiet_warnings()
+    with first:
+        second.__enter__()
+    warnings.warn("quiet", UserWarning, stacklevel=1)
+    second.__exit__(None, None, None)
+    with pytest.raises(UserWarning, match="loud"):
+        warnings.warn("loud", UserWarning, stacklevel=1)
 
 
 def test_code_that_torch_would_compile_in_parts_is_refused(compiled_by: Callable[[Backend], None]) -> None:

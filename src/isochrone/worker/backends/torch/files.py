@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
+from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, records_in_place
 from isochrone.worker.backends.torch.weights import free_weights
 
@@ -47,11 +47,9 @@ def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
 
 
 def _exported(torch: Any, path: Path) -> LoadedFile:
-    with warnings.catch_warnings():
-        # torch 2.11 warns of its own way to read weights.
-        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        with UnlockedFile(path) as file, records_in_place(torch, path):
-            program = torch.export.load(file)
+    # torch 2.11 warns of its own way to read weights.
+    with quiet_warnings(), UnlockedFile(path) as file, records_in_place(torch, path):
+        program = torch.export.load(file)
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)
     if len(names) != positional.num_children + keywords.num_children:
@@ -104,8 +102,7 @@ def _call_spec(text: str) -> tuple[list[str], list[str]]:
 
 
 def _scripted(torch: Any, path: Path) -> LoadedFile:
-    with warnings.catch_warnings():
-        # TorchScript is deprecated; an operator who serves such a file cannot change that here.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # TorchScript is deprecated; an operator who serves such a file cannot change that here.
+    with quiet_warnings():
         module = torch.jit.load(str(path), map_location="cpu").eval()
     return LoadedFile(module, [argument.name for argument in module.forward.schema.arguments[1:]], [], module.to)

@@ -150,6 +150,7 @@ def load_on_device(
         with COMPILE_WORKERS.needed() if settings.compile_mode else nullcontext():
             executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
+            executable.captured_graphs = len(executable.graphs)
             reservation.record(Holding.GRAPHS, executable.graphs.size)
         reservation.settle()
         return executable

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.torch.gpu.slots import torch_dtype
+from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
 
@@ -60,7 +61,7 @@ class ModuleCall:
         Exported programs are one graph.
         """
         call = self._torch.compile(self._module, mode=mode, dynamic=False, fullgraph=True)
-        with _COMPILES, _recompiles_unlimited(), self._mode():
+        with _COMPILES, quiet_warnings(), _recompiles_unlimited(), self._mode():
             self._call(call, inputs)
         self._compiled[_shapes(inputs)] = call
 
