@@ -214,6 +214,29 @@ def test_a_device_that_is_lost_fails_every_batch_in_flight_and_frees_their_slots
     assert not list(ledger_of(device.name))
 
 
+def test_a_load_that_captures_is_counted_once() -> None:
+    """What it has allocated shows in the device's figures by then."""
+    pending: list[int] = []
+
+    class Watched(Counting):
+        name = "cpu:2"
+
+        def device_bytes(self, size: int) -> Any:
+            pending.append(sum(each.pending for each in ledger_of(self.name)._reservations))
+            return super().device_bytes(size)
+
+        def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
+            pending.append(sum(each.pending for each in ledger_of(self.name)._reservations))
+            return super().capture(run, stream, pool, warm_runs)
+
+    executable = load_with(Watched())
+    held = ledger_of("cpu:2").held(Account("failing", "1", 0))
+    assert set(pending) == {held[Holding.SLOTS], 0}
+    assert pending[0] == held[Holding.SLOTS]
+    assert pending[-1] == 0
+    executable.close()
+
+
 def test_several_instances_of_a_model_are_accounted_each() -> None:
     first, second = (loaded(NO_GRAPHS, name="twice", instance=number) for number in range(2))
     holdings = [ledger_of("cpu").held(Account("twice", "1", number)) for number in range(2)]

@@ -142,17 +142,19 @@ def load_on_device(
             module = file.to_device(device.name)
             if settings.dtype:
                 module = module.to(getattr(torch, settings.dtype))
+        # Each as soon as the device shows it: captures and compilations take minutes, in which others are loaded.
+        reservation.settle(Holding.WEIGHTS)
         mode = run_mode(context, torch)
         call = ModuleCall(context, torch, module, arguments, settings.dtype, mode)
         executable = GpuExecutable(context, torch, call, device, settings, mode)
         executable.closed = reservation.release
         executable.reserve_slots()
+        reservation.settle(Holding.SLOTS)
         with COMPILE_WORKERS.needed() if settings.compile_mode else nullcontext():
             executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
             executable.captured_graphs = len(executable.graphs)
             reservation.record(Holding.GRAPHS, executable.graphs.size)
-        reservation.settle()
         return executable
     except BaseException as error:
         module = call = None
