@@ -139,7 +139,8 @@ class GraphCapture:
                     continue
                 started = now_ns()
                 captured[size] = self._captured(size)
-                grown, used = device.reserved() - before - used, device.reserved() - before
+                now_used = self._used(before)
+                grown, used = now_used - used, now_used
                 log.debug(
                     "graph captured",
                     model=label,
@@ -170,6 +171,14 @@ class GraphCapture:
             log.warning("the model cannot be captured in a graph and runs without", model=label, error=said)
             return Graphs(CapturePlan(()), {}, 0)
         return Graphs(plan, captured, max(0, used))
+
+    def _used(self, before: int) -> int:
+        """Bytes that the graphs have taken so far; ``before``: what the process had reserved then."""
+        in_pool = self._device.pool_bytes(self._pool)
+        if in_pool is None:
+            return self._device.reserved() - before
+        inputs = (tensor for inputs in self._inputs.values() for tensor in inputs.values())
+        return in_pool + sum(int(tensor.numel() * tensor.element_size()) for tensor in inputs)
 
     def _captured(self, size: CaptureSize) -> CapturedGraph:
         whole = self._inputs.get(size.dims)
