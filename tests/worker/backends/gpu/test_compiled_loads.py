@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from host_models import BATCHED, loaded
+from host_models import BATCHED, context_of, loaded
 
 from isochrone.devices import losses
 from isochrone.errors import ConfigError, Unavailable
@@ -16,6 +16,7 @@ from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.memory_ledger import ledger_of
 from isochrone.worker.backends.torch.error_text import compiler_error_line, error_line
 from isochrone.worker.backends.torch.gpu.device import HostDevice
+from isochrone.worker.backends.torch.gpu.settings import gpu_settings
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 
 COMPILED = BATCHED + 'parameters { key: "compile" value { string_value: "default" } }\n'
@@ -151,6 +152,20 @@ def test_the_last_of_several_loads_restores_the_filters_of_warnings() -> None:
     second.__exit__(None, None, None)
     with pytest.raises(UserWarning, match="loud"):
         warnings.warn("loud", UserWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (COMPILED + "optimization { cuda { graphs: false } }", "none, or optimization.cuda.graphs true"),
+        (COMPILED.replace("dims: [ 3 ]", "dims: [ -1 ]"), "none, or input.dims without -1, or an optimization.cuda.gr"),
+    ],
+)
+def test_a_model_without_graphs_cannot_be_compiled(config: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        gpu_settings(context_of(config))
+    assert (refused.value.key, refused.value.given) == ('parameters["compile"]', "'default'")
+    assert refused.value.expected.startswith(expected)
 
 
 def test_code_that_torch_would_compile_in_parts_is_refused(compiled_by: Callable[[Backend], None]) -> None:

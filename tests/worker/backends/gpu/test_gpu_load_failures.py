@@ -249,6 +249,15 @@ def test_several_instances_of_a_model_are_accounted_each() -> None:
     second.close()
 
 
+def test_constants_of_a_program_are_weights() -> None:
+    context = context_of(NO_GRAPHS, "constants")
+    module = Affine()
+    file = LoadedFile(module, ["x"], [], module.to, constant_bytes=100)
+    executable = load_on_device(context, torch, file, (["x"], []), HostDevice(torch), gpu_settings(context), 0)
+    assert ledger_of("cpu").held(Account("constants", "1", 0))[Holding.WEIGHTS] == 4 * (3 * 2 + 2) + 100
+    executable.close()
+
+
 class Package:
     """As torch loads one: a function of tensors. It frees its memory when it goes."""
 

@@ -32,6 +32,8 @@ class LoadedFile:
     #: Moves the weights to another device: a torch module there; ``call`` has none any more. None: a package, which
     #: cannot be moved.
     to_device: Callable[[str], Any] | None = None
+    #: Bytes of tensors that are neither parameters nor buffers of the module: constants of an exported program.
+    constant_bytes: int = 0
 
     def release(self) -> None:
         """Frees a model that is not used. Callers of a load that failed still hold this object."""
@@ -68,7 +70,11 @@ def _exported(torch: Any, path: Path) -> LoadedFile:
         program.constants.clear()
         return moved
 
-    return LoadedFile(on_cpu, names[: positional.num_children], list(keywords.context or ()), to_device)
+    buffers = {name for name, _ in on_cpu.named_buffers()}
+    constants = [value for name, value in program.constants.items() if name not in buffers and torch.is_tensor(value)]
+    constant_bytes = sum(value.numel() * value.element_size() for value in constants)
+    keyword_names = list(keywords.context or ())
+    return LoadedFile(on_cpu, names[: positional.num_children], keyword_names, to_device, constant_bytes)
 
 
 def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile:

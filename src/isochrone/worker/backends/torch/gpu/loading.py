@@ -126,7 +126,7 @@ def load_on_device(
     account = _account(context)
     needs = {
         # The weights of a package are on the device already.
-        Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file.call, settings.dtype),
+        Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file, settings.dtype),
         Holding.SLOTS: (SLOTS + 1) * sum(tensor_bytes(context).values()),
     }
     reservation: Reservation | None = None
@@ -247,9 +247,11 @@ def _captured(
     )
 
 
-def _weight_bytes(module: Any, dtype: str) -> int:
+def _weight_bytes(file: LoadedFile, dtype: str) -> int:
     width = {"": 0, "float16": 2, "bfloat16": 2, "float32": 4}[dtype]
-    return sum(
-        tensor.numel() * (width if width and tensor.is_floating_point() else tensor.element_size())
+    module: Any = file.call
+    # Constants keep their type.
+    return file.constant_bytes + sum(
+        int(tensor.numel() * (width if width and tensor.is_floating_point() else tensor.element_size()))
         for tensor in (*module.parameters(), *module.buffers())
     )
