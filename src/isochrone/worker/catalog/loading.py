@@ -145,8 +145,8 @@ def prepare(
     try:
         for context in contexts:
             started = now_ns()
-            executable = reshaped(load(context), description.signature)
-            executables.append(executable)
+            executables.append(load(context))
+            executable = executables[-1] = reshaped(executables[-1], description.signature)
             loaded = now_ns()
             if generation is not None and isinstance(executable, GenerativeExecutable):
                 name = f"{description.name}-{version}-{context.instance}"
