@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
@@ -130,6 +131,14 @@ def load(context: LoadContext) -> Executable:
     threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
     if threads:
         torch.set_num_threads(threads)
+    if gpu is None:
+        return _loaded(context, torch, path, None)
+    # From the file on: torch copies the weights of a package to the GPU while it reads it.
+    with loading():
+        return _loaded(context, torch, path, gpu)
+
+
+def _loaded(context: LoadContext, torch: Any, path: Path, gpu: int | None) -> Executable:
     try:
         with nullcontext() if gpu is None else room_for_package(context, torch, path, gpu):
             file = load_file(torch, path, gpu)

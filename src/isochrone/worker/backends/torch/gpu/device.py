@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from isochrone.devices.cuda.library import process_driver
+from isochrone.devices.loads import loading
 from isochrone.worker.backends.device_streams import SHELF
 from isochrone.worker.backends.torch.gpu.pool_memory import pool_bytes
 from isochrone.worker.backends.uncollected import without_collections
@@ -226,7 +227,7 @@ class CudaDevice:
         return int(self._cuda.memory_reserved(self.index))
 
     def free_cached(self) -> None:
-        with self._cuda.device(self.index):
+        with loading(), self._cuda.device(self.index):
             self._cuda.empty_cache()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
+from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.memory_ledger import mebibytes
@@ -82,7 +83,8 @@ class Graphs:
         return None if size is None else self._captured[size]
 
     def clear(self) -> None:
-        self._captured.clear()
+        with loading():
+            self._captured.clear()
 
 
 class GraphCapture:

@@ -12,7 +12,6 @@ import structlog
 
 from isochrone.devices import losses
 from isochrone.devices.gpu_facts import explain_missing_gpu
-from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
@@ -100,17 +99,17 @@ def load_on_gpu(
     gpu: int,
     path: Path,
 ) -> Executable:
+    """Loads a file's model onto a GPU. The caller is inside ``devices.loads.loading``."""
     settings = gpu_settings(context)
     device = CudaDevice(torch, gpu, busy_wait=settings.busy_wait, is_reserved=settings.is_reserved)
-    with loading():
-        if settings.reserved_sms:
-            try:
-                wrap = torch.cuda.ExternalStream
-                PARTITIONS.divide(context, gpu, settings.reserved_sms, wrap, is_own=settings.is_reserved)
-            except BaseException:
-                file.release()
-                raise
-        return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
+    if settings.reserved_sms:
+        try:
+            wrap = torch.cuda.ExternalStream
+            PARTITIONS.divide(context, gpu, settings.reserved_sms, wrap, is_own=settings.is_reserved)
+        except BaseException:
+            file.release()
+            raise
+    return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
 
 
 def load_on_device(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from isochrone.devices.loads import loading
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.torch.gpu.slots import torch_dtype
@@ -39,7 +40,7 @@ class ModuleCall:
         mode: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._torch = torch
-        self._module = module
+        self._module: Callable[..., Any] | None = module
         self._positional, self._keywords = arguments
         self._mode = mode
         #: The type in which the model computes, if it is not that of its file.
@@ -51,6 +52,7 @@ class ModuleCall:
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        assert self._module is not None
         with self._mode():
             return self._call(self._module, {name: self._converted(tensor) for name, tensor in inputs.items()})
 
@@ -72,8 +74,10 @@ class ModuleCall:
 
     def free(self) -> None:
         """Drops the module and its weights; it is not called any more."""
-        free_weights(self._module)
-        self._compiled.clear()
+        with loading():
+            self._compiled.clear()
+            free_weights(self._module)
+            self._module = None
 
     def _call(self, module: Callable[..., Any], inputs: Mapping[str, Any]) -> list[Any]:
         positional = [inputs[name] for name in self._positional]
