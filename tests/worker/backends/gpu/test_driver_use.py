@@ -12,6 +12,7 @@ import torch
 from host_models import BATCHED, context_of
 
 from isochrone.devices.loads import is_loading
+from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch import backend
 from isochrone.worker.backends.torch.files import LoadedFile
 from isochrone.worker.backends.torch.gpu.device import CudaDevice, HostDevice
@@ -56,6 +57,18 @@ class Freed:
 
     def __del__(self) -> None:
         self.seen.append(is_loading())
+
+
+def test_a_package_with_other_arguments_is_freed_while_its_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(backend, "gpu_of", lambda *_: 0)
+    monkeypatch.setattr(backend, "_model_file", lambda *_: Path("model.pt2"))
+    monkeypatch.setattr(backend, "room_for_package", lambda *_: nullcontext())
+    monkeypatch.setattr(backend, "load_file", lambda *_: LoadedFile(Freed(seen), [], ["other"], None))
+    with pytest.raises(ConfigError, match="expected the arguments of forward: other") as refused:
+        backend.load(context_of(BATCHED))
+    assert refused.value.__traceback__ is not None
+    assert seen == [True]
 
 
 class Graphed(HostDevice):

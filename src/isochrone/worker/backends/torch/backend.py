@@ -139,16 +139,21 @@ def load(context: LoadContext) -> Executable:
 
 
 def _loaded(context: LoadContext, torch: Any, path: Path, gpu: int | None) -> Executable:
+    names = [spec.name for spec in context.signature.inputs]
+    names += sorted(scheduler_inputs(context) - set(names))
     try:
         with nullcontext() if gpu is None else room_for_package(context, torch, path, gpu):
             file = load_file(torch, path, gpu)
+            try:
+                # Only its loaded library knows the arguments of a package, which is on its GPU by then.
+                arguments = _arguments(context, names, (file.positional, file.keywords))
+            except BaseException:
+                file.release()
+                raise
     except (ConfigError, Unavailable):
         raise
     except Exception as error:
         raise InvalidArgument(f"{path}: torch cannot load this file: {error}") from error
-    names = [spec.name for spec in context.signature.inputs]
-    names += sorted(scheduler_inputs(context) - set(names))
-    arguments = _arguments(context, names, (file.positional, file.keywords))
     if gpu is None:
         assert file.call is not None
         return TorchExecutable(context, torch, file.call, arguments)
