@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.memory_ledger import ledger_of
 from isochrone.worker.backends.torch.error_text import compiler_error_line, error_line
 from isochrone.worker.backends.torch.gpu.device import HostDevice
+from isochrone.worker.backends.torch.gpu.loading import room_for_package
 from isochrone.worker.backends.torch.gpu.settings import gpu_settings
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 
@@ -166,6 +169,19 @@ def test_a_model_without_graphs_cannot_be_compiled(config: str, expected: str) -
         gpu_settings(context_of(config))
     assert (refused.value.key, refused.value.given) == ('parameters["compile"]', "'default'")
     assert refused.value.expected.startswith(expected)
+
+
+def test_a_package_is_not_compiled_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/aotinductor/model/x_metadata.json", "{}")
+    with (
+        pytest.raises(
+            ConfigError, match="expected none for an AOTInductor package, which is compiled, given 'default'"
+        ),
+        room_for_package(context_of(COMPILED), torch, path, 0),
+    ):
+        pytest.fail("it was loaded")
 
 
 def test_code_that_torch_would_compile_in_parts_is_refused(compiled_by: Callable[[Backend], None]) -> None:

@@ -40,6 +40,7 @@ from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import sm_partitions
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu, room_for_package
 from isochrone.worker.backends.torch.modes import run_mode
+from isochrone.worker.backends.torch.packages import dropping
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
 
@@ -88,8 +89,9 @@ class TorchExecutable(Executable):
             raise ModelFailed(f"{self._label}: torch: {error_text(error)}") from error
 
     def close(self) -> None:
-        free_weights(self._module)
-        self._module = None
+        with dropping(self._module):
+            free_weights(self._module)
+            self._module = None
 
     def _to_torch(self, array: Tensor) -> Any:
         brain = array.dtype == ml_dtypes.bfloat16

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
+from isochrone.worker.backends.torch.packages import (
+    PACKAGES,
+    check_room_to_extract,
+    compiled_target,
+    cpu_features,
+    dropping,
+    misfit,
+)
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, records_in_place
 from isochrone.worker.backends.torch.weights import free_weights
@@ -37,7 +44,8 @@ class LoadedFile:
 
     def release(self) -> None:
         """Frees a model that is not used. Callers of a load that failed still hold this object."""
-        self.call = self.to_device = None
+        with dropping(self.call):
+            self.call = self.to_device = None
 
 
 def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
@@ -88,11 +96,13 @@ def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile
     # Not imported with torch itself.
     import torch._inductor as inductor
 
-    if gpu is None:
-        model = inductor.aoti_load_package(str(path))
-    else:
-        # Without its locks, which a graph cannot capture: one thread at a time calls an instance.
-        model = inductor.aoti_load_package(str(path), run_single_threaded=True, device_index=gpu)
+    with PACKAGES:
+        check_room_to_extract(path)
+        if gpu is None:
+            model = inductor.aoti_load_package(str(path))
+        else:
+            # Without its locks, which a graph cannot capture: one thread at a time calls an instance.
+            model = inductor.aoti_load_package(str(path), run_single_threaded=True, device_index=gpu)
     positional, keywords = _call_spec(model.loader.get_call_spec()[0])
     return LoadedFile(model, positional, keywords)
 

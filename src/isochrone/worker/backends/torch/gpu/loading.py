@@ -67,6 +67,8 @@ def room_for_package(context: LoadContext, torch: Any, path: Path, gpu: int) -> 
     if path.suffix != ".pt2" or compiled_target(path) is None:
         yield
         return
+    if mode := gpu_settings(context).compile_mode:
+        parameters.reject(context, "compile", "none for an AOTInductor package, which is compiled", mode)
     with room_for_weights(context, CudaDevice(torch, gpu), path.stat().st_size):
         yield
 

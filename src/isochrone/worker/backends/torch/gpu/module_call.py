@@ -12,6 +12,7 @@ from isochrone.devices.loads import loading
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.torch.gpu.slots import torch_dtype
+from isochrone.worker.backends.torch.packages import dropping
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
@@ -74,7 +75,7 @@ class ModuleCall:
 
     def free(self) -> None:
         """Drops the module and its weights; it is not called any more."""
-        with loading():
+        with loading(), dropping(self._module):
             self._compiled.clear()
             free_weights(self._module)
             self._module = None
