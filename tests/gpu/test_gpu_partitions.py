@@ -83,16 +83,18 @@ def test_answers_are_right_beside_a_model_that_fills_the_rest(tmp_path: Path, gr
     assert not failures
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch's own code
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own code
 def test_compiled_kernels_run_there_too(tmp_path: Path) -> None:
     module = Mlp().eval()
     write(tmp_path, module, torch.zeros(2, 64))
     extra = OPTION + parameter("compile", "max-autotune-no-cudagraphs") + parameter("graph_batch_sizes", "4")
     executable = on_gpu(tmp_path, MLP + extra)
+    assert executable.captured_graphs == 1
     x = np.ones((3, 64), np.float32)
     with torch.inference_mode():
         exact = module(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(executable.execute({"x": x}, None)["y"], exact, rtol=2e-2, atol=2e-2)
+    assert executable.padded_rows == 1
     executable.close()
 
 

@@ -36,7 +36,7 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch's own code
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own code
 @pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
 def test_half_precision_and_compiled_graphs(tmp_path: Path, mode: str) -> None:
     module = Mlp().eval()
@@ -51,6 +51,7 @@ def test_half_precision_and_compiled_graphs(tmp_path: Path, mode: str) -> None:
         exact = module(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(executable.execute({"x": x}, None)["y"], exact, rtol=5e-2, atol=5e-2)
     assert executable.padded_rows == 1
+    assert executable.captured_graphs == 1
     executable.close()
 
 
@@ -63,6 +64,7 @@ def test_the_process_of_an_isolated_model_compiles_and_has_no_process_left(tmp_p
     try:
         assert isolated.pid is not None
         assert not psutil.Process(isolated.pid).children(recursive=True)
+        assert isolated.captured_graphs == 1
         x = np.ones((3, 64), np.float32)
         with torch.inference_mode():
             exact = module(torch.from_numpy(x)).numpy()

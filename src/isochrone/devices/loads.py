@@ -1,7 +1,7 @@
-"""Whether a model is being loaded onto a device by this process.
+"""Whether a model is being loaded onto a device by this process, or unloaded.
 
-The driver holds locks while it loads code, allocates and captures: a launch may then wait, and the event loop's thread
-must not make one.
+The driver holds locks while it loads code, allocates, captures, destroys graphs and frees: a launch may then wait, and
+the event loop's thread must not make one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _loads = 0
 
 @contextmanager
 def loading() -> Iterator[None]:
+    """A model is loaded inside, or memory of the device is freed. It may be nested."""
     global _loads
     with _LOCK:
         _loads += 1

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from isochrone.clock import MICROSECOND, MILLISECOND
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.models.repository.repository import Repository
+from isochrone.worker.catalog import loading
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.loading import Prepared, prepare, prepare_with_retries, queue_rules
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
@@ -104,6 +105,18 @@ def test_a_load_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match="one too many"):
         prepared(tmp_path, "instance_group { count: 3 }" + parameter("good_instances", "2"))
     assert notes(tmp_path) == ["load", "load", "close", "close"]
+
+
+def test_an_instance_whose_tensors_cannot_be_reshaped_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ModelFailed("no such shape")
+
+    monkeypatch.setattr(loading, "reshaped", fail)
+    with pytest.raises(ModelFailed, match="no such shape"):
+        prepared(tmp_path, "instance_group { count: 2 }")
+    assert notes(tmp_path) == ["load", "close"]
 
 
 @pytest.mark.parametrize(

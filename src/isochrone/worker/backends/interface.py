@@ -119,6 +119,8 @@ class Executable(abc.ABC):
     #: Whether batches are padded to the sizes of captured graphs; and the rows that were computed for nobody by it.
     pads: bool = False
     padded_rows: int = 0
+    #: CUDA graphs that were captured at load.
+    captured_graphs: int = 0
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
     warms_up: bool = True
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.

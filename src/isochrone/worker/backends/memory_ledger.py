@@ -45,12 +45,19 @@ class Reservation:
         self._ledger = ledger
         self.account = account
         self.held = dict(needs)
-        #: Bytes that are reserved and may not be allocated yet: the device shows them as free.
-        self.pending = sum(needs.values())
+        #: What is reserved and may not be allocated yet: the device shows it as free.
+        self._unallocated = dict(needs)
 
-    def settle(self) -> None:
-        """Everything is allocated: the device's own figures show it."""
-        self.pending = 0
+    @property
+    def pending(self) -> int:
+        """Bytes that are reserved and may not be allocated yet."""
+        return sum(self._unallocated.values())
+
+    def settle(self, *holdings: Holding) -> None:
+        """These are allocated, or everything where none is named: the device's own figures show it."""
+        with self._ledger.lock:
+            for holding in holdings or tuple(self._unallocated):
+                self._unallocated.pop(holding, None)
 
     def record(self, holding: Holding, size: int) -> None:
         """Records what was measured after it was allocated; it replaces an earlier figure."""

@@ -147,9 +147,9 @@ def prepare(
         for context in contexts:
             started = now_ns()
             inner = load(context)
-            executable = reshaped(inner, description.signature)
+            executables.append(inner)
+            executable = executables[-1] = reshaped(inner, description.signature)
             loses_overlap = loses_overlap or (inner.overlaps and not executable.overlaps)
-            executables.append(executable)
             loaded = now_ns()
             if generation is not None and isinstance(executable, GenerativeExecutable):
                 name = f"{description.name}-{version}-{context.instance}"

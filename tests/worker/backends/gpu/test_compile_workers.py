@@ -139,6 +139,7 @@ def test_the_process_of_an_isolated_instance_has_none_left(monkeypatch: pytest.M
     try:
         assert executable.pid is not None
         assert psutil.Process(executable.pid).children(recursive=True) == []
+        assert executable.captured_graphs == 1
         assert answer(executable, 1.0) == [4.0] * 4
     finally:
         executable.close()

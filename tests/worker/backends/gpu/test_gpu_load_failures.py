@@ -214,6 +214,29 @@ def test_a_device_that_is_lost_fails_every_batch_in_flight_and_frees_their_slots
     assert not list(ledger_of(device.name))
 
 
+def test_a_load_that_captures_is_counted_once() -> None:
+    """What it has allocated shows in the device's figures by then."""
+    pending: list[int] = []
+
+    class Watched(Counting):
+        name = "cpu:2"
+
+        def device_bytes(self, size: int) -> Any:
+            pending.append(sum(each.pending for each in ledger_of(self.name)._reservations))
+            return super().device_bytes(size)
+
+        def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
+            pending.append(sum(each.pending for each in ledger_of(self.name)._reservations))
+            return super().capture(run, stream, pool, warm_runs)
+
+    executable = load_with(Watched())
+    held = ledger_of("cpu:2").held(Account("failing", "1", 0))
+    assert set(pending) == {held[Holding.SLOTS], 0}
+    assert pending[0] == held[Holding.SLOTS]
+    assert pending[-1] == 0
+    executable.close()
+
+
 def test_several_instances_of_a_model_are_accounted_each() -> None:
     first, second = (loaded(NO_GRAPHS, name="twice", instance=number) for number in range(2))
     holdings = [ledger_of("cpu").held(Account("twice", "1", number)) for number in range(2)]
@@ -224,6 +247,15 @@ def test_several_instances_of_a_model_are_accounted_each() -> None:
     assert ledger_of("cpu").held(Account("twice", "1", 1)) == holdings[1]
     np.testing.assert_allclose(second.execute({"x": np.ones((2, 3), np.float32)}, None)["total"], [[3], [3]])
     second.close()
+
+
+def test_constants_of_a_program_are_weights() -> None:
+    context = context_of(NO_GRAPHS, "constants")
+    module = Affine()
+    file = LoadedFile(module, ["x"], [], module.to, constant_bytes=100)
+    executable = load_on_device(context, torch, file, (["x"], []), HostDevice(torch), gpu_settings(context), 0)
+    assert ledger_of("cpu").held(Account("constants", "1", 0))[Holding.WEIGHTS] == 4 * (3 * 2 + 2) + 100
+    executable.close()
 
 
 class Package:

@@ -9,6 +9,7 @@ import sys
 import warnings
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ import torch
 from config_text import tensors
 from load_contexts import MakeContext
 
-from isochrone.errors import ConfigError, InvalidArgument
+from isochrone.errors import ConfigError, InvalidArgument, Unavailable
 from isochrone.worker.backends.torch.backend import load
-from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
+from isochrone.worker.backends.torch.packages import EXTRACTED_TO, compiled_target, cpu_features, misfit
 
 ROWS = torch.export.Dim("rows", min=1, max=64)
 
@@ -76,6 +77,34 @@ def test_a_package_runs(tmp_path: Path, make_context: MakeContext, package: Path
         assert outputs["s"].tolist() == [6] * count
         assert list(executable.execute(inputs, ("s",))) == ["s"]
     executable.close()
+
+
+def test_a_package_is_extracted_where_room_is_checked(
+    tmp_path: Path, make_context: MakeContext, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(package, tmp_path / "model.pt2")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = mapped_libraries()
+    executable = load(make_context(CONFIG))
+    (library,) = mapped_libraries() - before
+    assert library.parts[:2] == EXTRACTED_TO.parts
+    executable.close()
+    assert not library.exists()
+    with zipfile.ZipFile(package) as archive:
+        needed = next(entry.file_size for entry in archive.infolist() if entry.filename.endswith(".so"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=10**9, free=needed - 1))
+    with pytest.raises(
+        Unavailable, match=r"extracts this package to /tmp, where it needs .* of 1,000,000,000 bytes are"
+    ):
+        load(make_context(CONFIG))
+    assert mapped_libraries() <= {*before, library}
+
+
+def mapped_libraries() -> set[Path]:
+    """The libraries of packages that this process has open."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {Path(line.split()[5]) for line in lines if len(line.split()) > 5}
+    return {path for path in paths if "aotinductor" in path.parts}
 
 
 def test_a_misnamed_input_is_refused_with_the_names(tmp_path: Path, make_context: MakeContext, package: Path) -> None:

@@ -25,9 +25,11 @@ class Tower(torch.nn.Module):
         self.table = torch.nn.Embedding(1000, 8)
         self.layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
         self.register_buffer("scale", torch.ones(8))
+        self.register_buffer("own", torch.ones(8), persistent=False)
+        self.shift = torch.arange(8.0)
 
     def forward(self, ids: Any) -> Any:
-        return self.layer(self.table(ids)) * self.scale
+        return self.layer(self.table(ids)) * self.scale * self.own + self.shift
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +90,27 @@ def test_large_records_are_read_into_tensors(tmp_path: Path) -> None:
         assert isinstance(reader.read_bytes("data/weights/large"), bytes)
 
 
+def tensors_of(module: Any) -> list[torch.Tensor]:
+    constants = [value for value in vars(module).values() if torch.is_tensor(value)]
+    assert [constant.tolist() for constant in constants] == [list(range(8))]
+    return [*module.parameters(), *module.buffers(), *constants]
+
+
+def test_constants_of_a_program_are_counted(exported: Path) -> None:
+    """Those that the module has as buffers are counted there."""
+    assert load_file(torch, exported).constant_bytes == 8 * 4
+
+
 def test_weights_are_freed_without_a_collection(exported: Path) -> None:
     file = load_file(torch, exported)
-    held = [weakref.ref(tensor) for tensor in (*file.call.parameters(), *file.call.buffers())]  # type: ignore[attr-defined]
-    assert len(held) >= 8
+    held = [weakref.ref(tensor) for tensor in tensors_of(file.call)]
+    assert len(held) >= 10
     gc.disable()
     try:
         assert file.to_device is not None
         moved = file.to_device("cpu")
-        on_device = [weakref.ref(tensor) for tensor in (*moved.parameters(), *moved.buffers())]
+        on_device = [weakref.ref(tensor) for tensor in tensors_of(moved)]
+        assert len(on_device) == len(held)
         assert moved(torch.zeros(2, dtype=torch.long)).shape == (2, 8)
         del file
         free_weights(moved)

@@ -152,11 +152,12 @@ def main(arguments: list[str]) -> int:
             return 1
         try:
             blocks = [SharedBlock(descriptor) for descriptor in responses]
-            session = Session(start.label, _load(start), SharedBlock(request), blocks)
+            executable = _load(start)
+            session = Session(start.label, executable, SharedBlock(request), blocks)
         except IsochroneError as error:
             messages.send(link, failed(error))
             return 1
-        answer: Answer = Done()
+        answer: Answer = Done(executable.captured_graphs)
         while True:
             try:
                 messages.send(link, answer)

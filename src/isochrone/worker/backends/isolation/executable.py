@@ -132,6 +132,8 @@ class IsolatedExecutable(Executable):
         if isinstance(answer, Failed):
             self._lost("load failed")
             raise _error_of(answer)
+        if isinstance(answer, Done):
+            self.captured_graphs = answer.captured_graphs
         return self._child.pid
 
     def _ask(self, question: Question) -> Answer:

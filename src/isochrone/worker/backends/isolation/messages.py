@@ -63,6 +63,9 @@ class Close(msgspec.Struct, tag=True):
 class Done(msgspec.Struct, tag=True):
     """Started, opened, stopped, or: no further response."""
 
+    #: Of a model that was started: the CUDA graphs that it captured.
+    captured_graphs: int = 0
+
 
 class Result(msgspec.Struct, tag=True):
     """Tensors lie in the response block."""

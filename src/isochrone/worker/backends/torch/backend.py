@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
@@ -39,6 +40,7 @@ from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import sm_partitions
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu, room_for_package
 from isochrone.worker.backends.torch.modes import run_mode
+from isochrone.worker.backends.torch.packages import dropping
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
 
@@ -87,8 +89,9 @@ class TorchExecutable(Executable):
             raise ModelFailed(f"{self._label}: torch: {error_text(error)}") from error
 
     def close(self) -> None:
-        free_weights(self._module)
-        self._module = None
+        with dropping(self._module):
+            free_weights(self._module)
+            self._module = None
 
     def _to_torch(self, array: Tensor) -> Any:
         brain = array.dtype == ml_dtypes.bfloat16
@@ -130,16 +133,29 @@ def load(context: LoadContext) -> Executable:
     threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
     if threads:
         torch.set_num_threads(threads)
+    if gpu is None:
+        return _loaded(context, torch, path, None)
+    # From the file on: torch copies the weights of a package to the GPU while it reads it.
+    with loading():
+        return _loaded(context, torch, path, gpu)
+
+
+def _loaded(context: LoadContext, torch: Any, path: Path, gpu: int | None) -> Executable:
+    names = [spec.name for spec in context.signature.inputs]
+    names += sorted(scheduler_inputs(context) - set(names))
     try:
         with nullcontext() if gpu is None else room_for_package(context, torch, path, gpu):
             file = load_file(torch, path, gpu)
+            try:
+                # Only its loaded library knows the arguments of a package, which is on its GPU by then.
+                arguments = _arguments(context, names, (file.positional, file.keywords))
+            except BaseException:
+                file.release()
+                raise
     except (ConfigError, Unavailable):
         raise
     except Exception as error:
         raise InvalidArgument(f"{path}: torch cannot load this file: {error}") from error
-    names = [spec.name for spec in context.signature.inputs]
-    names += sorted(scheduler_inputs(context) - set(names))
-    arguments = _arguments(context, names, (file.positional, file.keywords))
     if gpu is None:
         assert file.call is not None
         return TorchExecutable(context, torch, file.call, arguments)

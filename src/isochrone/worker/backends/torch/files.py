@@ -9,14 +9,21 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.torch.packages import compiled_target, cpu_features, misfit
+from isochrone.worker.backends.torch.packages import (
+    PACKAGES,
+    check_room_to_extract,
+    compiled_target,
+    cpu_features,
+    dropping,
+    misfit,
+)
+from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, records_in_place
 from isochrone.worker.backends.torch.weights import free_weights
 
@@ -32,10 +39,13 @@ class LoadedFile:
     #: Moves the weights to another device: a torch module there; ``call`` has none any more. None: a package, which
     #: cannot be moved.
     to_device: Callable[[str], Any] | None = None
+    #: Bytes of tensors that are neither parameters nor buffers of the module: constants of an exported program.
+    constant_bytes: int = 0
 
     def release(self) -> None:
         """Frees a model that is not used. Callers of a load that failed still hold this object."""
-        self.call = self.to_device = None
+        with dropping(self.call):
+            self.call = self.to_device = None
 
 
 def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
@@ -47,11 +57,9 @@ def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
 
 
 def _exported(torch: Any, path: Path) -> LoadedFile:
-    with warnings.catch_warnings():
-        # torch 2.11 warns of its own way to read weights.
-        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        with UnlockedFile(path) as file, records_in_place(torch, path):
-            program = torch.export.load(file)
+    # torch 2.11 warns of its own way to read weights.
+    with quiet_warnings(), UnlockedFile(path) as file, records_in_place(torch, path):
+        program = torch.export.load(file)
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)
     if len(names) != positional.num_children + keywords.num_children:
@@ -70,7 +78,11 @@ def _exported(torch: Any, path: Path) -> LoadedFile:
         program.constants.clear()
         return moved
 
-    return LoadedFile(on_cpu, names[: positional.num_children], list(keywords.context or ()), to_device)
+    buffers = {name for name, _ in on_cpu.named_buffers()}
+    constants = [value for name, value in program.constants.items() if name not in buffers and torch.is_tensor(value)]
+    constant_bytes = sum(value.numel() * value.element_size() for value in constants)
+    keyword_names = list(keywords.context or ())
+    return LoadedFile(on_cpu, names[: positional.num_children], keyword_names, to_device, constant_bytes)
 
 
 def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile:
@@ -84,11 +96,13 @@ def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile
     # Not imported with torch itself.
     import torch._inductor as inductor
 
-    if gpu is None:
-        model = inductor.aoti_load_package(str(path))
-    else:
-        # Without its locks, which a graph cannot capture: one thread at a time calls an instance.
-        model = inductor.aoti_load_package(str(path), run_single_threaded=True, device_index=gpu)
+    with PACKAGES:
+        check_room_to_extract(path)
+        if gpu is None:
+            model = inductor.aoti_load_package(str(path))
+        else:
+            # Without its locks, which a graph cannot capture: one thread at a time calls an instance.
+            model = inductor.aoti_load_package(str(path), run_single_threaded=True, device_index=gpu)
     positional, keywords = _call_spec(model.loader.get_call_spec()[0])
     return LoadedFile(model, positional, keywords)
 
@@ -104,8 +118,7 @@ def _call_spec(text: str) -> tuple[list[str], list[str]]:
 
 
 def _scripted(torch: Any, path: Path) -> LoadedFile:
-    with warnings.catch_warnings():
-        # TorchScript is deprecated; an operator who serves such a file cannot change that here.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # TorchScript is deprecated; an operator who serves such a file cannot change that here.
+    with quiet_warnings():
         module = torch.jit.load(str(path), map_location="cpu").eval()
     return LoadedFile(module, [argument.name for argument in module.forward.schema.arguments[1:]], [], module.to)

@@ -26,6 +26,7 @@ class GuardedExecutable(Executable):
         self._executable = executable
         self._label = label
         self._torch = torch
+        self.captured_graphs = executable.captured_graphs
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         try:

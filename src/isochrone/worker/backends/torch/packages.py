@@ -2,13 +2,21 @@
 
 Both are archives of PyTorch's PT2 format. An AOTInductor package contains a shared library beside a JSON file that says
 which machine and device it was compiled for. Nothing here imports torch.
+
+torch extracts a package when it loads it, and keeps the files until the model is dropped.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 import zipfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
+
+from isochrone.errors import Unavailable
 
 _COMPILED = "/data/aotinductor/"
 _DESCRIPTION = "_metadata.json"
@@ -28,6 +36,30 @@ def compiled_target(path: Path) -> dict[str, str] | None:
     if not names:
         return None
     return {key: str(value) for description in descriptions for key, value in description.items()}
+
+
+#: Held while a package is loaded or dropped: torch's loader extracts files, opens a library and removes both without a
+#: lock of its own.
+PACKAGES = threading.Lock()
+#: torch's own choice, whatever TMPDIR says.
+EXTRACTED_TO = Path("/tmp")
+
+
+def dropping(module: Any) -> AbstractContextManager[Any]:
+    """The last reference to what a file held goes inside. What is not a torch module is a package."""
+    return nullcontext() if module is None or hasattr(module, "modules") else PACKAGES
+
+
+def check_room_to_extract(path: Path, folder: Path = EXTRACTED_TO) -> None:
+    """Raises ``Unavailable`` if a package does not fit into the folder to which torch extracts it."""
+    with zipfile.ZipFile(path) as archive:
+        needed = sum(entry.file_size for entry in archive.infolist() if _COMPILED in f"/{entry.filename}")
+    usage = shutil.disk_usage(folder)
+    if needed > usage.free:
+        raise Unavailable(
+            f"{path}: torch extracts this package to {folder}, where it needs {needed:,} bytes while the model is "
+            f"loaded; {usage.free:,} of {usage.total:,} bytes are free there"
+        )
 
 
 def misfit(

@@ -18,3 +18,6 @@ def free_weights(module: Any) -> None:
         for held in (getattr(part, "_parameters", None), getattr(part, "_buffers", None)):
             if isinstance(held, dict):  # a scripted module has views instead; it has no cycles
                 held.clear()
+        attributes = vars(part)
+        for name in [name for name, value in attributes.items() if hasattr(value, "untyped_storage")]:
+            del attributes[name]  # a constant of an exported program

@@ -7,6 +7,7 @@ same code on both.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -15,7 +16,9 @@ from typing import Any, Protocol
 import structlog
 
 from isochrone.devices.cuda.library import process_driver
+from isochrone.devices.loads import loading
 from isochrone.worker.backends.device_streams import SHELF
+from isochrone.worker.backends.torch.gpu.pool_memory import pool_bytes
 from isochrone.worker.backends.uncollected import without_collections
 
 log = structlog.get_logger(__name__)
@@ -68,6 +71,9 @@ class Device(Protocol):
         """
 
     def graph_pool(self) -> Any: ...
+
+    def pool_bytes(self, pool: Any) -> int | None:
+        """Bytes of the device that a pool has taken; None: unknown."""
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the device."""
@@ -207,6 +213,12 @@ class CudaDevice:
     def graph_pool(self) -> Any:
         return self._cuda.graph_pool_handle()
 
+    def pool_bytes(self, pool: Any) -> int | None:
+        snapshot = self._cuda.memory_snapshot
+        # Newer versions look at one pool alone, if asked.
+        takes_pool = "mempool_id" in inspect.signature(snapshot).parameters
+        return pool_bytes(snapshot(pool) if takes_pool else snapshot(), self.index, pool)
+
     def memory(self) -> tuple[int, int]:
         free, total = self._cuda.mem_get_info(self.index)
         return int(free), int(total)
@@ -215,7 +227,7 @@ class CudaDevice:
         return int(self._cuda.memory_reserved(self.index))
 
     def free_cached(self) -> None:
-        with self._cuda.device(self.index):
+        with loading(), self._cuda.device(self.index):
             self._cuda.empty_cache()
 
 
@@ -277,6 +289,9 @@ class HostDevice:
         return replay, results
 
     def graph_pool(self) -> Any:
+        return None
+
+    def pool_bytes(self, pool: Any) -> int | None:
         return None
 
     def memory(self) -> tuple[int, int]:

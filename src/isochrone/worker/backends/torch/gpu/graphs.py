@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
-from isochrone.errors import ConfigError, ModelFailed, Unavailable
+from isochrone.devices.loads import loading
+from isochrone.errors import ConfigError, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.memory_ledger import mebibytes
+from isochrone.worker.backends.torch.error_text import error_line
 from isochrone.worker.backends.torch.gpu.capture_plan import CapturePlan
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ class Graphs:
         return None if size is None else self._captured[size]
 
     def clear(self) -> None:
-        self._captured.clear()
+        with loading():
+            self._captured.clear()
 
 
 class GraphCapture:
@@ -96,9 +99,13 @@ class GraphCapture:
         slots: Sequence[Slot],
         stream: Any,
         mode: Callable[[], Any],
+        prepare: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
+        """``prepare`` is called with the inputs of each size before it is captured: what it raises is not an error of
+        the capture."""
         self._device = device
         self._run = run
+        self._prepare = prepare
         self._make_input = make_input
         self._output_names = output_names
         self._slots = slots
@@ -107,12 +114,14 @@ class GraphCapture:
         self._pool = device.graph_pool()
         self._inputs: dict[Any, dict[str, Any]] = {}
 
-    def capture(self, plan: CapturePlan, *, label: str, where: str, required: bool, budget: int) -> Graphs:
+    def capture(
+        self, plan: CapturePlan, *, label: str, where: str, required_by: tuple[str, str] | None, budget: int
+    ) -> Graphs:
         """Captures a plan, largest graph first.
 
-        ``required``: the configuration asks for graphs, so a model that cannot be captured is an error; otherwise it
-        runs without them. Memory that is missing for the largest batch is always an error: it would be missing for a
-        request.
+        ``required_by``: a key and its value in the configuration that ask for graphs, so that a model that cannot be
+        captured is an error; None: it runs without them. Memory that is missing for the largest batch is always an
+        error: it would be missing for a request.
         """
         device = self._device
         captured: dict[CaptureSize, CapturedGraph] = {}
@@ -132,7 +141,8 @@ class GraphCapture:
                     continue
                 started = now_ns()
                 captured[size] = self._captured(size)
-                grown, used = device.reserved() - before - used, device.reserved() - before
+                now_used = self._used(before)
+                grown, used = now_used - used, now_used
                 log.debug(
                     "graph captured",
                     model=label,
@@ -140,7 +150,7 @@ class GraphCapture:
                     memory=mebibytes(max(0, grown)),
                     capture_ms=(now_ns() - started) // MILLISECOND,
                 )
-        except ModelFailed:
+        except IsochroneError:
             raise
         except Exception as error:
             captured.clear()
@@ -152,16 +162,25 @@ class GraphCapture:
                     f"{label} does not fit on {device.name}: a batch of {size.rows} rows needs more memory than is "
                     f"there, {mebibytes(free)} of {mebibytes(total)} were free when it failed; lower max_batch_size"
                 ) from error
-            said = str(error).strip().partition("\n")[0]
-            if required:
+            said = error_line(error)
+            if required_by is not None:
+                key, value = required_by
                 expected = (
-                    "false, or a model that can be captured: one that never waits for the device (.item(), .cpu(), "
-                    "nonzero, a size that depends on data)"
+                    f"{'false' if value == 'true' else 'none'}, or a model that can be captured: one that never waits "
+                    "for the device (.item(), .cpu(), nonzero, a size that depends on data)"
                 )
-                raise ConfigError(where, "optimization.cuda.graphs", expected, f"true; torch: {said}") from error
+                raise ConfigError(where, key, expected, f"{value}; torch: {said}") from error
             log.warning("the model cannot be captured in a graph and runs without", model=label, error=said)
             return Graphs(CapturePlan(()), {}, 0)
         return Graphs(plan, captured, max(0, used))
+
+    def _used(self, before: int) -> int:
+        """Bytes that the graphs have taken so far; ``before``: what the process had reserved then."""
+        in_pool = self._device.pool_bytes(self._pool)
+        if in_pool is None:
+            return self._device.reserved() - before
+        inputs = (tensor for inputs in self._inputs.values() for tensor in inputs.values())
+        return in_pool + sum(int(tensor.numel() * tensor.element_size()) for tensor in inputs)
 
     def _captured(self, size: CaptureSize) -> CapturedGraph:
         whole = self._inputs.get(size.dims)
@@ -171,6 +190,9 @@ class GraphCapture:
             }
         # Largest first: the smaller graphs read the first rows of the same memory.
         own = {name: tensor[: size.rows] if size.rows else tensor for name, tensor in whole.items()}
+        if self._prepare is not None:
+            with self._device.on(self._stream):
+                self._prepare(own)
         replay, results = self._device.capture(lambda: self._run(own), self._stream, self._pool)
         for name, result in zip(self._output_names, results, strict=True):
             if size.rows and result.shape[0] != size.rows:

@@ -12,7 +12,6 @@ import structlog
 
 from isochrone.devices import losses
 from isochrone.devices.gpu_facts import explain_missing_gpu
-from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
@@ -20,6 +19,7 @@ from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.failed_frames import forget_frames
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger, Reservation, ledger_of
+from isochrone.worker.backends.torch.error_text import compiler_error_line
 from isochrone.worker.backends.torch.gpu.compile_workers import COMPILE_WORKERS
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import SLOTS, GpuExecutable
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.torch.gpu.graphs import Graphs
 
 log = structlog.get_logger(__name__)
+
+_COMPILE = 'parameters["compile"]'
 
 
 def gpu_of(context: LoadContext, torch: Any) -> int | None:
@@ -65,6 +67,8 @@ def room_for_package(context: LoadContext, torch: Any, path: Path, gpu: int) -> 
     if path.suffix != ".pt2" or compiled_target(path) is None:
         yield
         return
+    if mode := gpu_settings(context).compile_mode:
+        parameters.reject(context, "compile", "none for an AOTInductor package, which is compiled", mode)
     with room_for_weights(context, CudaDevice(torch, gpu), path.stat().st_size):
         yield
 
@@ -97,17 +101,17 @@ def load_on_gpu(
     gpu: int,
     path: Path,
 ) -> Executable:
+    """Loads a file's model onto a GPU. The caller is inside ``devices.loads.loading``."""
     settings = gpu_settings(context)
     device = CudaDevice(torch, gpu, busy_wait=settings.busy_wait, is_reserved=settings.is_reserved)
-    with loading():
-        if settings.reserved_sms:
-            try:
-                wrap = torch.cuda.ExternalStream
-                PARTITIONS.divide(context, gpu, settings.reserved_sms, wrap, is_own=settings.is_reserved)
-            except BaseException:
-                file.release()
-                raise
-        return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
+    if settings.reserved_sms:
+        try:
+            wrap = torch.cuda.ExternalStream
+            PARTITIONS.divide(context, gpu, settings.reserved_sms, wrap, is_own=settings.is_reserved)
+        except BaseException:
+            file.release()
+            raise
+    return load_on_device(context, torch, file, arguments, device, settings, path.stat().st_size)
 
 
 def load_on_device(
@@ -123,7 +127,7 @@ def load_on_device(
     account = _account(context)
     needs = {
         # The weights of a package are on the device already.
-        Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file.call, settings.dtype),
+        Holding.WEIGHTS: 0 if file.to_device is None else _weight_bytes(file, settings.dtype),
         Holding.SLOTS: (SLOTS + 1) * sum(tensor_bytes(context).values()),
     }
     reservation: Reservation | None = None
@@ -139,16 +143,19 @@ def load_on_device(
             module = file.to_device(device.name)
             if settings.dtype:
                 module = module.to(getattr(torch, settings.dtype))
+        # Each as soon as the device shows it: captures and compilations take minutes, in which others are loaded.
+        reservation.settle(Holding.WEIGHTS)
         mode = run_mode(context, torch)
         call = ModuleCall(context, torch, module, arguments, settings.dtype, mode)
         executable = GpuExecutable(context, torch, call, device, settings, mode)
         executable.closed = reservation.release
         executable.reserve_slots()
+        reservation.settle(Holding.SLOTS)
         with COMPILE_WORKERS.needed() if settings.compile_mode else nullcontext():
             executable.graphs = _captured(executable, call, context, settings, device, mode)
         if executable.graphs is not None:
+            executable.captured_graphs = len(executable.graphs)
             reservation.record(Holding.GRAPHS, executable.graphs.size)
-        reservation.settle()
         return executable
     except BaseException as error:
         module = call = None
@@ -206,25 +213,46 @@ def _captured(
         return None
 
     def run(inputs: Mapping[str, Any]) -> list[Any]:
-        return call.run_compiled(inputs, settings.compile_mode) if settings.compile_mode else call.run(inputs)
+        return call.run_compiled(inputs) if settings.compile_mode else call.run(inputs)
+
+    def compile_for(inputs: Mapping[str, Any]) -> None:
+        try:
+            call.compile(inputs, settings.compile_mode)
+        except IsochroneError:
+            raise
+        except Exception as error:
+            if device_error(error) is not None or is_out_of_memory(error):
+                raise
+            expected = "none, or a model that torch can compile here"
+            said = f"{settings.compile_mode}; torch: {compiler_error_line(error)}"
+            raise ConfigError(parameters.where(context), _COMPILE, expected, said) from error
 
     def make_input(name: str, shape: tuple[int, ...]) -> Any:
         return call.new_input(name, shape, device.name)
 
     names = [name for name, _ in call.outputs]
-    capture = GraphCapture(device, run, make_input, names, executable.slots, executable.compute_stream, mode)
+    prepare = compile_for if settings.compile_mode else None
+    stream = executable.compute_stream
+    capture = GraphCapture(device, run, make_input, names, executable.slots, stream, mode, prepare)
+    required_by = None
+    if settings.graphs:
+        required_by = ("optimization.cuda.graphs", "true")
+    elif settings.compile_mode:  # what is compiled runs in graphs alone
+        required_by = (_COMPILE, settings.compile_mode)
     return capture.capture(
         settings.plan,
         label=f"model '{context.model_name}' version {context.model_version}",
         where=parameters.where(context),
-        required=bool(settings.graphs),
+        required_by=required_by,
         budget=settings.graph_bytes,
     )
 
 
-def _weight_bytes(module: Any, dtype: str) -> int:
+def _weight_bytes(file: LoadedFile, dtype: str) -> int:
     width = {"": 0, "float16": 2, "bfloat16": 2, "float32": 4}[dtype]
-    return sum(
-        tensor.numel() * (width if width and tensor.is_floating_point() else tensor.element_size())
+    module: Any = file.call
+    # Constants keep their type.
+    return file.constant_bytes + sum(
+        int(tensor.numel() * (width if width and tensor.is_floating_point() else tensor.element_size()))
         for tensor in (*module.parameters(), *module.buffers())
     )

@@ -63,6 +63,13 @@ def gpu_settings(context: LoadContext) -> GpuSettings:
     )
     has_cuda = optimization.HasField("cuda")
     graphs = optimization.cuda.graphs if has_cuda else None
+    compile_mode = parameters.choice(context, "compile", "", _COMPILE_MODES)
+    if compile_mode and graphs is False:
+        expected = "none, or optimization.cuda.graphs true: a model is compiled for the graphs that are captured"
+        parameters.reject(context, "compile", expected, compile_mode)
+    if compile_mode and not len(plan):
+        expected = "none, or input.dims without -1, or an optimization.cuda.graph_spec that fixes them"
+        parameters.reject(context, "compile", expected, compile_mode)
     return GpuSettings(
         graphs=graphs,
         plan=plan if graphs is not False else CapturePlan(()),
@@ -73,7 +80,7 @@ def gpu_settings(context: LoadContext) -> GpuSettings:
         busy_wait=optimization.cuda.busy_wait_events
         or parameters.boolean(context, "busy_wait", len(os.sched_getaffinity(0)) >= _CPUS_TO_SPIN),
         dtype=_DTYPES[parameters.choice(context, "dtype", "", tuple(_DTYPES))],
-        compile_mode=parameters.choice(context, "compile", "", _COMPILE_MODES),
+        compile_mode=compile_mode,
         graph_bytes=parameters.integer(context, "graph_memory_mib", 0) * _MEBIBYTE,
         spare_bytes=parameters.integer(context, "spare_memory_mib", 256) * _MEBIBYTE,
         reserved_sms=parameters.integer(context, sm_partitions.KEY, 0),

@@ -1,0 +1,105 @@
+"""While a model is loaded onto a device or unloaded, the event loop launches nothing: the driver might make it wait."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from host_models import BATCHED, context_of
+
+from isochrone.devices.loads import is_loading
+from isochrone.errors import ConfigError
+from isochrone.worker.backends.torch import backend
+from isochrone.worker.backends.torch.files import LoadedFile
+from isochrone.worker.backends.torch.gpu.device import CudaDevice, HostDevice
+from isochrone.worker.backends.torch.gpu.loading import load_on_device
+from isochrone.worker.backends.torch.gpu.settings import gpu_settings
+from isochrone.worker.backends.torch.packages import PACKAGES
+
+
+@pytest.mark.parametrize("gpu", [0, None])
+def test_the_file_of_a_model_for_a_gpu_is_read_as_a_part_of_the_load(
+    monkeypatch: pytest.MonkeyPatch, gpu: int | None
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def noted(name: str, result: Any) -> Any:
+        def function(*_: Any) -> Any:
+            seen.append((name, is_loading()))
+            return result
+
+        return function
+
+    file = LoadedFile(torch.nn.Identity(), ["x"], [], None)
+    monkeypatch.setattr(backend, "gpu_of", lambda *_: gpu)
+    monkeypatch.setattr(backend, "_model_file", lambda *_: Path("model.pt2"))
+    monkeypatch.setattr(backend, "room_for_package", noted("room", nullcontext()))
+    monkeypatch.setattr(backend, "load_file", noted("file", file))
+    monkeypatch.setattr(backend, "load_on_gpu", noted("device", None))
+    backend.load(context_of(BATCHED))
+    assert seen == ([("file", False)] if gpu is None else [("room", True), ("file", True), ("device", True)])
+    assert not is_loading()
+
+
+class Freed:
+    """A function of tensors. It notes, when it goes, whether the event loop knows, and no package is being loaded."""
+
+    seen: list[bool]
+
+    def __init__(self, seen: list[bool], *, is_graph: bool = False) -> None:
+        self.seen, self.is_graph = seen, is_graph
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, :2], x.sum(1, keepdim=True)
+
+    def __del__(self) -> None:
+        self.seen.append(is_loading() and (PACKAGES.locked() or self.is_graph))
+
+
+def test_a_package_with_other_arguments_is_freed_while_its_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(backend, "gpu_of", lambda *_: 0)
+    monkeypatch.setattr(backend, "_model_file", lambda *_: Path("model.pt2"))
+    monkeypatch.setattr(backend, "room_for_package", lambda *_: nullcontext())
+    monkeypatch.setattr(backend, "load_file", lambda *_: LoadedFile(Freed(seen), [], ["other"], None))
+    with pytest.raises(ConfigError, match="expected the arguments of forward: other") as refused:
+        backend.load(context_of(BATCHED))
+    assert refused.value.__traceback__ is not None
+    assert seen == [True]
+
+
+class Graphed(HostDevice):
+    def __init__(self, seen: list[bool]) -> None:
+        super().__init__(torch)
+        self._seen = seen
+
+    def capture(self, run: Any, stream: Any, pool: Any, warm_runs: int = 3) -> Any:
+        return Freed(self._seen, is_graph=True), run()
+
+
+def test_graphs_and_weights_are_freed_as_a_part_of_the_unload() -> None:
+    of_package: list[bool] = []
+    of_graphs: list[bool] = []
+    context = context_of(BATCHED)
+    file = LoadedFile(Freed(of_package), ["x"], [], None)
+    executable = load_on_device(context, torch, file, (["x"], []), Graphed(of_graphs), gpu_settings(context), 0)
+    del file
+    assert not is_loading()
+    executable.close()
+    assert of_package == [True]
+    assert of_graphs == [True] * 20
+
+
+def test_memory_is_given_back_to_a_gpu_as_a_part_of_the_unload() -> None:
+    seen: list[bool] = []
+    cuda = SimpleNamespace(
+        default_stream=lambda index: None,
+        device=lambda index: nullcontext(),
+        empty_cache=lambda: seen.append(is_loading()),
+    )
+    CudaDevice(SimpleNamespace(cuda=cuda), 0).free_cached()
+    assert (seen, is_loading()) == ([True], False)
