@@ -15,12 +15,13 @@ import pytest
 import torch
 from tritonclient.grpc import model_config_pb2
 
+from compared_steps import TOLERANCES, deviation
 from generation_models import SampleModel, context_for
 from isochrone.devices import losses
 from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
 from isochrone.worker.backends.device_streams import StreamShelf
-from isochrone.worker.backends.generative import FailedRow, GenerationLimits, Row, Sampling
+from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Row, Sampling
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.backends.transformer.backend import load
@@ -64,18 +65,14 @@ def test_defaults(sample_model: SampleModel) -> None:
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # torch's word on CPUs without instructions for bfloat16
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_other_types(sample_model: SampleModel, dtype: str) -> None:
-    rows = [Row(list(range(40, 60)), 0, [4, 9], Sampling(temperature=0.0))]
-    answers = []
-    for each in ("float32", dtype):
-        executable = load(context_for(sample_model("qwen2"), CPU, dtype=each))
-        executable.launch(rows)
-        answers.append(executable.collect()[0])
-        executable.close()
-    exact, rough = answers
-    assert exact is not None
-    assert rough is not None
-    assert rough.log_probability == pytest.approx(exact.log_probability, abs=0.3)
+def test_other_types(sharp_model: SampleModel, dtype: str) -> None:
+    tokens = list(range(40, 60))
+    executable = load(context_for(sharp_model("qwen2"), CPU, dtype=dtype))
+    executable.launch([Row(tokens, 0, [4, 9], Sampling(temperature=0.0))])
+    (chosen,) = executable.collect()
+    executable.close()
+    assert isinstance(chosen, Chosen)
+    assert deviation(sharp_model("qwen2"), tokens, chosen) < TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize(
