@@ -34,7 +34,7 @@ _WITHOUT_EXTRAS = tuple(
         "worker/backends/torch_models/test_torch_compiled.py",
         "worker/backends/torch_models/test_torch_isolated.py",
         "worker/backends/test_openvino.py",
-        "worker/transformer",
+        "worker/backends/transformer",
         "worker/backends/fil/test_trees.py",
         "worker/backends/fil/test_tree_graphs.py",
         "models/test_openvino_file.py",
