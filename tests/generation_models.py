@@ -64,22 +64,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_sample(repository: Path, name: str) -> Path:
-    """The folder of a version of the sample ``name``."""
+#: The last norm: its factors are those of the logits.
+_LAST_NORM = frozenset(["model.norm.weight", "transformer.ln_f.weight", "transformer.ln_f.bias"])
+
+
+def write_sample(repository: Path, name: str, *, sharp: bool = False) -> Path:
+    """The folder of a version of the sample ``name``. ``sharp``: logits differ by much more than bfloat16 rounds, and
+    depend on the whole sequence."""
     config = CONFIGS[name]
     tensors = random_tensors(shape_of(Fields("sample", config)), seed=sum(map(ord, name)))
     # Larger than a training starts with: attention and tokens must make a difference.
-    tensors = {key: tensor * (4 if tensor.dim() > 1 else 1) for key, tensor in tensors.items()}
+    factor = 8 if sharp else 4
+    tensors = {key: tensor * (factor if tensor.dim() > 1 else 1) for key, tensor in tensors.items()}
+    if sharp:
+        tensors |= {key: tensors[key] * 4 for key in tensors.keys() & _LAST_NORM}
     return write_model(repository, name, config, tensors, train_tokenizer(TEXTS, VOCABULARY))
 
 
-def samples_in(repository: Path) -> SampleModel:
+def samples_in(repository: Path, *, sharp: bool = False) -> SampleModel:
     """Writes each sample when it is first asked for; they are not to be changed."""
     written: dict[str, Path] = {}
 
     def sample(name: str) -> Path:
         if name not in written:
-            written[name] = write_sample(repository, name)
+            written[name] = write_sample(repository, name, sharp=sharp)
         return written[name]
 
     return sample

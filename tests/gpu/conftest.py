@@ -26,3 +26,9 @@ def usable_gpu() -> None:
 def sample_model(tmp_path_factory: pytest.TempPathFactory) -> SampleModel:
     """The folder of a version of a small model that generates, by its name; not to be changed."""
     return samples_in(tmp_path_factory.mktemp("generation"))
+
+
+@pytest.fixture(scope="session")
+def sharp_model(tmp_path_factory: pytest.TempPathFactory) -> SampleModel:
+    """The same with sharp logits, for comparisons of rounded ones."""
+    return samples_in(tmp_path_factory.mktemp("sharp"), sharp=True)

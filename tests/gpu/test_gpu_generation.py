@@ -1,4 +1,4 @@
-"""On a GPU: the paged kernels against the gathered attention, and steps by CUDA graphs against steps on the CPU."""
+"""On a GPU: the paged kernels against the gathered attention, and steps against an independent computation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from generation_models import VOCABULARY, SampleModel, context_for
-from isochrone.worker.backends.generative import Chosen, GenerationLimits, GenerativeExecutable, Row, Sampling
+from compared_steps import LIMITS, TOLERANCES, decoded, deviations, prompted
+from generation_models import SampleModel, context_for
+from isochrone.worker.backends.generative import GenerationLimits, Row, Sampling
 from isochrone.worker.backends.transformer.attention.attention import (
     PromptChunk,
     gathered_decode,
@@ -20,8 +21,7 @@ from isochrone.worker.backends.transformer.backend import load
 from isochrone.worker.backends.transformer.steps.packing import Packer
 from isochrone.worker.backends.transformer.steps.prompt_packing import PromptBatch, PromptLayouts, tile_tokens
 
-GPU, CPU = "instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_CPU }"
-LIMITS = {"max_rows": "20", "kv_cache_tokens": "2048", "prefill_tokens": "64"}
+GPU = "instance_group { kind: KIND_GPU }"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -109,38 +109,18 @@ def test_the_kernel_of_prompts_attends_as_the_gathered_attention(
     assert torch.equal(alone, found[39:169])
 
 
-def run(executable: GenerativeExecutable, sampling: Sampling) -> list[list[Chosen | None]]:
-    """Prompts of 17 rows in two steps each, then three steps of one token: sizes that are padded."""
-    chance = random.Random(3)
-    blocks = [[7 * row + number for number in range(3)] for row in range(17)]
-    tokens = [chance.choices(range(VOCABULARY), k=20) for _ in range(17)]
-    steps = []
-    for row in range(17):
-        executable.launch([Row(tokens[row][:13], 0, blocks[row], None)])
-        executable.collect()
-        executable.launch([Row(tokens[row][13:17], 13, blocks[row], sampling)])
-        steps.append(executable.collect())
-    for position in (17, 18, 19):
-        executable.launch(
-            [Row(tokens[row][position : position + 1], position, blocks[row], sampling) for row in range(17)]
-        )
-        steps.append(executable.collect())
-    return steps
-
-
 @pytest.mark.parametrize("name", ["llama3", "qwen3", "gpt2"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("graphs", ["true", "false"])
-def test_steps_on_a_gpu_are_those_of_the_cpu(sample_model: SampleModel, name: str, graphs: str) -> None:
-    found = []
-    greedy = Sampling(temperature=0.0)
-    for config, extra in ((CPU, {"dtype": "float32"}), (GPU, {"dtype": "bfloat16", "cuda_graphs": graphs})):
-        executable = load(context_for(sample_model(name), config, **LIMITS, **extra))
-        executable.warm_steps()
-        found.append(run(executable, greedy))
-        executable.close()
-    exact = [chosen.log_probability for step in found[0] for chosen in step if chosen is not None]
-    rough = [chosen.log_probability for step in found[1] for chosen in step if chosen is not None]
-    assert rough == pytest.approx(exact, abs=0.3)
+def test_steps_on_a_gpu_are_those_of_the_reference(
+    sharp_model: SampleModel, name: str, dtype: str, graphs: str
+) -> None:
+    directory = sharp_model(name)
+    executable = load(context_for(directory, GPU, **LIMITS, dtype=dtype, cuda_graphs=graphs))
+    executable.warm_steps()
+    found = decoded(executable)
+    executable.close()
+    assert max(deviations(directory, found)) < TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(0.8, 0, 1.0, 0.4), Sampling(0.8, 20, 0.9, 0.4)])
@@ -150,65 +130,35 @@ def test_graphs_choose_what_single_kernels_choose(sample_model: SampleModel, sam
         parameters = {**LIMITS, "dtype": "bfloat16", "cuda_graphs": graphs}
         executable = load(context_for(sample_model("llama"), GPU, **parameters))
         executable.warm_steps()
-        found.append(run(executable, sampling))
+        found.append(decoded(executable, sampling))
         executable.close()
     assert found[0] == found[1]
 
 
-def run_prompts(executable: GenerativeExecutable, sampling: Sampling, chunk: int) -> dict[int, Chosen]:
-    """Prompts of 2 to 90 tokens, several in a step and cut into chunks, beside a row that decodes."""
-    chance = random.Random(5)
-    lengths = [2, 90, 5, 31, 17, 64, 48, 3, 16]
-    tokens = [chance.choices(range(VOCABULARY), k=length) for length in lengths]
-    blocks = [[10 * row + number for number in range(6)] for row in range(len(lengths))]
-    done, found = [0] * len(lengths), {}
-    while done != lengths:
-        rows, members, budget = [Row([7], 0, [100], sampling)], [-1], executable.limits.prefill_tokens
-        for number, length in enumerate(lengths):
-            count = min(length - done[number], chunk, budget)
-            if count:
-                budget -= count
-                part = tokens[number][done[number] : done[number] + count]
-                done[number] += count
-                rows.append(
-                    Row(part, done[number] - count, blocks[number], sampling if done[number] == length else None)
-                )
-                members.append(number)
-        executable.launch(rows)
-        for number, row, chosen in zip(members, rows, executable.collect(), strict=True):
-            assert (chosen is None) == (row.sampling is None)
-            if chosen is not None:
-                found[number] = chosen
-    return found
-
-
 @pytest.mark.parametrize("name", ["llama3", "qwen3", "gpt2"])
-def test_prompts_by_graphs_whole_and_in_chunks_are_those_of_the_cpu(sample_model: SampleModel, name: str) -> None:
-    greedy = Sampling(temperature=0.0)
-    found = []
-    for config, extra, chunks in (
-        (CPU, {"dtype": "float32"}, [96]),
-        (GPU, {"dtype": "bfloat16", "cuda_graphs": "true"}, [96, 33, 7]),
-        (GPU, {"dtype": "bfloat16", "cuda_graphs": "false"}, [96]),
-        (GPU, {"dtype": "bfloat16", "attention": "gather"}, [96]),
-    ):
-        parameters = {**LIMITS, "prefill_tokens": "150", **extra}
-        executable = load(context_for(sample_model(name), config, **parameters))
-        executable.warm_steps()
-        found += [run_prompts(executable, greedy, chunk) for chunk in chunks]
-        executable.close()
-    exact = {number: chosen.log_probability for number, chosen in found[0].items()}
-    for rough in found[1:]:
-        assert {number: chosen.log_probability for number, chosen in rough.items()} == pytest.approx(exact, abs=0.3)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("parameters", "chunks"),
+    [({"cuda_graphs": "true"}, [96, 33, 7]), ({"cuda_graphs": "false"}, [96]), ({"attention": "gather"}, [96])],
+)
+def test_prompts_on_a_gpu_whole_and_in_chunks_are_those_of_the_reference(
+    sharp_model: SampleModel, name: str, dtype: str, parameters: dict[str, str], chunks: list[int]
+) -> None:
+    directory = sharp_model(name)
+    executable = load(context_for(directory, GPU, **LIMITS, dtype=dtype, **parameters))
+    executable.warm_steps()
+    found = [prompted(executable, chunk) for chunk in chunks]
+    executable.close()
+    for each in found:
+        assert max(deviations(directory, each)) < TOLERANCES[dtype]
 
 
 def test_prompts_by_graphs_choose_what_single_kernels_choose(sample_model: SampleModel) -> None:
     found = []
     for graphs in ("true", "false"):
-        parameters = {**LIMITS, "prefill_tokens": "150", "dtype": "bfloat16", "cuda_graphs": graphs}
-        executable = load(context_for(sample_model("llama"), GPU, **parameters))
+        executable = load(context_for(sample_model("llama"), GPU, **LIMITS, dtype="bfloat16", cuda_graphs=graphs))
         executable.warm_steps()
-        found.append([run_prompts(executable, Sampling(0.8, 20, 0.9, 0.4), chunk) for chunk in (96, 20)])
+        found.append([prompted(executable, chunk, Sampling(0.8, 20, 0.9, 0.4)) for chunk in (96, 20)])
         executable.close()
     assert found[0] == found[1]
 

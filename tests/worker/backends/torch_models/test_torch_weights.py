@@ -50,7 +50,8 @@ def test_a_file_reads_as_any_other(tmp_path_factory: pytest.TempPathFactory, dat
             if data.draw(st.booleans()):
                 offset = data.draw(st.integers(0, 250))
                 assert file.seek(offset) == reference.seek(offset)
-            buffers = [bytearray(data.draw(st.integers(0, 250), label="size"))] * 2
+            size = data.draw(st.integers(0, 250), label="size")
+            buffers = [bytearray(size), bytearray(size)]
             counts = [reader.readinto(buffer) for reader, buffer in zip((file, reference), buffers, strict=True)]
             assert counts[0] == counts[1]
             assert buffers[0] == buffers[1]

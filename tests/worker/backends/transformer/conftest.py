@@ -11,3 +11,9 @@ from generation_models import SampleModel, samples_in
 def sample_model(tmp_path_factory: pytest.TempPathFactory) -> SampleModel:
     """The folder of a version of a sample, by its name; not to be changed."""
     return samples_in(tmp_path_factory.mktemp("generation"))
+
+
+@pytest.fixture(scope="session")
+def sharp_model(tmp_path_factory: pytest.TempPathFactory) -> SampleModel:
+    """The same with sharp logits, for comparisons of rounded ones."""
+    return samples_in(tmp_path_factory.mktemp("sharp"), sharp=True)

@@ -189,8 +189,3 @@ def test_a_process_of_its_own_cannot_reserve_sms() -> None:
     config = BATCHED + parameter("reserved_sms", "16") + parameter("isolation", "process")
     with pytest.raises(ConfigError, match=r'isolation.*"thread" for a model with reserved_sms'):
         load(context_of(config))
-
-
-def test_a_stream_that_nobody_had_is_not_taken_back() -> None:
-    with pytest.raises(ValueError, match="cuda:0: a stream was given back that nobody had taken"):
-        StreamShelf().give("cuda:0", SimpleNamespace(cuda_stream=1))

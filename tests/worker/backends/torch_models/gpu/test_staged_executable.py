@@ -281,20 +281,31 @@ class LateDevice(HostDevice):
     def wait(self, stream: Any, event: Any) -> None: ...
 
 
-def test_three_batches_are_under_way_and_a_fourth_waits() -> None:
+def test_three_batches_are_under_way_and_a_fourth_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     device = LateDevice()
     executable = loaded(device=device)
     device.gate.clear()
     arrays = [np.full((1, 3), number, np.float32) for number in range(4)]
     flights = [executable.launch_batch([request(array)], 1) for array in arrays[:3]]
+    ring, wait = executable._ring, executable._changed.wait
+    assert ring.in_flight == len(ring) == 3
+    assert ring.acquire() is None
+    waits = threading.Event()
+    monkeypatch.setattr(executable._changed, "wait", lambda: (waits.set(), wait()))
     launched: list[Any] = []
     fourth = threading.Thread(target=lambda: launched.append(executable.launch_batch([request(arrays[3])], 1)))
     fourth.start()
-    assert not launched
+    assert waits.wait(60)
+    # Until a slot is free it stays where it waits, with the lock released.
+    with executable._changed:
+        assert ring.acquire() is None
+        assert not launched
     device.gate.set()
-    totals = [executable.collect_batch(flight)[0]["total"].item() for flight in flights]
+    totals = [executable.collect_batch(flights[0])[0]["total"].item()]
     fourth.join()
-    totals.append(executable.collect_batch(launched[0])[0]["total"].item())
+    assert launched[0].slot == flights[0].slot
+    assert ring.in_flight == 3
+    totals += [executable.collect_batch(flight)[0]["total"].item() for flight in [*flights[1:], *launched]]
     assert totals == [0, 3, 6, 9]
     executable.close()
 
