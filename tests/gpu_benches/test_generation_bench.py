@@ -255,7 +255,7 @@ def at_once(error: IsochroneError) -> bytes:
 def by_the_engine(error: IsochroneError, tokens: int = 0) -> bytes:
     """The answer to a request that an engine has refused or ended."""
     wire: Any = Wire()
-    route: Any = None
+    route: Any = SimpleNamespace(extras=tuple)
     request = GenerateInferRequest(wire, route, Plan("writer", "", (), None, {}), "1", {}, True)
     request.served_by = SimpleNamespace(model_version="1")
     for _ in range(tokens):

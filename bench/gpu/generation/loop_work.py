@@ -55,7 +55,7 @@ def stream(runner: GenerationRunner) -> Job:
     exchange: Any = Sink()
     call = CompletionCall("writer", True, ("[]",), streams=True)
     service: Any = SimpleNamespace(model_digest=lambda *_: "0123456789abcdef")
-    model: Any = SimpleNamespace(name="writer")
+    model: Any = SimpleNamespace(name="writer", version="")
     answer = CompletionAnswer(exchange, call, AnswerForm("writer", True), service, model)
     route: Any = None
     request = ChoiceRequest(answer, answer.choices[0], route, Plan("writer", "", (), None, {}), {})

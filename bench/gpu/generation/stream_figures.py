@@ -236,8 +236,9 @@ def overload_figures(streams: Streams, first_ms: float, between_ms: float, secon
 
 
 def refusals_problem(streams: Streams, counted: float) -> str:
-    """Whether the worker counted other refusals than its callers; those of streams that were cut are not known."""
-    refused, unknown = int(streams.refused.sum()), int((streams.status == CUT).sum())
+    """Whether the worker counted other refusals than its callers. Those of streams that were cut are not known, and the
+    worker counts those whose deadline passed before their prompt was tokenised."""
+    refused, unknown = int(streams.refused.sum()), int(np.isin(streams.status, (CUT, DROPPED)).sum())
     if refused <= counted <= refused + unknown:
         return ""
     return f"{refused} requests were refused by their answers, {counted:.0f} by the worker's count"

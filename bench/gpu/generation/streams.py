@@ -51,8 +51,8 @@ def plain_status(status: int, is_marked: bool) -> int:
 def event_status(status: int, has_tokens: bool, error: str) -> int:
     """Of an answer whose last event is an error.
 
-    As the first event it has a status of its own, and no mark: the worker's engine refused the request when it knew the
-    tokens of the prompt, or dropped it later. Which of them, only the text says, as it does behind tokens.
+    As the first event it has a status of its own, marked or not: the worker's engine refused the request when it knew
+    the tokens of the prompt, or dropped it later. Which of them, only the text says, as it does behind tokens.
     """
     if _PASSED.search(error):
         return DROPPED

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
-from toy_model import ByteTokenizer, ToyModel
+from toy_model import FixedTimes, GatedTokenizer, ToyModel
 from toy_runner import Bench, run, until
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, InvalidArgument
 from isochrone.worker.generation.prompts import PromptThread
 from isochrone.worker.generation.scheduling.step_times import StepCosts
-
-
-class GatedTokenizer(ByteTokenizer):
-    """Waits for a permit for each prompt."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Semaphore(0)
-        self.begun: list[str] = []
-        self.is_open = False
-
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        self.begun.append(text)
-        if not self.is_open:
-            self.gate.acquire()
-        return super().encode(text, special=special)
-
-    def open(self) -> None:
-        self.is_open = True
-        self.gate.release(1000)
 
 
 def waiting(prompts: PromptThread) -> int:
@@ -146,8 +126,7 @@ def test_requests_with_a_deadline_are_admitted_before_those_that_wait_without() 
     async def scenario() -> None:
         bench, tokenizer = gated()
         engine = bench.engines[0]
-        engine.scheduler.times.observe = lambda *_: None  # type: ignore[method-assign]
-        engine.scheduler.times.costs = StepCosts(prefill=MILLISECOND)
+        engine.scheduler.times = FixedTimes(engine.scheduler.limits, StepCosts(prefill=MILLISECOND))
         engine.wake()
         await until(lambda: engine.load.costs.prefill == MILLISECOND)
         waiting_for_ever = [bench.send("x" * 200, max_tokens=1) for _ in range(20)]

@@ -26,6 +26,7 @@ from isochrone.worker.backends.generative import (
 )
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.generation.requests.sampling import GenerationParameters
+from isochrone.worker.generation.scheduling.step_times import StepCosts, StepTimes
 
 END = 256
 LIMITS = GenerationLimits(context_tokens=256, block_tokens=4, blocks=64, rows=8, prefill_tokens=16)
@@ -33,6 +34,17 @@ LIMITS = GenerationLimits(context_tokens=256, block_tokens=4, blocks=64, rows=8,
 POISON = ord("!")
 #: … and one with this the row that would follow it.
 SPOILED = ord("?")
+
+
+class FixedTimes(StepTimes):
+    """Steps take what is said, whatever they take."""
+
+    def __init__(self, limits: GenerationLimits, costs: StepCosts) -> None:
+        super().__init__(limits)
+        self.costs = costs
+
+    def observe(self, rows: int, context: int, prefill: int, ns: int) -> None:
+        """Nothing is learned."""
 
 
 class ByteTokenizer:
@@ -53,6 +65,25 @@ class ByteTokenizer:
         if any(not isinstance(message.get("content"), str) for message in messages):
             raise InvalidArgument("messages: expected a 'content' that is a string")
         return "".join(f"<{message['role']}>{message['content']}" for message in messages)
+
+
+class GatedTokenizer(ByteTokenizer):
+    """Waits for a permit for each prompt."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Semaphore(0)
+        self.begun: list[str] = []
+        self.is_open = False
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        self.begun.append(text)
+        if not self.is_open:
+            self.gate.acquire()
+        return super().encode(text, special=special)
+
+    def open(self) -> None:
+        self.is_open = True
+        self.gate.release(1000)
 
 
 def next_token(tokens: Sequence[int], sampling: Sampling, end_every: int = 0) -> Chosen:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from toy_model import FixedTimes
 
 from isochrone.in_process.process_state import process_state
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
@@ -53,8 +54,7 @@ class ServedToys:
     def expect_steps_of(self, model: str, ns: int) -> None:
         """From now on, the model's steps are expected to take so long, whatever is measured."""
         for engine in self.runner(model)._engines:
-            engine.scheduler.times.observe = lambda *_: None
-            engine.scheduler.times.costs = StepCosts(fixed=ns)
+            engine.scheduler.times = FixedTimes(engine.scheduler.limits, StepCosts(fixed=ns))
             engine.load = engine.scheduler.load(0)
 
     def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> tuple[int, str]:

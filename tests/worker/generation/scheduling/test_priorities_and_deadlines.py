@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_model import FixedTimes
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded
@@ -40,8 +41,7 @@ def scheduler_with(given_members: list[Member]) -> StepScheduler:
 
 def exact_scheduler() -> StepScheduler:
     scheduler = StepScheduler(LIMITS)
-    scheduler.times.observe = lambda *_: None  # type: ignore[method-assign]
-    scheduler.times.costs = COSTS
+    scheduler.times = FixedTimes(scheduler.limits, COSTS)
     return scheduler
 
 

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from toy_model import END, LIMITS, ToyModel, answer_of
+from toy_model import END, LIMITS, FixedTimes, ToyModel, answer_of
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, InvalidArgument, QueueFull
@@ -213,7 +213,7 @@ def known(driver: Driver, **parts: float) -> None:
     """Steps whose cautious estimates are these milliseconds, less a hair."""
     scale = 0.9999 * MILLISECOND / StepCosts(fixed=1e9).estimate(0, 0, 0) * 1e9
     costs = StepCosts(**{name: value * scale for name, value in parts.items()})
-    driver.scheduler.times.costs = costs.without_margins()
+    driver.scheduler.times = FixedTimes(driver.limits, costs.without_margins())
 
 
 def test_a_first_token_that_would_come_late_is_refused_at_once() -> None:
@@ -237,7 +237,6 @@ def test_a_prefix_that_is_known_helps_at_admission() -> None:
     driver = Driver()
     driver.admit(sequence_of("the same long beginning, 1", 1))
     driver.finish()
-    driver.scheduler.times.observe = lambda *_: None  # type: ignore[method-assign]
     known(driver, fixed=1, prefill=1)
     driver.admit(sequence_of("the same long beginning, 2", 1, arrived=driver.now, first_ms=5))
     with pytest.raises(DeadlineExceeded):
@@ -260,7 +259,6 @@ def test_chunks_keep_the_tightest_deadline_between_tokens() -> None:
     driver = Driver()
     driver.admit(sequence_of("a", 30, inter_ms=10))
     driver.step()
-    driver.scheduler.times.observe = lambda *_: None  # type: ignore[method-assign]
     known(driver, fixed=1, prefill=1)
     driver.admit(sequence_of("x" * 40, 1))
     assert (driver.step().prefill, driver.step().prefill) == (9, 9)
