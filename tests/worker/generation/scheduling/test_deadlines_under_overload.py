@@ -27,6 +27,8 @@ class Outcome:
     refused: int = 0
     first_late: int = 0
     late_tokens: int = 0
+    #: Sequences with a late token.
+    broken: int = 0
     tokens: int = 0
     dropped: int = 0
 
@@ -39,18 +41,21 @@ def simulate(
     chunks: bool = True,
     refuses: bool = True,
     scatter: float = 0.0,
+    seed: int = 3,
+    seconds: float = 5,
 ) -> Outcome:
-    """Five seconds of Poisson arrivals."""
-    chance = random.Random(3)
+    """Poisson arrivals."""
+    chance = random.Random(seed)
     scheduler = StepScheduler(LIMITS, SchedulerRules(chunks_prompts=chunks, max_waiting=10_000))
     counts = EngineCounts()
     outcome = Outcome()
     now, arrival = 0, 0
     sequences: list[TokenSequence] = []
+    broken: set[TokenSequence] = set()
     # What calibration does at load.
     for rows, context, prefill in [(1, 10, 0), (64, 64, 0), (64, 30_000, 0), (0, 512, 512), (0, 64, 64), (0, 1, 1)] * 2:
         scheduler.times.observe(rows, context, prefill, round(TRUE.expected(rows, context, prefill)))
-    while now < 5 * SECOND:
+    while now < seconds * SECOND:
         while arrival <= now:
             parameters = GenerationParameters(
                 max_tokens=chance.randrange(20, 150),
@@ -81,10 +86,12 @@ def simulate(
             counts.note_token(output.sequence)
             if last and now - last > inter_ms * MILLISECOND:
                 outcome.late_tokens += 1
+                broken.add(output.sequence)
     outcome.first_late = sum(
         each.first_at > each.first_deadline for each in sequences if each.first_at and each.first_deadline != NEVER
     )
     outcome.tokens = counts.generated_tokens
+    outcome.broken = len(broken)
     return outcome
 
 
@@ -99,9 +106,10 @@ def test_what_is_admitted_keeps_its_deadlines(per_second: float, scatter: float)
 
 
 def test_steps_that_scatter_widely_are_allowed_for() -> None:
-    """Without the factor of the estimates, 0.9 % of these tokens are late."""
+    """Without the factor of the estimates, 0.9 % of these tokens are late; with one that a step of two hundred exceeds,
+    one answer of eight has a late token."""
     outcome = simulate(150.0, inter_ms=20, first_ms=500, scatter=0.3)
-    assert outcome.late_tokens <= 0.002 * outcome.tokens
+    assert outcome.broken <= 0.02 * outcome.admitted
     assert (outcome.first_late, outcome.dropped) == (0, 0)
     assert outcome.tokens > 25_000
 

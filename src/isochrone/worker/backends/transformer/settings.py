@@ -46,10 +46,16 @@ def device_of(context: LoadContext, visible_gpus: int) -> str:
     return f"cuda:{gpu}"
 
 
+#: As the torch backend has them.
+_SHORT_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
 def settings_of(context: LoadContext, shape: DecoderShape, visible_gpus: int) -> Settings:
     device = device_of(context, visible_gpus)
     is_cuda = device != "cpu"
-    dtype = parameters.choice(context, "dtype", "auto", ("auto", "float32", "bfloat16", "float16"))
+    allowed = ("auto", "float32", "bfloat16", "float16", *_SHORT_NAMES)
+    dtype = parameters.choice(context, "dtype", "auto", allowed)
+    dtype = _SHORT_NAMES.get(dtype, dtype)
     if dtype == "auto":
         # CPUs compute float32 fastest, but for the newest.
         dtype = shape.dtype if is_cuda else "float32"

@@ -7,8 +7,8 @@ of equal steps cannot tell apart stays as it was. Pure.
 Estimates are cautious, since a late step breaks the deadlines of all its sequences, and a sequence has many steps: one
 late step of two hundred would break a third of the answers of eighty tokens. Steps with prompts, which could be smaller
 than they are, leave a fifth of a deadline free, others a twentieth. More is left where steps deviate more: twice the
-mean deviation, four standard deviations, or what the slowest but one of the latest steps took, whatever is most.
-Stalls, which no margin could cover, are left out of the latter two.
+mean deviation, or nearly four standard deviations of the latest steps, whatever is more. Stalls, which no margin could
+cover, are left out of the latter.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ _FIRST: Final = 64
 #: An estimate is at least so many times what is expected: steps that only decode, and steps with prompts.
 _CAUTION: Final = 1.05
 _PROMPT_CAUTION: Final = 1.25
-#: Of so many of the latest steps, these count: their mean and so many times their standard deviation, or the slowest
-#: but one, if that is more; but no stalls: steps that took more than so many times what was expected.
+#: Of so many of the latest steps, these count: their mean and so many times their standard deviation, but no more than
+#: so many times the slowest; or the slowest but one, if that is more. Stalls do not count: steps that took more than so
+#: many times what was expected.
 _WINDOW: Final = 512
 _SPREADS: Final = 4.0
+_BEYOND: Final = 1.1
 _STALL: Final = 3.0
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
@@ -146,7 +148,8 @@ class _Deviations:
         if count >= _FIT_EVERY:
             mean = self._sum / count
             spread = math.sqrt(max(0.0, self._squares / count - mean * mean))
-            factor = max(factor, mean + _SPREADS * spread, nlargest(2, self._ratios)[1])
+            slowest, second = nlargest(2, self._ratios)
+            factor = max(factor, second, min(mean + _SPREADS * spread, _BEYOND * slowest))
         return Margin(factor, self._mean_ns)
 
 
