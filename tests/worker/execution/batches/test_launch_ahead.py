@@ -170,7 +170,7 @@ def test_a_hung_device_costs_both_batches_and_the_instance_is_replaced() -> None
         assert await values(bench, later) == [10]
         let_end(stuck, 2)
         await end(bench)
-        assert stuck.closed.wait(60)
+        assert await asyncio.to_thread(stuck.closed.wait, 60)
 
     run(main)
 

@@ -1,18 +1,18 @@
 """The runner of ordinary models: it queues requests, takes batches from the queue and runs them on instances.
 
 Runs on the loop's thread; instances compute on threads of their own. Requests of short models do not queue
-(``inline_runner``), and short batches run inline too: a thread would cost 22 µs and a context switch.
+(``inline_runner``), nor do those that nothing is before (``direct_runner``), and short batches run inline too: a thread
+would cost 22 µs and a context switch.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import Cancelled, IsochroneError
-from isochrone.worker.execution.batches.inline_runner import InlineRunner
+from isochrone.errors import IsochroneError
+from isochrone.worker.execution.batches.direct_runner import DirectRunner
 from isochrone.worker.execution.batches.launch_ahead import LaunchAhead
 from isochrone.worker.execution.batches.lookahead import LookAhead
 from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from isochrone.worker.statistics import ModelStatistics
 
 
-#: After this many requests in a row that came when nothing was going on, the next is not expected to have company.
-_LONELY_REQUESTS = 4
-
-
-class BatchRunner(InlineRunner):
+class BatchRunner(DirectRunner):
     """Runs one version of a stateless model that gives each request one answer."""
 
     def __init__(
@@ -63,10 +59,8 @@ class BatchRunner(InlineRunner):
             execution_timeout_ns,
             preserve_ordering=preserve_ordering,
         )
-        self._order = self._answers.order
         #: Where instances acquire resources before they run; None: they need none.
         self._gate = gate
-        self._pump_scheduled = False
         self._alarm: Alarm | None = None
         self._ahead: LookAhead | LaunchAhead | None = None
         #: The requests that came since the last look go behind what is offered, and cannot join it.
@@ -77,21 +71,6 @@ class BatchRunner(InlineRunner):
         self._answering = RunningTime()
         #: Rejections and runs at the last call of ``check_stuck``.
         self._rejections_seen = self._runs_seen = 0
-        #: Whether a request that finds an idle instance and nothing before it may start without the queue.
-        self._starts_at_once = False
-        #: The same of an executable that overlaps, if requests come one at a time; and how many in a row did.
-        self._launches_at_once = False
-        self._lonely = 0
-        #: A request that starts without the queue, of a model with batches: it waits for the end of this loop turn,
-        #: since others may join it.
-        self._first: InferRequest | None = None
-        #: Requests that need no decision, in the order in which they came, while no instance is idle. While there are
-        #: any, the queue is empty.
-        self._line: deque[InferRequest] = deque()
-        policy = rules.policies[0]
-        self._lines_up = (
-            rules.max_rows == 1 and rules.levels == 1 and not policy.max_queue_size and not policy.default_timeout_ns
-        )
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         super().start(instances, replacement)
@@ -103,9 +82,7 @@ class BatchRunner(InlineRunner):
                 self._gate.add(instance, self._pump)
             return
         executable = instances[0].executable
-        if not self._rules.delay_ns and self._order is None:
-            self._starts_at_once = executable.begins_on_loop
-            self._launches_at_once = all(instance.executable.overlaps for instance in instances)
+        self._allow_direct_starts()
         if executable.inline_allowed:
             self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
         if any(instance.executable.overlaps for instance in instances):
@@ -119,127 +96,9 @@ class BatchRunner(InlineRunner):
             raise self._rejection
         if self._order is not None:
             self._order.join(request)
-        elif (
-            self._join_stage(request)
-            or (self._starts_at_once and self._started_at_once(request))
-            or (self._launches_at_once and self._launched_at_once(request))
-        ):
+        elif self._join_stage(request) or self._started_directly(request):
             return
         self._enqueue(request)
-
-    @property
-    def pending(self) -> int:
-        return super().pending + (self._first is not None) + len(self._line)
-
-    def estimated_wait(self, now: int) -> int:
-        line = len(self._line) * self.curve.estimate(1) // max(1, len(self.instances))
-        return super().estimated_wait(now) + line
-
-    # Without the queue, which would cost a small request a sixth of the worker's time.
-
-    def _started_at_once(self, request: InferRequest) -> bool:
-        """Starts a request that nothing is before, now or at the end of this turn; False: it has to queue."""
-        if self._first is not None:
-            # Two requests of one turn: the queue makes a batch of them.
-            self._enqueue_first()
-            return False
-        if self.queue.pending:
-            return False
-        now = now_ns()
-        if not self._idle:
-            return self._lined_up(request, now)
-        if not self._is_in_time(request, now):
-            return False
-        request.enqueued = now
-        if self._rules.max_rows == 1:
-            self._start_alone(request, now)
-            return True
-        self._first = request
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            self._loop.call_soon(self._scheduled_pump)
-        return True
-
-    def _launched_at_once(self, request: InferRequest) -> bool:
-        """Launches a request of an executable that overlaps, if nothing is before it; False: it has to queue.
-
-        A launch is final: what else comes in this turn of the loop could not join it. So only a request that is not
-        expected to have company is launched before the turn has ended. The first one of a burst may be wrong about
-        that; those behind it are queued, and so is the first of the next burst.
-        """
-        if self.queue.pending or len(self._idle) < len(self.instances):
-            self._lonely = 0
-            return False
-        self._lonely += 1
-        if self._lonely <= _LONELY_REQUESTS and self._rules.max_rows > 1:
-            return False
-        now = now_ns()
-        if not self._idle or not self._is_in_time(request, now):
-            return False
-        request.enqueued = now
-        self._start_alone(request, now)
-        return True
-
-    def _is_in_time(self, request: InferRequest, now: int) -> bool:
-        """Whether a request that starts now meets its deadline; if not, the queue rejects it."""
-        if request.deadline == NEVER:
-            return True
-        expected = self.curve.estimate(request.plan.batch_size)
-        return 0 < expected <= request.deadline - now - self.queue.margin_ns
-
-    def _lined_up(self, request: InferRequest, now: int) -> bool:
-        if self._lines_up and request.deadline == NEVER:
-            request.enqueued = now
-            self._line.append(request)
-            return True
-        # There is something to decide: the queue does, for all.
-        while self._line:
-            self._enqueue_or_fail(self._line.popleft())
-        return False
-
-    def _serve_line(self) -> None:
-        while self._line and self._idle:
-            request = self._line.popleft()
-            if request.cancelled:
-                self._fail(request, Cancelled("the caller has gone"))
-            else:
-                self._start_alone(request, now_ns())
-
-    def _start_first(self) -> None:
-        """The turn of ``_first`` is over, and no other request came."""
-        request = self._first
-        if request is None:
-            return
-        if not self._idle or self.queue.pending or request.cancelled or self._rejection is not None:
-            self._enqueue_first()
-            return
-        self._first = None
-        self._start_alone(request, now_ns())
-
-    def _start_alone(self, request: InferRequest, now: int) -> None:
-        rows = request.plan.batch_size
-        request.dispatched = now
-        self._idle.pop().start(Batch([request], rows), self.curve.estimate(rows))
-        self._busy_changed = True
-
-    def _enqueue_first(self) -> None:
-        request, self._first = self._first, None
-        if request is not None:
-            self._enqueue_or_fail(request)
-
-    def _enqueue_or_fail(self, request: InferRequest) -> None:
-        error = self._rejection or self._enqueued(request)
-        if error is not None:
-            self._finish_failed(request, error)
-
-    def _take_unqueued(self) -> list[InferRequest]:
-        """The requests that wait without the queue; then there are none."""
-        taken = list(self._line) if self._first is None else [self._first]
-        self._first = None
-        self._line.clear()
-        return taken
-
-    # With the queue.
 
     def _enqueue(self, request: InferRequest) -> None:
         """Queues a request, or raises."""
@@ -255,10 +114,8 @@ class BatchRunner(InlineRunner):
         self._queueing += now_ns() - now
         if request.deadline != NEVER or self._rules.max_rows > 1 or self._rules.levels > 1:
             self._offer_holds = False
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            # At the end of this loop turn: requests that arrive in the same turn can share a batch.
-            self._loop.call_soon(self._scheduled_pump)
+        # At the end of this loop turn: requests that arrive in the same turn can share a batch.
+        self._schedule_pump()
 
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False
@@ -298,9 +155,7 @@ class BatchRunner(InlineRunner):
                 self._run_inline(Batch(requests, rows), now)
                 inline += 1
                 if (inline >= TURN_RUNS or now_ns() - begun > STAGE_NS) and queue.pending:
-                    if not self._pump_scheduled:
-                        self._pump_scheduled = True
-                        self._loop.call_soon(self._scheduled_pump)
+                    self._schedule_pump()
                     break
             else:
                 instance = self._idle.pop()
