@@ -371,7 +371,11 @@ class Worker:
         """Checks for stuck runs ten times a second."""
         while True:
             await asyncio.sleep(_TICK)
-            self.catalog.check_stuck()
+            try:
+                self.catalog.check_stuck()
+            except Exception as error:
+                # The next look must come, for all models.
+                log.error("a look for stuck runs failed", exc_info=error)
 
     async def _poll(self) -> None:
         while True:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from toy_model import ByteTokenizer, FixedTimes, GatedTokenizer, ToyModel, answer_of
-from toy_runner import Bench, run, text_tensor, until
+from toy_runner import Answers, Bench, run, text_tensor, until
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
+    IsochroneError,
     ModelFailed,
     QueueFull,
     Unavailable,
@@ -27,7 +28,7 @@ from isochrone.worker.generation.requests.sampling import GenerationParameters
 from isochrone.worker.generation.runner import MAX_BACKLOG
 from isochrone.worker.generation.scheduling.blocks import BlockTable
 from isochrone.worker.generation.scheduling.scheduler import SchedulerRules
-from isochrone.worker.generation.scheduling.step_times import StepCosts
+from isochrone.worker.generation.scheduling.step_times import StepCosts, StepTimes
 from isochrone.worker.generation.settings import GenerationSettings
 
 
@@ -458,10 +459,22 @@ def test_a_cache_that_is_too_small_for_all() -> None:
     run(scenario)
 
 
+class NotedTimes(StepTimes):
+    """Notes how long steps took."""
+
+    def __init__(self, limits: GenerationLimits) -> None:
+        super().__init__(limits)
+        self.measured: list[int] = []
+
+    def observe(self, rows: int, context: int, prefill: int, ns: int) -> None:
+        self.measured.append(ns)
+
+
 def test_steps_wait_for_a_loop_that_is_behind() -> None:
     async def scenario() -> None:
         model = ToyModel()
         bench = Bench(model)
+        times = bench.engines[0].scheduler.times = NotedTimes(model.limits)
         request = bench.send("hello", max_tokens=200)
         await until(lambda: request.responses)
         begun = len(model.steps)
@@ -470,6 +483,8 @@ def test_steps_wait_for_a_loop_that_is_behind() -> None:
         assert len(model.steps) <= begun + 5
         await until(lambda: request.is_over)
         assert request.text == expected("hello", 200)
+        # It counts as time between tokens.
+        assert max(times.measured) >= 200 * MILLISECOND
         # The engine waits for a call that never ends: this thread, which would run it, waits for the engine.
         bench.send("again", max_tokens=200)
         time.sleep(0.3)  # noqa: ASYNC251
@@ -478,15 +493,20 @@ def test_steps_wait_for_a_loop_that_is_behind() -> None:
     run(scenario)
 
 
-def test_an_engine_that_fails_says_so() -> None:
+@pytest.mark.parametrize("max_tokens", [1, 16])
+def test_an_engine_that_fails_says_so(max_tokens: int) -> None:
+    """Also to one whose last token was computed and not sent."""
+
     async def scenario() -> None:
         model = ToyModel()
         model.gate = threading.Semaphore(0)
         bench = Bench(model)
-        request = bench.send("hello")
+        request = bench.send("hello", max_tokens=max_tokens)
         await until(model.entered.is_set)
         bench.engines[0].counts = None  # type: ignore[assignment]
         model.gate.release(1000)
+        await until(lambda: bench.engines[0].lost)
+        bench.runner.check_stuck(now_ns())
         await until(lambda: request.is_over)
         assert isinstance(request.answers[-1], ModelFailed)
         assert "its engine failed: AttributeError" in str(request.answers[-1])
@@ -514,6 +534,52 @@ def test_jobs_and_sequences_that_were_cancelled_do_not_refer_to_each_other() -> 
         model.gate.release(1000)
         await until(lambda: request.is_over and not bench.blocks_in_use)
         assert job.sequence is None
+        bench.close()
+
+    run(scenario)
+
+
+def test_the_end_of_one_request_may_end_another() -> None:
+    """As that of a choice ends the other choices of its call."""
+
+    class Choice(Answers):
+        other: Choice
+
+        def fail(self, error: IsochroneError) -> None:
+            super().fail(error)
+            self.other.cancelled = True
+            self.other.read()
+
+    async def scenario() -> None:
+        bench = Bench()
+        choices = [bench.send("hello", max_tokens=100, kind=Choice) for _ in range(2)]
+        for choice, other in zip(choices, reversed(choices), strict=True):
+            choice.other, choice.is_slow = other, True
+        await until(lambda: all(choice.waiting for choice in choices))
+        bench.runner.check_stuck(now_ns() + 3600 * SECOND)
+        assert all(isinstance(choice.answers[-1], Cancelled | str) for choice in choices)
+        assert bench.in_flight == 0
+        bench.close()
+
+    run(scenario)
+
+
+def test_the_least_wait_is_that_of_a_request_which_is_due_at_once() -> None:
+    async def scenario() -> None:
+        model, tokenizer = ToyModel(), GatedTokenizer()
+        model.tokenizer = tokenizer
+        bench = Bench(model)
+        engine = bench.engines[0]
+        engine.scheduler.times = FixedTimes(engine.scheduler.limits, StepCosts(prefill=MILLISECOND))
+        engine.wake()
+        await until(lambda: engine.load.costs.prefill == MILLISECOND)
+        for _ in range(20):
+            bench.send("x" * 200, max_tokens=1)
+        await until(lambda: tokenizer.begun)
+        now = now_ns()
+        assert bench.runner.estimated_wait(now) > 900 * MILLISECOND
+        assert bench.runner.least_wait(now) < 100 * MILLISECOND
+        tokenizer.open()
         bench.close()
 
     run(scenario)

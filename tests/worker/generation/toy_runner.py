@@ -97,9 +97,10 @@ class Bench:
         stream: bool = True,
         seconds: float = 0,
         priority: int = 0,
+        kind: type[Answers] = Answers,
         **parameters: Any,
-    ) -> Answers:
-        """``inputs``: further tensors by name."""
+    ) -> Any:
+        """``inputs``: further tensors by name; ``kind``: the class of the request."""
         inputs: dict[str, Any] = dict(parameters.pop("inputs", {}))
         if text is not None:
             inputs["text_input"] = text_tensor(text)
@@ -109,7 +110,7 @@ class Bench:
             inputs["sampling_parameters"] = text_tensor(json.dumps({"stop": parameters.pop("stop")}))
         plan = Plan("toy", "", (), outputs, {"temperature": 0, **parameters}, priority=priority)
         now = now_ns()
-        request = Answers(plan, inputs, now, now + round(seconds * 1e9) if seconds else NEVER)
+        request = kind(plan, inputs, now, now + round(seconds * 1e9) if seconds else NEVER)
         self.in_flight += 1
         try:
             self.runner.submit(request)

@@ -180,10 +180,13 @@ class GenerationEngine:
         is_idle = True
         model, in_flight = self.executable, self._in_flight
         most = 2 if model.launches_ahead else 1
-        #: The end of the step before: where another follows at once, the time between tokens is all that lies between.
+        #: The end of the step before: where another follows at once, the time between tokens is all that lies between,
+        #: the wait for the loop included. 0: none follows.
         ended = 0
         while not self._is_closing:
             self._take_inbox(is_idle)
+            if is_idle:
+                ended = 0
             now = now_ns()
             self._drop_ended(now)
             step = self.scheduler.schedule(now)
@@ -199,7 +202,7 @@ class GenerationEngine:
             is_idle = not in_flight
             if in_flight and (len(in_flight) == most or not step.rows):
                 oldest, launched = in_flight.popleft()
-                outputs = self._collect(oldest, max(launched, ended))
+                outputs = self._collect(oldest, ended or launched)
                 ended = now_ns()
                 if in_flight or not model.computes_alone:
                     # The device is busy; or the next launch takes as long as its step, and tokens would wait for it.

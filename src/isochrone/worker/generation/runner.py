@@ -127,33 +127,37 @@ class GenerationRunner:
 
     def estimated_wait(self, now: int) -> int:
         """ns until the first token of a request with a prompt of the mean length."""
-        candidate = self._next_request(round(self._mean_prompt), now)
+        candidate = self._next_request(round(self._mean_prompt), now, NEVER)
         if not self._engines:
             return UNKNOWN_WAIT_NS
         _, load = self._soonest(candidate, now)
         return load.first_token_at(candidate, now) - now
 
     def least_wait(self, now: int) -> int:
-        """ns until the first token of a request with the shortest prompt: no other can have it sooner."""
-        candidate = self._next_request(1, now)
+        """ns until the first token of a request with the shortest prompt that is due before all others of its priority:
+        no other can have it sooner."""
+        candidate = self._next_request(1, now, now)
         if not self._engines:
             return UNKNOWN_WAIT_NS
         _, load = self._soonest(candidate, now)
         return _as_admitted(load).first_token_at(candidate, now) - now
 
     def estimated_inter_token(self, now: int) -> int:
-        """ns between tokens with one more request, where that would be answered soonest; 0: not known."""
-        candidate = self._next_request(round(self._mean_prompt), now)
+        """ns between tokens with one more request of the shortest prompt, where that would be answered soonest; 0: not
+        known."""
+        candidate = self._next_request(1, now, NEVER)
         if not self._engines:
             return 0
         _, load = self._soonest(candidate, now)
         return _as_admitted(load).inter_token_ns(candidate)
 
-    def _next_request(self, tokens: int, now: int) -> Candidate:
+    def _next_request(self, tokens: int, now: int, first_deadline: int) -> Candidate:
         """A request of the default priority that would come now, with a prompt of so many tokens."""
         tokens, priority = max(1, tokens), self._settings.default_priority
-        ready = now + self._prompts.expected_ns(round(tokens * self._characters_per_token), priority, now)
-        return Candidate(tokens, priority, now, NEVER, ready=ready)
+        size = round(tokens * self._characters_per_token)
+        # One that is due at once is tokenised before the others of its priority.
+        ready = now + self._prompts.expected_ns(size, priority - (first_deadline == now), now)
+        return Candidate(tokens, priority, now, first_deadline, ready=ready)
 
     def estimated_run(self) -> int:
         """Not known: nobody knows how long an answer will be."""
@@ -374,6 +378,9 @@ class GenerationRunner:
 
     def _cancel(self, job: Job, error: IsochroneError | None) -> None:
         """Ends a request from here: the engine frees what it has."""
+        if job.is_over:
+            # The end of another one, of the same call, has ended it.
+            return
         self._prompts.cancel(job)
         self._jobs[job].cancel(job)
         self._fail(job, error or Cancelled("the request was cancelled"))
@@ -394,10 +401,13 @@ class GenerationRunner:
         )
 
     def _drop_lost(self) -> None:
-        """Engines that have lost their device get no requests; they have failed those that they had."""
+        """Engines that cannot compute any more get no requests, and those that they have fail."""
         lost = [engine for engine in self._engines if engine.lost]
         for engine in lost:
             self._engines.remove(engine)
+            for job in [job for job, at in self._jobs.items() if at is engine]:
+                # It may have ended some itself; then their errors are on their way.
+                self._cancel(job, ModelFailed(engine.lost) if job.is_known else Unavailable(engine.lost).not_begun())
         if lost and not self._engines:
             self._set_ready(False)
 

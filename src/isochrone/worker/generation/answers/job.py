@@ -114,7 +114,6 @@ class Job:
             if answer.is_stopped:
                 finish_reason = STOP
         if finish_reason is not None:
-            self.is_ended = True
             # What was held back may end with a stop string, too.
             text += answer.end()
             finish_reason = STOP if answer.was_cut else finish_reason
@@ -133,6 +132,8 @@ class Job:
             self._decode,
             self.request.plan.outputs,
         )
+        # Not before: what fails above must be answered, too.
+        self.is_ended = finish_reason is not None
         return Delivery(self, outputs, None, finish_reason is not None)
 
     def _stops_now(self, sequence: TokenSequence) -> bool:

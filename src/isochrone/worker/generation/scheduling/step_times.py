@@ -17,7 +17,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from heapq import nlargest
-from typing import Final, NamedTuple
+from typing import Final
 
 from isochrone.worker.backends.generative import GenerationLimits
 
@@ -38,6 +38,9 @@ _WINDOW: Final = 512
 _SPREADS: Final = 4.0
 _BEYOND: Final = 1.1
 _STALL: Final = 3.0
+#: With each step of the other kind, the mean deviation falls by this factor; with so many of them, a step is forgotten.
+_FADING: Final = 0.99
+_FADES: Final = 4
 #: Weight of a new deviation in the mean.
 _NEW: Final = 0.1
 #: Where the product of two features is in the upper half of their matrix. That of the last with itself is its product
@@ -45,26 +48,6 @@ _NEW: Final = 0.1
 _PLACES: Final = ((0, 1, 2, 3, 4), (1, 5, 6, 7, 8), (2, 6, 9, 10, 11), (3, 7, 10, 12, 3), (4, 8, 11, 3, 4))
 #: A step this many times over its estimate was interrupted: it counts as no more than that.
 _OUTLIER: Final = 20
-
-
-class Margin(NamedTuple):
-    """How far steps are from what is expected of them."""
-
-    #: What nearly all steps take, as a multiple of what is expected.
-    factor: float = _CAUTION
-    #: The mean, in ns.
-    deviation: float = 0.0
-
-    def over(self, expected: float) -> float:
-        return max(_CAUTION * expected + 2 * self.deviation, self.factor * expected)
-
-    def under(self, budget_ns: float) -> float:
-        """The most that may be expected of a step, for which the budget is enough."""
-        return min((budget_ns - 2 * self.deviation) / _CAUTION, budget_ns / self.factor)
-
-
-_DECODING = Margin(_CAUTION)
-_PROMPTING = Margin(_PROMPT_CAUTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +60,9 @@ class StepCosts:
     prefill: float = 0.0
     #: Of a step with prompts, however short.
     prompt: float = 0.0
-    #: Of steps that only decode, and of those with prompts.
-    decoding: Margin = _DECODING
-    prompting: Margin = _PROMPTING
+    #: What nearly all steps take, as a multiple of what is expected: those that only decode, and those with prompts.
+    decoding: float = _CAUTION
+    prompting: float = _PROMPT_CAUTION
 
     @property
     def is_known(self) -> bool:
@@ -93,15 +76,15 @@ class StepCosts:
         """ns of a step, cautiously; 0: nothing is known."""
         if not self.is_known:
             return 0
-        margin = self.prompting if prefill else self.decoding
-        return round(margin.over(self.expected(rows, context, prefill)))
+        factor = self.prompting if prefill else self.decoding
+        return round(factor * self.expected(rows, context, prefill))
 
     def estimate_many(self, steps: int, rows: int, context: int, prefill: int) -> int:
         """ns of steps that follow each other: not all of them are slow."""
         return round(_CAUTION * steps * self.expected(rows, context, prefill))
 
     def without_margins(self) -> StepCosts:
-        return replace(self, decoding=_DECODING, prompting=Margin(_CAUTION))
+        return replace(self, decoding=_CAUTION, prompting=_CAUTION)
 
     def prefill_within(self, budget_ns: int, rows: int, context: int, most: int) -> int:
         """The most tokens of prompts, up to ``most``, with which a step takes no longer than the budget."""
@@ -111,7 +94,7 @@ class StepCosts:
             return 0
         # A token of a prompt is part of the context, too.
         each = self.prefill + self.context
-        left = self.prompting.under(budget_ns) - self.expected(rows, context, 0) - self.prompt
+        left = budget_ns / self.prompting - self.expected(rows, context, 0) - self.prompt
         if left < 0:
             return 0
         return most if each * most <= left else int(left / each)
@@ -120,37 +103,50 @@ class StepCosts:
 class _Deviations:
     """How far the latest steps of one kind were from what was expected of them."""
 
-    __slots__ = ("_least", "_mean_ns", "_ratios", "_squares", "_sum")
+    __slots__ = ("_fades", "_least", "_mean", "_ratios", "_squares", "_sum")
 
     def __init__(self, least: float) -> None:
         self._least = least
-        self._mean_ns = 0.0
+        #: The mean deviation, as a share of what is expected. It follows the steps quickly.
+        self._mean = 0.0
         #: Time over expected time of the latest steps without stalls; their sum, and that of their squares.
         self._ratios: deque[float] = deque()
         self._sum = self._squares = 0.0
+        self._fades = 0
 
-    def note(self, ns: int, expected: float) -> None:
-        self._mean_ns += _NEW * (abs(ns - expected) - self._mean_ns)
-        ratio = ns / expected
+    def note(self, ratio: float) -> None:
+        """A step took so many times what was expected."""
+        self._mean += _NEW * (abs(min(ratio, _STALL) - 1) - self._mean)
         if ratio > _STALL:
             return
         self._ratios.append(ratio)
         self._sum += ratio
         self._squares += ratio * ratio
         if len(self._ratios) > _WINDOW:
-            oldest = self._ratios.popleft()
-            self._sum -= oldest
-            self._squares -= oldest * oldest
+            self._forget_oldest()
+
+    def fade(self) -> None:
+        """A step of the other kind. Were nothing forgotten with it, slow steps could prevent for good those that would
+        show that they are as fast again as they were."""
+        self._mean *= _FADING
+        self._fades += 1
+        if self._fades % _FADES == 0 and self._ratios:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest = self._ratios.popleft()
+        self._sum -= oldest
+        self._squares -= oldest * oldest
 
     @property
-    def margin(self) -> Margin:
-        factor, count = self._least, len(self._ratios)
-        if count >= _FIT_EVERY:
-            mean = self._sum / count
-            spread = math.sqrt(max(0.0, self._squares / count - mean * mean))
-            slowest, second = nlargest(2, self._ratios)
-            factor = max(factor, second, min(mean + _SPREADS * spread, _BEYOND * slowest))
-        return Margin(factor, self._mean_ns)
+    def factor(self) -> float:
+        factor, count = max(self._least, _CAUTION + 2 * self._mean), len(self._ratios)
+        if count < _FIT_EVERY:
+            return factor
+        mean = self._sum / count
+        spread = math.sqrt(max(0.0, self._squares / count - mean * mean))
+        slowest, second = nlargest(2, self._ratios)
+        return max(factor, second, min(mean + _SPREADS * spread, _BEYOND * slowest))
 
 
 class StepTimes:
@@ -175,7 +171,9 @@ class StepTimes:
         expected = costs.expected(rows, context, prefill)
         if expected > 0 and self._measured >= _FIT_EVERY:
             ns = min(ns, round(_OUTLIER * expected))
-            (self._prompting if prefill else self._decoding).note(ns, expected)
+            latest, other = (self._prompting, self._decoding) if prefill else (self._decoding, self._prompting)
+            latest.note(ns / expected)
+            other.fade()
         self._measured += 1
         _, row_scale, context_scale, prefill_scale, _ = self._scale
         two, three, four = rows / row_scale, context / context_scale, prefill / prefill_scale
@@ -228,7 +226,7 @@ class StepTimes:
         fixed, row, context, prefill, prompt = (
             value / scale for value, scale in zip(solution, self._scale, strict=True)
         )
-        self.costs = StepCosts(fixed, row, context, prefill, prompt, self._decoding.margin, self._prompting.margin)
+        self.costs = StepCosts(fixed, row, context, prefill, prompt, self._decoding.factor, self._prompting.factor)
 
 
 def _solved(matrix: list[list[float]], targets: list[float]) -> list[float]:

@@ -44,16 +44,10 @@ def prefill_room(
     if not due or not costs.is_known:
         return limits.prefill_tokens
     context = sum(row.start + 1 for row in rows)
-    least, tightest = min(limits.block_tokens, limits.prefill_tokens), min(due)
-    if costs.estimate(len(rows), context, 0) > tightest:
+    if costs.estimate(len(rows), context, 0) > min(due):
         # The deadline is lost with or without prompts, which go on in the smallest chunks.
-        return least
-    room = costs.prefill_within(tightest, len(rows), context, limits.prefill_tokens)
-    if room < least and costs.expected(len(rows), context + least, least) <= tightest:
-        # Admission has counted on it; and were there no steps with prompts, nobody would learn that they are as fast
-        # again as they were.
-        return least
-    return room
+        return min(limits.block_tokens, limits.prefill_tokens)
+    return costs.prefill_within(min(due), len(rows), context, limits.prefill_tokens)
 
 
 def _due_in(sequence: TokenSequence, now: int) -> int:
