@@ -41,6 +41,8 @@ def two_processes(fleet: Fleet, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
         wait_for(lambda: '"event": "ready"' in log_path.read_text(), 60)
+        # Each process says so itself, and one may do it a moment later.
+        wait_for(lambda: log_path.read_text().count('"event": "process ready"') == 2, 60)
         events = [json.loads(line) for line in log_path.read_text().splitlines()]
         port = next(event["gateway"] for event in events if event["event"] == "ready")
         yield process, port, log_path
