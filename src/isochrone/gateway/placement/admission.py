@@ -75,10 +75,13 @@ class Admission:
         self._known = 0
         self._probed_at = -NEVER
 
-    def check(self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int) -> Replica | Rejection:
+    def check(
+        self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int, *, is_final: bool = True
+    ) -> Replica | Rejection:
         """The replica that the request goes to: the chosen one or a better one; or a rejection.
 
-        Where a request must not move, as in a sequence that has begun, ``eligible`` is empty.
+        Where a request must not move, as in a sequence that has begun, ``eligible`` is empty. Not ``is_final``: other
+        replicas are checked after a rejection, which is not counted; and no request that looks late is sent.
         """
         rules, deadline = self.rules, demand.deadline
         if not demand.is_timed or not rules.enabled:
@@ -86,7 +89,7 @@ class Admission:
         if demand.tokens is not None:
             estimate = token_estimate(chosen, now)
             if estimate is not None:
-                return self._check_tokens(eligible, chosen, estimate, demand, demand.tokens, now)
+                return self._check_tokens(eligible, chosen, estimate, demand, demand.tokens, now, is_final)
             if deadline == NEVER:
                 return chosen
         limit = deadline - now - rules.margin_ns
@@ -94,14 +97,21 @@ class Admission:
         if least <= limit and least != NO_ESTIMATE:
             return chosen
         if deadline <= now:
-            self.rejections += 1
+            self.rejections += is_final
             return Rejection(chosen, rules.margin_ns, now - deadline + rules.margin_ns)
         if least == NO_ESTIMATE:
             return chosen
-        return self._search(eligible, chosen, least, limit, demand, now)
+        return self._search(eligible, chosen, least, limit, demand, now, is_final)
 
     def _search(
-        self, eligible: Sequence[Replica], chosen: Replica, least: float, limit: int, demand: Demand, now: int
+        self,
+        eligible: Sequence[Replica],
+        chosen: Replica,
+        least: float,
+        limit: int,
+        demand: Demand,
+        now: int,
+        is_final: bool,
     ) -> Replica | Rejection:
         """The chosen one would be late: a better one, one without a recent report, a probe, or a rejection."""
         rules, avoid = self.rules, demand.avoid
@@ -137,9 +147,9 @@ class Admission:
         if silent is not None:
             self.moved += 1
             return silent
-        if self._may_probe(oldest_at, now):
+        if is_final and self._may_probe(oldest_at, now):
             return oldest
-        self.rejections += 1
+        self.rejections += is_final
         return Rejection(best, int(least) + rules.margin_ns, int(least) - limit)
 
     def _check_tokens(
@@ -150,6 +160,7 @@ class Admission:
         demand: Demand,
         tokens: TokenDeadlines,
         now: int,
+        is_final: bool,
     ) -> Replica | Rejection:
         """The same of deadlines of tokens; ``estimate``: of the chosen one."""
         between_ns = tokens.between_ns
@@ -187,9 +198,9 @@ class Admission:
             if best is not chosen:
                 self.moved += 1
             return best
-        if self._may_probe(oldest_at, now):
+        if is_final and self._may_probe(oldest_at, now):
             return oldest
-        self.rejections += 1
+        self.rejections += is_final
         if estimate.between_ns > between_ns > 0:
             missed = estimate.between_ns - between_ns
             return Rejection(best, estimate.between_ns, missed, "the deadline between tokens")
