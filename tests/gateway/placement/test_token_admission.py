@@ -109,6 +109,24 @@ def test_one_without_a_recent_report_is_better_than_one_that_is_late() -> None:
     assert Admission().check([late, silent], late, asking(between_ms=10), START) is silent
     silent.sent()
     assert isinstance(Admission().check([late, silent], late, asking(between_ms=10), START), Rejection)
+    # It answers requests of other models, and has never told whether this one generates.
+    silent.endpoint.heard_at = START
+    assert isinstance(Admission().check([late, silent], late, asking(between_ms=10), START), Rejection)
+
+
+def test_one_whose_stream_has_outlived_its_report_is_better_than_one_that_is_late() -> None:
+    late, streaming = replica_that(between_ms=50), replica_that(between_ms=2, age_ms=150, in_flight=1)
+    streaming.sent()
+    streaming.endpoint.heard_at = START - 3 * MS
+    door = Admission()
+    assert door.check([late, streaming], late, asking(between_ms=10), START) is streaming
+    assert (door.moved, door.probes, door.rejections) == (1, 0, 0)
+    # Of two, the one with fewer requests.
+    idle = replica_that(age_ms=150)
+    assert door.check([late, streaming, idle], late, asking(between_ms=10), START) is idle
+    # It has stopped.
+    streaming.endpoint.heard_at = START - FRESH_NS - 1
+    assert isinstance(door.check([late, streaming], late, asking(between_ms=10), START), Rejection)
 
 
 def test_now_and_then_a_request_goes_through_to_the_oldest_report() -> None:

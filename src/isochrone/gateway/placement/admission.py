@@ -178,7 +178,7 @@ class Admission:
                 continue
             other = token_estimate(replica, now)
             if other is None:
-                if silent is None and replica.in_flight == 0:
+                if _may_generate(replica, now) and (silent is None or replica.in_flight < silent.in_flight):
                     silent = replica
                 continue
             if replica.reported_at < oldest_at:
@@ -261,3 +261,13 @@ class Admission:
         if replica.in_flight == 0:
             return True
         return not replica.endpoint.reports and replica.expected_ns(now) <= limit
+
+
+def _may_generate(replica: Replica, now: int) -> bool:
+    """Whether to try a worker without a recent report of its tokens: idle as far as known, or still sending.
+
+    It reports when a stream begins, and while tokens come it is not probed: its report expires before the stream ends.
+    """
+    if replica.in_flight == 0:
+        return True
+    return replica.report.inter_token_ns > 0 and now - replica.endpoint.heard_at <= FRESH_NS
