@@ -82,10 +82,12 @@ def test_a_request_without_them_is_any_other(path: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [(), ((b"content-encoding", b"gzip"),)])
-def test_prompt_and_parameters_of_generate_are_still_read(headers: Headers) -> None:
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_prompt_and_parameters_of_generate_are_still_read(headers: Headers, is_nested: bool) -> None:
     async def scene(gateway: Gateway, loop: OfflineLoop) -> None:
         gateway.fleet.model("m")
-        body = {"text_input": "once", "inter_token_ms": 5, "parameters": {"priority": 2, "timeout": 3_000_000}}
+        parameters = {"priority": 2, "timeout": 3_000_000}
+        body = {"text_input": "once", "inter_token_ms": 5, **({"parameters": parameters} if is_nested else parameters)}
         send(gateway, PATHS[0], body, headers)
         await turns()
         request = only_request(gateway)
