@@ -169,7 +169,7 @@ class Admission:
         if rank == IN_TIME:
             return chosen
         best = oldest = chosen
-        oldest_at = chosen.reported_at
+        oldest_at = chosen.tokens_at
         silent: Replica | None = None
         looks, start = self._window(eligible)
         found = -1
@@ -181,8 +181,8 @@ class Admission:
                 if _may_generate(replica, now) and (silent is None or replica.in_flight < silent.in_flight):
                     silent = replica
                 continue
-            if replica.reported_at < oldest_at:
-                oldest, oldest_at = replica, replica.reported_at
+            if replica.tokens_at < oldest_at:
+                oldest, oldest_at = replica, replica.tokens_at
             key = other.rank(limit, between_ns)
             if (key, other.missed_by(limit, between_ns), other.first_ns) < (
                 rank,
