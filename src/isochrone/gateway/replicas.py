@@ -67,9 +67,21 @@ class EndpointReport:
         in_flight, queue, _, _, _, free_memory, draining, _, _ = report
         return LoadReport(in_flight, queue, wait_ns, known.run_ns, known.alone_ns, free_memory, draining)
 
-    def _of_generating(self, known: LoadReport) -> LoadReport:
-        """Of a replica that generates. The worker's times are the longest of its models: this one's are no longer."""
+    def renews_tokens(self, known: LoadReport) -> bool:
+        """Whether it says all that is known of tokens. A longer time may be that of another model."""
         report = self.report
+        return 0 < report.inter_token_ns <= known.inter_token_ns and report.wait_ns <= known.wait_ns
+
+    def _of_generating(self, known: LoadReport) -> LoadReport:
+        """Of a replica that generates. The worker's times are the longest of its models: this one's are no longer.
+
+        A worker that reports none, such as a gateway, says nothing of this one's.
+        """
+        report = self.report
+        if not report.inter_token_ns:
+            return report._replace(
+                wait_ns=known.wait_ns, inter_token_ns=known.inter_token_ns, least_wait_ns=known.least_wait_ns
+            )
         wait_ns = min(known.wait_ns, report.wait_ns)
         return report._replace(
             wait_ns=wait_ns,
@@ -165,6 +177,7 @@ class Replica:
         "report",
         "reported_at",
         "sent_since",
+        "tokens_at",
         "weight",
         "well",
         "well_ns",
@@ -181,6 +194,8 @@ class Replica:
         self.report = NO_REPORT
         self.reported_at = 0
         self.sent_since = 0
+        #: From when the report's times of tokens are: a probe may bring a new report without new ones.
+        self.tokens_at = 0
         #: Measured here: running mean of latency, 0 before the first answer.
         self.latency_ns = 0.0
         #: Latency that jumps up and decays.
@@ -248,7 +263,7 @@ class Replica:
     def reported(self, report: LoadReport, now: int) -> None:
         """A load report came."""
         self.report = report
-        self.reported_at = now
+        self.reported_at = self.tokens_at = now
         self.sent_since = 0
         self.endpoint.draining = report.draining
         if report.free_memory >= 0:
@@ -258,6 +273,8 @@ class Replica:
         """Take its endpoint's report. Whoever reads the report calls this first, if ``last_report_at`` is later."""
         report = self.endpoint.last_report
         if report is not None:
+            if self.report.inter_token_ns and report.renews_tokens(self.report):
+                self.tokens_at = report.at
             self.report = report.of(self)
             self.reported_at = report.at
             self.sent_since = 0

@@ -15,6 +15,7 @@ from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.policies.base import TokenDeadlines
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Headers
 
@@ -82,10 +83,12 @@ def test_a_request_without_them_is_any_other(path: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [(), ((b"content-encoding", b"gzip"),)])
-def test_prompt_and_parameters_of_generate_are_still_read(headers: Headers) -> None:
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_prompt_and_parameters_of_generate_are_still_read(headers: Headers, is_nested: bool) -> None:
     async def scene(gateway: Gateway, loop: OfflineLoop) -> None:
         gateway.fleet.model("m")
-        body = {"text_input": "once", "inter_token_ms": 5, "parameters": {"priority": 2, "timeout": 3_000_000}}
+        parameters = {"priority": 2, "timeout": 3_000_000}
+        body = {"text_input": "once", "inter_token_ms": 5, **({"parameters": parameters} if is_nested else parameters)}
         send(gateway, PATHS[0], body, headers)
         await turns()
         request = only_request(gateway)
@@ -94,6 +97,35 @@ def test_prompt_and_parameters_of_generate_are_still_read(headers: Headers) -> N
         assert demand.tokens == TokenDeadlines(NEVER, 5 * MS)
 
     play(scene, "prefix")
+
+
+@pytest.mark.parametrize("headers", [(), ((b"content-encoding", b"gzip"),)])
+def test_the_copy_for_a_shadow_asks_for_the_same(headers: Headers) -> None:
+    async def run(loop: OfflineLoop) -> None:
+        shadowed = ModelRules(policy="prefix", shadow=ShadowRules(share=1.0, model="other"))
+        rules = GatewayRules(defaults=ModelRules(policy="prefix"), models={"m": shadowed})
+        gateway = Gateway(rules, WireLimits(), seed=1)
+        add_members(gateway.fleet, {"m": {"1": ""}, "other": {"1": ""}})
+        gateway.fleet.model("m")
+        body = {"text_input": "once", "time_to_first_token_ms": 200, "inter_token_ms": 5, "priority": 2}
+        head = Head(b"POST", PATHS[0].encode(), ((b"host", b"gw"), *headers))
+        route = GatewayApplication(gateway).route(head)
+        texts = [json.dumps(each).encode() for each in (body, {"text_input": "twice"})]
+        first, second = (StreamingCaller(head, gzip.compress(text) if headers else text) for text in texts)
+        route.handle(first)  # type: ignore[arg-type]
+        await turns()
+        assert sorted(request.served.name for request in gateway.machine.open) == ["m", "other"]
+        for request in gateway.machine.open:
+            demand = request.demand
+            assert demand.tokens == TokenDeadlines(request.arrived + 200 * MS, 5 * MS)
+            assert (demand.prompt, demand.priority) == (b'"once"', 2)
+        # Another request with the same head is read anew.
+        route.handle(second)  # type: ignore[arg-type]
+        await turns()
+        assert [request.demand.tokens for request in gateway.machine.open].count(None) == 2
+        await gateway.close()
+
+    offline(run)
 
 
 @pytest.mark.parametrize("path", PATHS[1:])

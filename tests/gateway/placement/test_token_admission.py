@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import NEVER
 from isochrone.gateway.placement.admission import Admission, AdmissionRules, Rejection
+from isochrone.gateway.placement.token_estimates import token_estimate
 from isochrone.gateway.policies.base import Demand, TokenDeadlines
 from isochrone.gateway.replicas import FRESH_NS, Endpoint, EndpointReport, LoadReport, Replica
 
@@ -109,6 +110,24 @@ def test_one_without_a_recent_report_is_better_than_one_that_is_late() -> None:
     assert Admission().check([late, silent], late, asking(between_ms=10), START) is silent
     silent.sent()
     assert isinstance(Admission().check([late, silent], late, asking(between_ms=10), START), Rejection)
+    # It answers requests of other models, and has never told whether this one generates.
+    silent.endpoint.heard_at = START
+    assert isinstance(Admission().check([late, silent], late, asking(between_ms=10), START), Rejection)
+
+
+def test_one_whose_stream_has_outlived_its_report_is_better_than_one_that_is_late() -> None:
+    late, streaming = replica_that(between_ms=50), replica_that(between_ms=2, age_ms=150, in_flight=1)
+    streaming.sent()
+    streaming.endpoint.heard_at = START - 3 * MS
+    door = Admission()
+    assert door.check([late, streaming], late, asking(between_ms=10), START) is streaming
+    assert (door.moved, door.probes, door.rejections) == (1, 0, 0)
+    # Of two, the one with fewer requests.
+    idle = replica_that(age_ms=150)
+    assert door.check([late, streaming, idle], late, asking(between_ms=10), START) is idle
+    # It has stopped.
+    streaming.endpoint.heard_at = START - FRESH_NS - 1
+    assert isinstance(door.check([late, streaming], late, asking(between_ms=10), START), Rejection)
 
 
 def test_now_and_then_a_request_goes_through_to_the_oldest_report() -> None:
@@ -161,9 +180,9 @@ def test_nobody_is_rejected_whom_a_worker_in_sight_could_serve(
 class TestProbes:
     """A probe's report is of the whole worker: it can only shorten what is known of a model."""
 
-    def probed(self, replica: Replica, report: LoadReport) -> LoadReport:
-        replica.endpoint.last_report = EndpointReport(replica.endpoint, report, START + MS)
-        replica.endpoint.last_report_at = START + MS
+    def probed(self, replica: Replica, report: LoadReport, at: int = START + MS) -> LoadReport:
+        replica.endpoint.last_report = EndpointReport(replica.endpoint, report, at)
+        replica.endpoint.last_report_at = at
         replica.take_report()
         return replica.report
 
@@ -176,6 +195,38 @@ class TestProbes:
         probe = LoadReport(3, 1, wait_ns=500 * MS, inter_token_ns=400 * MS)
         report = self.probed(replica_that(first_ms=20, least_ms=10, between_ms=8), probe)
         assert report == LoadReport(3, 1, wait_ns=20 * MS, inter_token_ns=8 * MS, least_wait_ns=10 * MS)
+
+    def test_a_worker_that_reports_no_times_of_tokens(self) -> None:
+        report = self.probed(replica_that(first_ms=20, least_ms=10, between_ms=8), LoadReport(3, 1))
+        assert report == LoadReport(3, 1, wait_ns=20 * MS, inter_token_ns=8 * MS, least_wait_ns=10 * MS)
+
+    @pytest.mark.parametrize(
+        "probe",
+        [
+            LoadReport(3, 1, wait_ns=500 * MS, inter_token_ns=400 * MS),
+            LoadReport(3, 1, wait_ns=500 * MS, inter_token_ns=4 * MS),
+            LoadReport(3, 1, wait_ns=5 * MS, inter_token_ns=400 * MS),
+            LoadReport(3, 1),
+        ],
+    )
+    def test_old_times_stay_old(self, probe: LoadReport) -> None:
+        late, other = replica_that(between_ms=50), replica_that(first_ms=20, between_ms=8)
+        now = START + FRESH_NS + MS
+        self.probed(other, probe, now - 2 * MS)
+        assert other.reported_at == now - 2 * MS
+        assert token_estimate(other, START + FRESH_NS) is not None
+        assert token_estimate(other, now) is None
+        # It is asked as one that has told nothing of tokens.
+        late.reported(late.report, now)
+        assert Admission().check([late, other], late, asking(between_ms=1), now) is other
+
+    @pytest.mark.parametrize("shorter_ms", [0, 3])
+    def test_times_that_hold_still_are_new(self, shorter_ms: int) -> None:
+        replica, now = replica_that(first_ms=20, between_ms=8), START + FRESH_NS + MS
+        self.probed(replica, LoadReport(1, 0, wait_ns=20 * MS, inter_token_ns=(8 - shorter_ms) * MS), now - 2 * MS)
+        estimate = token_estimate(replica, now)
+        assert estimate is not None
+        assert estimate.between_ns == (8 - shorter_ms) * MS
 
     @pytest.mark.parametrize("wait_ns", [0, MS])
     def test_a_model_that_does_not_generate(self, wait_ns: int) -> None:

@@ -10,7 +10,9 @@ from isochrone.clock import MILLISECOND, NEVER, SECOND
 from isochrone.errors import ConnectionLost
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.placement.balancer import BalancerRules
+from isochrone.gateway.policies.base import TokenDeadlines
 from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.resilience.breaker import BreakerRules
@@ -37,9 +39,10 @@ def only(fleet: Fleet, *addresses: str) -> None:
     fleet.rebuild()
 
 
-def tiered(edge: int) -> Fleet:
-    """Workers of the tier edge, and one of the tier core."""
-    rules = ModelRules(policy="round_robin", tiers=TierRules(order=("edge", "core")), balancer=BALANCER)
+def tiered(edge: int, way_ns: int = 0) -> Fleet:
+    """Workers of the tier edge, and one of the tier core, which is so far away."""
+    tiers = TierRules(order=("edge", "core"), way_ns={"core": way_ns})
+    rules = ModelRules(policy="round_robin", tiers=tiers, balancer=BALANCER)
     fleet = make_fleet(GatewayRules(defaults=rules))
     names = [(f"edge{number}", "edge") for number in range(edge)] + [("core", "core")]
     fleet.set_members(Upstream(name, 1, 1, tier=tier) for name, tier in names)
@@ -134,6 +137,55 @@ class TestTiers:
         assert machine.due(request, request.due_at) == []
         assert [replica.endpoint.tier for replica in request.tried] == ["edge"]
         assert request.replica_set.whole is not None
+
+
+class TestTokensInTiers:
+    """Deadlines of tokens: a request that its tier is too late for goes to another tier."""
+
+    def sent(self, fleet: Fleet, tokens: TokenDeadlines, **token_ms: int) -> list[Instruction]:
+        """What becomes of a request, where workers report this time until a token, and the same between tokens."""
+        served = fleet.model("m")
+        for address, replica in served.current.replicas.items():
+            time_ns = token_ms[address.partition(":")[0]] * MILLISECOND
+            report = LoadReport(1, 0, wait_ns=time_ns, least_wait_ns=time_ns, inter_token_ns=time_ns)
+            replica.reported(report, SECOND - 5 * MILLISECOND)
+        request = plain_request(served, 1, SECOND)
+        request.demand = request.demand.with_tokens(tokens)
+        return RequestMachine(fleet).arrive(request, SECOND)
+
+    BETWEEN = TokenDeadlines(NEVER, 10 * MILLISECOND)
+    FIRST = TokenDeadlines(SECOND + 20 * MILLISECOND, 0)
+
+    @pytest.mark.parametrize("tokens", [BETWEEN, FIRST])
+    def test_the_next_tier_takes_what_the_nearest_is_late_for(self, tokens: TokenDeadlines) -> None:
+        fleet = tiered(2)
+        assert told(self.sent(fleet, tokens, edge0=50, edge1=60, core=2)) == [("SEND", 1, "core:1")]
+        served = fleet.model("m")
+        assert (served.tiers.spilled, served.admission.rejections, served.admission.probes) == (1, 0, 0)
+
+    def test_the_nearest_that_is_in_time_keeps_it(self) -> None:
+        fleet = tiered(2)
+        assert told(self.sent(fleet, self.BETWEEN, edge0=50, edge1=5, core=2)) == [("SEND", 1, "edge1:1")]
+        assert fleet.model("m").tiers.spilled == 0
+
+    def test_the_way_to_a_tier_counts_for_the_first_token_alone(self) -> None:
+        far = tiered(1, way_ns=30 * MILLISECOND)
+        far.model("m").admission._probed_at = SECOND
+        ((do, _, error),) = self.sent(far, self.FIRST, edge0=50, core=2)
+        assert do is Do.REJECT
+        assert "core:1 was best" in str(error)
+        assert far.model("m").admission.rejections == 1
+        far = tiered(1, way_ns=30 * MILLISECOND)
+        assert told(self.sent(far, self.BETWEEN, edge0=50, core=2)) == [("SEND", 1, "core:1")]
+
+    def test_if_all_tiers_are_late_one_request_now_and_then_goes_to_the_nearest(self) -> None:
+        fleet = tiered(1)
+        assert told(self.sent(fleet, self.BETWEEN, edge0=50, core=40)) == [("SEND", 1, "edge0:1")]
+        ((do, _, error),) = self.sent(fleet, self.BETWEEN, edge0=50, core=40)
+        assert do is Do.REJECT
+        assert "core:1 was best" in str(error)
+        admission = fleet.model("m").admission
+        assert (admission.probes, admission.rejections) == (1, 1)
 
 
 class TestSequences:

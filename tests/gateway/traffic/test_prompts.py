@@ -85,6 +85,29 @@ def test_deadlines_of_tokens_of_generate(reads_prompt: bool, size: int) -> None:
         assert generate_fields(json.dumps(body).encode(), reads_prompt).tokens is None
 
 
+@pytest.mark.parametrize("reads_prompt", [True, False])
+@pytest.mark.parametrize("size", [1, 10_000, 300_000])
+def test_parameters_beside_the_prompt_of_generate(reads_prompt: bool, size: int) -> None:
+    """To workers, each member that names no input is a parameter."""
+    prompt = {"text_input": "x" * size}
+    some, others = {"priority": 1, "timeout": 3_000}, {"sequence_id": 7, "sequence_start": True}
+    for body in (
+        {**prompt, **some, **others},
+        {**some, **others, **prompt},
+        {**some, **prompt, "inter_token_ms": 5, **others},
+        {**prompt, **some, "parameters": others},
+        {**some, **prompt, "parameters": {"inter_token_ms": 5, **others}},
+    ):
+        fields = generate_fields(json.dumps(body).encode(), reads_prompt)
+        assert fields.parameters == Parameters(b"7", 3 * MS, 1, True)
+    # Those of the prompt's text and of an inner object are not the request's, and wrong ones are for the worker.
+    for wrong in (
+        {"text_input": "x" * size + ', "priority": 1}', "other": {"priority": 1}},
+        {**prompt, "priority": "high", "timeout": -1, "sequence_id": [7], "sequence_start": {}},
+    ):
+        assert generate_fields(json.dumps(wrong).encode(), reads_prompt).parameters == NONE
+
+
 def test_deadlines_of_tokens_of_a_call() -> None:
     body: dict[str, Any] = {"model": "m", "prompt": "x", "inter_token_ms": 12.5}
     assert openai_fields(json.dumps(body).encode()).tokens == TokenTimes(0, 12_500_000)

@@ -49,6 +49,14 @@ class GenerateRoute(HttpRoute):
         route.fields = fields
         return route
 
+    def for_model(self, model: str) -> HttpRoute:
+        route = super().for_model(model)
+        if self.fields is not None:
+            # Made for this request alone, as this one is.
+            assert isinstance(route, GenerateRoute)
+            route.fields = self.fields
+        return route
+
 
 class GenerateRequest(HttpRequest):
     """One request."""

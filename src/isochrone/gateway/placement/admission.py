@@ -75,10 +75,13 @@ class Admission:
         self._known = 0
         self._probed_at = -NEVER
 
-    def check(self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int) -> Replica | Rejection:
+    def check(
+        self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int, *, is_final: bool = True
+    ) -> Replica | Rejection:
         """The replica that the request goes to: the chosen one or a better one; or a rejection.
 
-        Where a request must not move, as in a sequence that has begun, ``eligible`` is empty.
+        Where a request must not move, as in a sequence that has begun, ``eligible`` is empty. Not ``is_final``: other
+        replicas are checked after a rejection, which is not counted; and no request that looks late is sent.
         """
         rules, deadline = self.rules, demand.deadline
         if not demand.is_timed or not rules.enabled:
@@ -86,7 +89,7 @@ class Admission:
         if demand.tokens is not None:
             estimate = token_estimate(chosen, now)
             if estimate is not None:
-                return self._check_tokens(eligible, chosen, estimate, demand, demand.tokens, now)
+                return self._check_tokens(eligible, chosen, estimate, demand, demand.tokens, now, is_final)
             if deadline == NEVER:
                 return chosen
         limit = deadline - now - rules.margin_ns
@@ -94,14 +97,21 @@ class Admission:
         if least <= limit and least != NO_ESTIMATE:
             return chosen
         if deadline <= now:
-            self.rejections += 1
+            self.rejections += is_final
             return Rejection(chosen, rules.margin_ns, now - deadline + rules.margin_ns)
         if least == NO_ESTIMATE:
             return chosen
-        return self._search(eligible, chosen, least, limit, demand, now)
+        return self._search(eligible, chosen, least, limit, demand, now, is_final)
 
     def _search(
-        self, eligible: Sequence[Replica], chosen: Replica, least: float, limit: int, demand: Demand, now: int
+        self,
+        eligible: Sequence[Replica],
+        chosen: Replica,
+        least: float,
+        limit: int,
+        demand: Demand,
+        now: int,
+        is_final: bool,
     ) -> Replica | Rejection:
         """The chosen one would be late: a better one, one without a recent report, a probe, or a rejection."""
         rules, avoid = self.rules, demand.avoid
@@ -137,9 +147,9 @@ class Admission:
         if silent is not None:
             self.moved += 1
             return silent
-        if self._may_probe(oldest_at, now):
+        if is_final and self._may_probe(oldest_at, now):
             return oldest
-        self.rejections += 1
+        self.rejections += is_final
         return Rejection(best, int(least) + rules.margin_ns, int(least) - limit)
 
     def _check_tokens(
@@ -150,6 +160,7 @@ class Admission:
         demand: Demand,
         tokens: TokenDeadlines,
         now: int,
+        is_final: bool,
     ) -> Replica | Rejection:
         """The same of deadlines of tokens; ``estimate``: of the chosen one."""
         between_ns = tokens.between_ns
@@ -158,7 +169,7 @@ class Admission:
         if rank == IN_TIME:
             return chosen
         best = oldest = chosen
-        oldest_at = chosen.reported_at
+        oldest_at = chosen.tokens_at
         silent: Replica | None = None
         looks, start = self._window(eligible)
         found = -1
@@ -167,11 +178,11 @@ class Admission:
                 continue
             other = token_estimate(replica, now)
             if other is None:
-                if silent is None and replica.in_flight == 0:
+                if _may_generate(replica, now) and (silent is None or replica.in_flight < silent.in_flight):
                     silent = replica
                 continue
-            if replica.reported_at < oldest_at:
-                oldest, oldest_at = replica, replica.reported_at
+            if replica.tokens_at < oldest_at:
+                oldest, oldest_at = replica, replica.tokens_at
             key = other.rank(limit, between_ns)
             if (key, other.missed_by(limit, between_ns), other.first_ns) < (
                 rank,
@@ -187,9 +198,9 @@ class Admission:
             if best is not chosen:
                 self.moved += 1
             return best
-        if self._may_probe(oldest_at, now):
+        if is_final and self._may_probe(oldest_at, now):
             return oldest
-        self.rejections += 1
+        self.rejections += is_final
         if estimate.between_ns > between_ns > 0:
             missed = estimate.between_ns - between_ns
             return Rejection(best, estimate.between_ns, missed, "the deadline between tokens")
@@ -250,3 +261,13 @@ class Admission:
         if replica.in_flight == 0:
             return True
         return not replica.endpoint.reports and replica.expected_ns(now) <= limit
+
+
+def _may_generate(replica: Replica, now: int) -> bool:
+    """Whether to try a worker without a recent report of its tokens: idle as far as known, or still sending.
+
+    It reports when a stream begins, and while tokens come it is not probed: its report expires before the stream ends.
+    """
+    if replica.in_flight == 0:
+        return True
+    return replica.report.inter_token_ns > 0 and now - replica.endpoint.heard_at <= FRESH_NS

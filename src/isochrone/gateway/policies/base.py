@@ -86,6 +86,16 @@ class Demand:
             tokens,
         )
 
+    def sooner_by(self, time_ns: int) -> Demand:
+        """The same with tokens that are due so much earlier, for replicas that are so far away."""
+        if not time_ns or self.tokens is None:
+            return self
+        # The first token is due by the request's own deadline, too. The way does not lengthen the time between tokens.
+        first_by = min(self.deadline, self.tokens.first_by)
+        return self.with_tokens(
+            TokenDeadlines(first_by - time_ns if first_by != NEVER else NEVER, self.tokens.between_ns)
+        )
+
 
 class Policy:
     """Subclasses override ``choose``, and those events that they need."""

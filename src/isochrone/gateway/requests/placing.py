@@ -46,7 +46,10 @@ def place(request: Request, now: int) -> Replica:
     if replica is None:
         raise served.nobody(replica_set)
     if demand.is_timed and demand.priority != _HIGHEST_PRIORITY:
-        replica = _admitted(request, replica, now)
+        if demand.tokens is not None and replica_set.whole is not None:
+            replica = _admitted_in_any_tier(request, replica_set.whole, replica, now)
+        else:
+            replica = _admitted(request, replica, now)
     limit = served.max_in_flight
     if replica.breaker is not None or (limit and replica.in_flight >= limit):
         replica = _beside_breakers(request, replica, now)
@@ -109,12 +112,42 @@ def breaker_refusal(request: Request, replica: Replica, now: int) -> str:
 
 
 def _admitted(request: Request, replica: Replica, now: int, *, may_move: bool = True) -> Replica:
-    served = request.served
     eligible = request.replica_set.balancer.eligible if may_move else ()
-    verdict = served.admission.check(eligible, replica, request.demand, now)
+    verdict = request.served.admission.check(eligible, replica, request.demand, now)
     if isinstance(verdict, Rejection):
-        raise DeadlineExceeded(f"Request timeout expired: model '{served.name}': {verdict.message}")
+        raise _too_late(request, verdict)
     return verdict
+
+
+def _admitted_in_any_tier(request: Request, whole: ReplicaSet, replica: Replica, now: int) -> Replica:
+    """``_admitted`` of a request with deadlines of tokens, which its tier was not chosen by.
+
+    If all of its tier are late, the other tiers are asked, nearest first; if these are late, too, its own decides.
+    """
+    served, demand, own = request.served, request.demand, request.replica_set
+    rejections: list[Rejection] = []
+    for part in (own, *(part for part in whole.tiers if part is not own)):
+        chosen = replica if part is own else part.balancer.choose(demand, now)
+        if chosen is None:
+            continue
+        due = demand.sooner_by(served.tiers.way_ns[whole.tiers.index(part)])
+        verdict = served.admission.check(part.balancer.eligible, chosen, due, now, is_final=False)
+        if not isinstance(verdict, Rejection):
+            request.replica_set = part
+            nearest = next((each for each in whole.tiers if each.balancer.eligible), own)
+            if own is nearest and part is not own:
+                served.tiers.spilled += 1
+            return verdict
+        rejections.append(verdict)
+    due = demand.sooner_by(served.tiers.way_ns[whole.tiers.index(own)])
+    verdict = served.admission.check(own.balancer.eligible, replica, due, now)
+    if isinstance(verdict, Rejection):
+        raise _too_late(request, min(rejections, key=lambda each: each.missed_by_ns))
+    return verdict
+
+
+def _too_late(request: Request, rejection: Rejection) -> DeadlineExceeded:
+    return DeadlineExceeded(f"Request timeout expired: model '{request.served.name}': {rejection.message}")
 
 
 def _at_home(request: Request, now: int) -> Replica:

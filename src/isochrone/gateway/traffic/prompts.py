@@ -34,7 +34,7 @@ _READ_CALL = 1024 * 1024
 #: Of a larger one, so many bytes at its beginning and at its end.
 _END_BYTES = 8 * 1024
 #: Members at the ends that are tried: a prompt may contain the same names.
-_TRIES = 8
+_TRIES = 16
 #: The limit of workers for JSON.
 _MAX_BYTES = 16 * 1024 * 1024
 #: In a text, its quotes would be escaped.
@@ -43,7 +43,8 @@ _PROMPT = re.compile(rb'"(?:messages|prompt)"\s*:\s*')
 _TEXT = re.compile(rb'"(?:messages|text_input)"\s*:\s*')
 #: Members beside the prompt.
 _ROUTING = ("model", "stream", "priority", "time_to_first_token_ms", "inter_token_ms")
-_TOKENS = ("parameters", "time_to_first_token_ms", "inter_token_ms")
+_PARAMETERS = ("sequence_id", "timeout", "priority", "sequence_start")
+_GENERATE = ("parameters", "time_to_first_token_ms", "inter_token_ms", *_PARAMETERS)
 #: The longest deadline, as of workers: eleven days.
 _MOST_MILLISECONDS = 1e9
 _NONE = msgspec.Raw(b"")
@@ -63,10 +64,16 @@ class _GenerateParameters(ParameterFields):
 
 
 class _Generate(msgspec.Struct):
+    """To workers, each member that names no input is a parameter."""
+
     text_input: msgspec.Raw = _NONE
     messages: msgspec.Raw = _NONE
     time_to_first_token_ms: Any = None
     inter_token_ms: Any = None
+    sequence_id: Any = None
+    timeout: Any = None
+    priority: Any = None
+    sequence_start: Any = None
     #: Holds parameters, too.
     parameters: _GenerateParameters | None = None
 
@@ -114,15 +121,13 @@ _NO_FIELDS = GenerateFields()
 def generate_fields(body: Buffer, reads_prompt: bool) -> GenerateFields:
     """Of a generate request. Raises as ``read_bounded`` does."""
     size = len(body)
-    ends = both_ends(body, size)
-    has_tokens = b'"time_to_first_token_ms"' in ends or b'"inter_token_ms"' in ends
     if size > _READ_WHOLE:
-        tokens = None
-        if has_tokens:
-            large, _ = _ends(memoryview(body), _generate, _Generate(), _TEXT, _TOKENS)
-            tokens = _generate_tokens(large)
-        return GenerateFields(read_bounded(body, size), tokens)
-    if not (has_tokens or reads_prompt or may_contain(ends)):
+        parameters = read_bounded(body, size)
+        if not _is_worth_reading(bytes(body[:_END_BYTES]) + bytes(body[-_END_BYTES:])):
+            return GenerateFields(parameters)
+        large, _ = _ends(memoryview(body), _generate, _Generate(), _TEXT, _GENERATE)
+        return GenerateFields(_generate_parameters(large, parameters), _generate_tokens(large))
+    if not (reads_prompt or _is_worth_reading(both_ends(body, size))):
         return _NO_FIELDS
     try:
         found = _generate.decode(body)
@@ -130,7 +135,27 @@ def generate_fields(body: Buffer, reads_prompt: bool) -> GenerateFields:
         return GenerateFields(read_bounded(body, size))  # for the worker to reject, mostly
     parameters = NONE if found.parameters is None else found.parameters.checked()
     prompt = _begin(found.messages, found.text_input) if reads_prompt else b""
-    return GenerateFields(parameters, _generate_tokens(found), prompt)
+    return GenerateFields(_generate_parameters(found, parameters), _generate_tokens(found), prompt)
+
+
+def _is_worth_reading(ends: bytes) -> bool:
+    """Whether a generate request with these ends may have more than a prompt."""
+    return b'"time_to_first_token_ms"' in ends or b'"inter_token_ms"' in ends or may_contain(ends)
+
+
+def _generate_parameters(found: _Generate, inner: Parameters) -> Parameters:
+    """Those beside the prompt, and those of ``parameters``; one that stands in both is for the worker to reject."""
+    own = [getattr(found, name) for name in _PARAMETERS]
+    if own == [None] * len(own):
+        return inner
+    scalars = (value if isinstance(value, int | float | str) else None for value in own)
+    outer = ParameterFields(**dict(zip(_PARAMETERS, scalars, strict=True))).checked()
+    return Parameters(
+        inner.sequence or outer.sequence,
+        inner.timeout_ns or outer.timeout_ns,
+        inner.priority or outer.priority,
+        inner.starts_sequence or outer.starts_sequence,
+    )
 
 
 def _generate_tokens(found: _Generate) -> TokenTimes | None:

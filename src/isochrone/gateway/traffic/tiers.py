@@ -40,12 +40,13 @@ class TierRules:
 class Tiers:
     """The tiers of one model on one gateway."""
 
-    __slots__ = ("_left", "_missed_at", "_probed_at", "_way", "names", "rules", "spilled")
+    __slots__ = ("_left", "_missed_at", "_probed_at", "names", "rules", "spilled", "way_ns")
 
     def __init__(self, rules: TierRules) -> None:
         self.rules = rules
         self.names = rules.order
-        self._way = [rules.way_ns.get(name, 0) for name in rules.order]
+        #: Network round trips, by tier.
+        self.way_ns = [rules.way_ns.get(name, 0) for name in rules.order]
         #: By tier: whether it was left, when it last would have missed a deadline, when it last got a probe request.
         self._left = [False] * len(rules.order)
         self._missed_at = [0] * len(rules.order)
@@ -70,7 +71,7 @@ class Tiers:
                 if not self._left[index] or self._may_probe(index, now):
                     return self._went(index, nearest, expected, time, now)
                 continue
-            takes = run + self._way[index]
+            takes = run + self.way_ns[index]
             if takes <= time:
                 if not self._left[index] or self._is_back(index, takes, time, now):
                     return self._went(index, nearest, expected, time, now)
@@ -102,7 +103,7 @@ class Tiers:
         if chosen != nearest:
             self.spilled += 1
             for index in range(nearest, chosen):
-                if expected[index] > 0 and expected[index] + self._way[index] > time:
+                if expected[index] > 0 and expected[index] + self.way_ns[index] > time:
                     self._left[index] = True
                     self._missed_at[index] = now
         return chosen
