@@ -11,8 +11,8 @@ import pytest
 import torch
 from host_models import BATCHED, context_of
 
-from isochrone.devices.loads import is_loading
-from isochrone.errors import ConfigError
+from isochrone.devices.loads import is_loading, loading
+from isochrone.errors import ConfigError, ModelFailed
 from isochrone.worker.backends.torch import backend
 from isochrone.worker.backends.torch.files import LoadedFile
 from isochrone.worker.backends.torch.gpu.device import CudaDevice, HostDevice
@@ -69,6 +69,21 @@ def test_a_package_with_other_arguments_is_freed_while_its_error_is_reported(mon
     with pytest.raises(ConfigError, match="expected the arguments of forward: other") as refused:
         backend.load(context_of(BATCHED))
     assert refused.value.__traceback__ is not None
+    assert seen == [True]
+
+
+class Failing(Freed):
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        raise ModelFailed("thirteen")
+
+
+def test_a_package_whose_load_fails_is_freed_as_one() -> None:
+    """Also by the frames of the error, which had called it."""
+    seen: list[bool] = []
+    context = context_of(BATCHED)
+    file = LoadedFile(Failing(seen), ["x"], [], None)
+    with loading(), pytest.raises(ModelFailed, match="thirteen"):
+        load_on_device(context, torch, file, (["x"], []), HostDevice(torch), gpu_settings(context), 0)
     assert seen == [True]
 
 

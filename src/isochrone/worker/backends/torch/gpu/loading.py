@@ -158,7 +158,9 @@ def load_on_device(
             reservation.record(Holding.GRAPHS, executable.graphs.size)
         return executable
     except BaseException as error:
+        # The file still has a package: it goes below, with the lock that dropping one requires.
         module = call = None
+        forget_frames(error)
         file.release()
         lost = device_error(error)
         if lost is not None:
@@ -167,7 +169,6 @@ def load_on_device(
             if executable is not None:
                 executable.close()
             device.release_streams()
-            forget_frames(error)
             gc.collect()
             device.free_cached()
         except Exception as further:  # of a device that is lost
