@@ -30,7 +30,7 @@ from bench.gpu.progress import say
 from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
-from bench.gpu.serve.report import report
+from bench.gpu.serve.report import report, unmeasured
 from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
@@ -125,16 +125,17 @@ class Bench:
 def fit(given: argparse.Namespace, left: float) -> None:
     """Fewer rounds of all cells, then shorter figures, if ``--limit`` leaves no time for more."""
     models = len({cell.model for cell in given.plan})
-
-    # Beside each cell its connections and regions; the four raw figures of a model.
-    one = len(given.plan) * (given.seconds + given.warm + _CELL_SECONDS) + models * 4 * min(1.0, given.seconds)
+    # Beside each cell its connections and regions; the four raw figures of a model, which are a second at most.
+    fixed = len(given.plan) * _CELL_SECONDS + models * 4 * min(1.0, given.seconds)
+    one = fixed + len(given.plan) * (given.seconds + given.warm)
     given.rounds = rounds_within(left, given.rounds, one)
-    given.seconds = scaled(left, one, given.seconds, least=0.5)
+    given.seconds = scaled(left, one, given.seconds, least=0.5, fixed=fixed)
+    given.warm = scaled(left, one, given.warm, least=0.1, fixed=fixed)
 
 
 def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
     fit(given, ends - time.monotonic())
-    results.note(rounds=given.rounds, seconds=given.seconds)
+    results.note(rounds=given.rounds, seconds=given.seconds, warm=given.warm)
     measured: set[tuple[int, str]] = set()
     for number, cell in in_turn(given.plan, given.rounds):
         if time.monotonic() + given.seconds + given.warm > ends:
@@ -182,9 +183,12 @@ def main() -> int:
             results.note(worker_log=peer.last_lines(20))
     text, failed = report(results.figures, given.sizes.max_batch, given.device)
     print(text)
+    missing = unmeasured(given.plan, results.figures)
+    if missing:
+        print(f"NOT MEASURED: {', '.join(missing)}")
     print(results.shortfall(kind="served"))
     print(f"written: {results.path}")
-    return 1 if failed or results.shortfall(kind="served") else 0
+    return 1 if failed or missing or results.shortfall(kind="served") else 0
 
 
 if __name__ == "__main__":
