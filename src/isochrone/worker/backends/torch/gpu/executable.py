@@ -74,6 +74,7 @@ class GpuExecutable(Executable):
         self._settings = settings
         self._mode = mode
         self._batched = context.config.max_batch_size > 0
+        self._converts_inputs = call.converts_inputs
         self._output_names = [name for name, _ in call.outputs]
         self._output_types = [dtype for _, dtype in call.outputs]
         self._callers = CallerTensors(torch, device)
@@ -265,8 +266,8 @@ class GpuExecutable(Executable):
         self, slot: Slot, flight: Flight, graph: CapturedGraph, values: dict[str, list[Any]], rows: int
     ) -> bool:
         """Has the device read few large inputs in the callers' pinned memory; False: they have to be gathered."""
-        if not CLIENT_PAGES or self._settings.dtype:
-            return False  # there is no such memory, or the graph's inputs are of another type than the callers'
+        if not CLIENT_PAGES or self._converts_inputs:
+            return False  # there is no such memory, or an input of the graph is of another type than the callers'
         staged = graph.by_slot[flight.slot].inputs
         targets = {name: (staged[name].dtype, tensor) for name, tensor in graph.inputs.items()}
         copies = direct_copies(self._device, values, targets, flight.held)
