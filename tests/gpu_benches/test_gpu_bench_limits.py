@@ -134,8 +134,11 @@ def test_results_name_the_build(tmp_path: Path) -> None:
 def test_a_run_without_a_figure_says_so(tmp_path: Path) -> None:
     results = ResultsFile("trial", tmp_path)
     results.add(kind="raw", problem="")
-    assert results.shortfall(kind="raw") == ""
-    assert results.shortfall(kind="served") == "nothing was measured: --limit is too short"
+    assert results.shortfall("raw models", limited=True, kind="raw") == ""
+    assert results.shortfall("anything", limited=True) == ""
+    assert results.shortfall("served models", limited=False, kind="served") == "no figure of served models"
+    limited = results.shortfall("served models", limited=True, kind="served")
+    assert limited == "no figure of served models: --limit is too short"
 
 
 def test_a_commit_says_whether_files_have_changed(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def fit(given: argparse.Namespace, left: float) -> None:
     given.warm = scaled(left, one, given.warm, least=0.1, fixed=fixed)
 
 
-def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
+def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> bool:
+    """Whether all cells were measured: ``--limit`` left none out."""
     fit(given, ends - time.monotonic())
     results.note(rounds=given.rounds, seconds=given.seconds, warm=given.warm)
     measured: set[tuple[int, str]] = set()
@@ -141,7 +142,7 @@ def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, e
         if time.monotonic() + given.seconds + given.warm > ends:
             say(f"--limit: nothing further is begun in round {number + 1}")
             results.note(left_out=f"--limit, from {cell.name} of round {number + 1} on")
-            return
+            return False
         if (number, cell.model) not in measured:
             measured.add((number, cell.model))
             for figure in bench.raw_figures(cell.model):
@@ -155,6 +156,7 @@ def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, e
         results.add(**about, **figure, problem=problem)
         rate, median = figure.get("requests_per_second", 0.0), figure.get("p50_us", 0.0)
         say(f"{number + 1} {cell.name:44} {rate:9,.0f} /s  p50 {median / 1e3:.3f} ms  {problem}")
+    return True
 
 
 def main() -> int:
@@ -179,16 +181,17 @@ def main() -> int:
                 RawProcess(repository, given.sizes, given.device, of_server) as raw,
                 Generators(min(given.generators, len(of_generators)), of_generators) as generators,
             ):
-                measure_all(Bench(given, peer, generators, raw), given, results, ends)
+                is_whole = measure_all(Bench(given, peer, generators, raw), given, results, ends)
             results.note(worker_log=peer.last_lines(20))
     text, failed = report(results.figures, given.sizes.max_batch, given.device)
     print(text)
     missing = unmeasured(given.plan, results.figures)
     if missing:
         print(f"NOT MEASURED: {', '.join(missing)}")
-    print(results.shortfall(kind="served"))
+    shortfall = results.shortfall("served models", limited=not is_whole, kind="served")
+    print(shortfall)
     print(f"written: {results.path}")
-    return 1 if failed or missing or results.shortfall(kind="served") else 0
+    return 1 if failed or missing or shortfall else 0
 
 
 if __name__ == "__main__":
