@@ -33,6 +33,11 @@ def rounds_within(left: float, wanted: int, round_seconds: float) -> int:
     return max(1, min(wanted, int(left / round_seconds))) if round_seconds > 0 else wanted
 
 
-def scaled(left: float, planned: float, seconds: float, least: float) -> float:
-    """The seconds of one figure where all of them would take ``planned``: shorter ones rather than fewer."""
-    return seconds if planned <= left else max(min(least, seconds), seconds * left / planned)
+def scaled(left: float, planned: float, seconds: float, least: float, fixed: float = 0.0) -> float:
+    """The seconds of one figure where all of them would take ``planned``: shorter ones rather than fewer.
+
+    ``fixed``: the seconds of ``planned`` that do not become fewer with those of a figure.
+    """
+    if planned <= left:
+        return seconds
+    return max(min(least, seconds), seconds * (left - fixed) / (planned - fixed))

@@ -72,11 +72,14 @@ class ResultsFile:
         found: list[dict[str, Any]] = self._content["figures"]
         return found
 
-    def shortfall(self, **which: Any) -> str:
-        """What to say if there is no figure with these values: a limit that was too short must not pass as success."""
+    def shortfall(self, part: str, *, limited: bool, **which: Any) -> str:
+        """What to say if there is no figure with these values: a run without one must not pass as success.
+
+        ``limited``: ``--limit`` left figures of the part out.
+        """
         if any(all(figure.get(key) == value for key, value in which.items()) for figure in self.figures):
             return ""
-        return "nothing was measured: --limit is too short"
+        return f"no figure of {part}" + (": --limit is too short" if limited else "")
 
     def add(self, **figure: Any) -> dict[str, Any]:
         self.figures.append(figure)

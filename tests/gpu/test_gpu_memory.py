@@ -185,6 +185,38 @@ def test_several_instances_on_one_gpu(settled: Path, tmp_path_factory: pytest.Te
     assert len(set(free[2:])) == 1
 
 
+def graph_bytes(executable: GpuExecutable) -> tuple[int, int]:
+    """The results of all graphs, which are kept side by side; and the inputs of the largest, which the others share."""
+    assert executable.graphs is not None
+    found = [executable.graphs.graph_for(rows, (("x", (64,)),)) for rows in range(1, 17)]
+    by_rows = {graph.rows: graph for graph in found if graph is not None}
+    assert len(by_rows) == len(executable.graphs) > 1
+    inputs = by_rows[16].inputs.values()
+    return sum(graph.result_bytes for graph in by_rows.values()), sum(each.nbytes for each in inputs)
+
+
+def test_graphs_of_two_models_are_counted_apart(settled: Path) -> None:
+    executables: dict[str, GpuExecutable] = {}
+    counted: dict[str, int] = {}
+    for name in ("first", "second"):
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(0)
+        executables[name] = on_gpu(settled, MLP, name)
+        grown = torch.cuda.memory_reserved(0) - before
+        counted[name] = held(0, name)[Holding.GRAPHS]
+        results, inputs = graph_bytes(executables[name])
+        assert counted[name] >= results + inputs
+        # The inputs may be in memory that was reserved before; the pool of the graphs is not.
+        assert counted[name] - inputs <= grown
+    assert held(0, "first")[Holding.GRAPHS] == counted["first"]
+    executables["second"].close()
+    assert held(0, "second") == {}
+    assert held(0, "first")[Holding.GRAPHS] == counted["first"]
+    executables["first"].close()
+    assert held(0, "first") == {}
+
+
 class Wide(torch.nn.Module):  # type: ignore[misc]
     """64 MiB of weights."""
 

@@ -15,8 +15,10 @@ from bench.gpu.budget import Need, rounds_within, scaled, share
 from bench.gpu.build import commit, source_digest
 from bench.gpu.figures import ResultsFile
 from bench.gpu.generation.__main__ import PARTS
+from bench.gpu.models.specs import RESNET, TWO_TOWER
 from bench.gpu.serve import __main__ as serve
 from bench.gpu.serve.cells import plan
+from bench.gpu.serve.report import unmeasured
 from bench.gpu.two_tower import __main__ as two_tower
 from isochrone.build_info import IS_COMPILED
 
@@ -68,11 +70,36 @@ def test_shorter_figures_but_not_below_the_least() -> None:
     assert scaled(100, 2000, 0.3, 0.5) == 0.3
 
 
-@pytest.mark.parametrize(("left", "rounds", "seconds"), [(1000, 3, 2.0), (400, 2, 2.0), (165, 1, 2.0), (90, 1, 1.1)])
+def test_what_does_not_become_shorter_is_taken_from_the_others() -> None:
+    assert scaled(100, 190, 2.0, 0.5, fixed=10) == 1.0
+    assert scaled(100, 90, 2.0, 0.5, fixed=10) == 2.0
+    assert scaled(5, 190, 2.0, 0.5, fixed=10) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("left", "rounds", "seconds"), [(1000, 3, 2.0), (400, 2, 2.0), (165, 1, 2.0), (120, 1, 1.36), (90, 1, 0.92)]
+)
 def test_serve_fits_a_whole_round_into_its_limit(left: float, rounds: int, seconds: float) -> None:
     given = argparse.Namespace(plan=plan(["a", "b", "c"], 256), seconds=2.0, warm=0.5, rounds=3)
     serve.fit(given, left)
-    assert (given.rounds, given.seconds) == (rounds, pytest.approx(seconds, abs=0.05))
+    assert (given.rounds, given.seconds) == (rounds, pytest.approx(seconds, abs=0.01))
+    # 0.3 s for the connections of a cell, and four raw figures of each model.
+    total = given.rounds * (54 * (given.seconds + given.warm + 0.3) + 3 * 4 * min(1.0, given.seconds))
+    assert total <= left
+
+
+def test_serve_that_ends_early_has_figures_of_every_model() -> None:
+    cells = plan(["a", "b", "c"], 256)
+    assert {cell.model for cell in cells[: len(cells) // 6]} == {"a", "b", "c"}
+
+
+def test_serve_names_the_promises_without_a_figure() -> None:
+    cells = plan([RESNET, TWO_TOWER], 8, ["bytes"])
+    promised = [f"{RESNET}/overlap/bytes/1", f"{TWO_TOWER}/overlap/bytes/1", f"{RESNET}/overlap/bytes/8"]
+    assert unmeasured(cells, []) == promised
+    figures = [{"kind": "served", "cell": promised[1]}, {"kind": "raw", "model": RESNET}]
+    assert unmeasured(cells, figures) == [promised[0], promised[2]]
+    assert unmeasured(cells, [{"kind": "served", "cell": name} for name in promised]) == []
 
 
 def test_two_tower_shortens_its_runs() -> None:
@@ -107,8 +134,11 @@ def test_results_name_the_build(tmp_path: Path) -> None:
 def test_a_run_without_a_figure_says_so(tmp_path: Path) -> None:
     results = ResultsFile("trial", tmp_path)
     results.add(kind="raw", problem="")
-    assert results.shortfall(kind="raw") == ""
-    assert results.shortfall(kind="served") == "nothing was measured: --limit is too short"
+    assert results.shortfall("raw models", limited=True, kind="raw") == ""
+    assert results.shortfall("anything", limited=True) == ""
+    assert results.shortfall("served models", limited=False, kind="served") == "no figure of served models"
+    limited = results.shortfall("served models", limited=True, kind="served")
+    assert limited == "no figure of served models: --limit is too short"
 
 
 def test_a_commit_says_whether_files_have_changed(tmp_path: Path) -> None:

@@ -87,8 +87,10 @@ def main() -> int:
     print(table(results.figures))
     if left_out:
         print(f"left out for --limit: {', '.join(left_out)}")
+    shortfall = results.shortfall("raw models", limited=bool(left_out))
+    print(shortfall)
     print(f"written: {results.path}")
-    return 0 if results.figures else 1
+    return 1 if shortfall else 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from bench.gpu.progress import say
 from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
-from bench.gpu.serve.report import report
+from bench.gpu.serve.report import report, unmeasured
 from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
@@ -125,22 +125,24 @@ class Bench:
 def fit(given: argparse.Namespace, left: float) -> None:
     """Fewer rounds of all cells, then shorter figures, if ``--limit`` leaves no time for more."""
     models = len({cell.model for cell in given.plan})
-
-    # Beside each cell its connections and regions; the four raw figures of a model.
-    one = len(given.plan) * (given.seconds + given.warm + _CELL_SECONDS) + models * 4 * min(1.0, given.seconds)
+    # Beside each cell its connections and regions; the four raw figures of a model, which are a second at most.
+    fixed = len(given.plan) * _CELL_SECONDS + models * 4 * min(1.0, given.seconds)
+    one = fixed + len(given.plan) * (given.seconds + given.warm)
     given.rounds = rounds_within(left, given.rounds, one)
-    given.seconds = scaled(left, one, given.seconds, least=0.5)
+    given.seconds = scaled(left, one, given.seconds, least=0.5, fixed=fixed)
+    given.warm = scaled(left, one, given.warm, least=0.1, fixed=fixed)
 
 
-def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> None:
+def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> bool:
+    """Whether all cells were measured: ``--limit`` left none out."""
     fit(given, ends - time.monotonic())
-    results.note(rounds=given.rounds, seconds=given.seconds)
+    results.note(rounds=given.rounds, seconds=given.seconds, warm=given.warm)
     measured: set[tuple[int, str]] = set()
     for number, cell in in_turn(given.plan, given.rounds):
         if time.monotonic() + given.seconds + given.warm > ends:
             say(f"--limit: nothing further is begun in round {number + 1}")
             results.note(left_out=f"--limit, from {cell.name} of round {number + 1} on")
-            return
+            return False
         if (number, cell.model) not in measured:
             measured.add((number, cell.model))
             for figure in bench.raw_figures(cell.model):
@@ -154,6 +156,7 @@ def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, e
         results.add(**about, **figure, problem=problem)
         rate, median = figure.get("requests_per_second", 0.0), figure.get("p50_us", 0.0)
         say(f"{number + 1} {cell.name:44} {rate:9,.0f} /s  p50 {median / 1e3:.3f} ms  {problem}")
+    return True
 
 
 def main() -> int:
@@ -178,13 +181,17 @@ def main() -> int:
                 RawProcess(repository, given.sizes, given.device, of_server) as raw,
                 Generators(min(given.generators, len(of_generators)), of_generators) as generators,
             ):
-                measure_all(Bench(given, peer, generators, raw), given, results, ends)
+                is_whole = measure_all(Bench(given, peer, generators, raw), given, results, ends)
             results.note(worker_log=peer.last_lines(20))
     text, failed = report(results.figures, given.sizes.max_batch, given.device)
     print(text)
-    print(results.shortfall(kind="served"))
+    missing = unmeasured(given.plan, results.figures)
+    if missing:
+        print(f"NOT MEASURED: {', '.join(missing)}")
+    shortfall = results.shortfall("served models", limited=not is_whole, kind="served")
+    print(shortfall)
     print(f"written: {results.path}")
-    return 1 if failed or results.shortfall(kind="served") else 0
+    return 1 if failed or missing or shortfall else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from bench.gpu.load.regions import TRANSPORTS
-from bench.gpu.models.specs import VARIANTS, variant_name
+from bench.gpu.models.specs import OVERLAP, TWO_TOWER, VARIANTS, variant_name
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,22 @@ class Cell:
     def is_latency(self) -> bool:
         return self.in_flight == 1
 
+    @property
+    def is_promised(self) -> bool:
+        """There is a promise for the variant that users get; none for the two towers at saturation."""
+        return self.variant == OVERLAP and (self.is_latency or self.model != TWO_TOWER)
+
 
 def plan(models: Sequence[str], saturation: int, transports: Sequence[str] = TRANSPORTS) -> list[Cell]:
-    """All cells. Those that are compared with each other, the variants, follow each other."""
+    """All cells. Those that are compared with each other, the variants, follow each other.
+
+    Models take turns: a run that ends early has figures of each.
+    """
     return [
         Cell(model, variant, transport, in_flight)
-        for model in models
         for transport in transports
         for in_flight in (1, saturation)
+        for model in models
         for variant in VARIANTS
     ]
 

@@ -9,6 +9,7 @@ from bench.gpu.figures import markdown, ratios, spread
 from bench.gpu.load.regions import BYTES
 from bench.gpu.models.specs import OVERLAP, TWO_TOWER
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
+from bench.gpu.serve.cells import Cell
 
 #: Of raw replay at saturation; and what a served call may take beyond the raw one.
 SHARED_MEMORY_SHARE, BYTES_SHARE, ADDED_MS = 0.90, 0.75, 0.25
@@ -47,6 +48,12 @@ def report(figures: Figures, largest: int, device: str) -> tuple[str, list[str]]
     problems = {each["cell"]: f"FAILED {each['cell']}: {each['problem']}" for each in served if each["problem"]}
     parts.append("\n".join(problems.values()))
     return "\n\n".join(filter(None, parts)), failed
+
+
+def unmeasured(cells: Sequence[Cell], figures: Figures) -> list[str]:
+    """The names of the cells with a promise that have no figure: a run that left them out has judged too little."""
+    measured = {each["cell"] for each in figures if each["kind"] == "served"}
+    return [cell.name for cell in cells if cell.is_promised and cell.name not in measured]
 
 
 def _groups(served: Figures, single: bool) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:

@@ -1,4 +1,4 @@
-"""The metrics of models on devices: memory by what it is held for, and padding rows.
+"""The metrics of models on devices: memory by what it is held for, padding rows and captured graphs.
 
 A server without such a model has none of them.
 """
@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from isochrone.observe.snapshot import DeviceMemory, PaddedRows
+from isochrone.observe.snapshot import CapturedGraphs, DeviceMemory, PaddedRows
 
 
-def device_metrics(memory: Sequence[DeviceMemory], padded: Sequence[PaddedRows]) -> Iterator[Metric]:
+def device_metrics(
+    memory: Sequence[DeviceMemory], padded: Sequence[PaddedRows], captured: Sequence[CapturedGraphs]
+) -> Iterator[Metric]:
     if memory:
         gauge = GaugeMetricFamily(
             "isochrone_device_memory_bytes",
@@ -33,3 +35,12 @@ def device_metrics(memory: Sequence[DeviceMemory], padded: Sequence[PaddedRows])
         for rows in padded:
             counter.add_metric((rows.model_name, rows.model_version), rows.rows)
         yield counter
+    if captured:
+        gauge = GaugeMetricFamily(
+            "isochrone_captured_graphs",
+            "CUDA graphs that the instances of a model have captured; 0: it runs without",
+            labels=("model", "version"),
+        )
+        for graphs in captured:
+            gauge.add_metric((graphs.model_name, graphs.model_version), graphs.graphs)
+        yield gauge

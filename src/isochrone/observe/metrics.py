@@ -161,7 +161,8 @@ class _Families(Collector):
         yield from self._gauges()
         yield self._histogram()
         yield from generation_metrics(self._snapshot.generation)
-        yield from device_metrics(self._snapshot.device_memory, self._snapshot.padded_rows)
+        snapshot = self._snapshot
+        yield from device_metrics(snapshot.device_memory, snapshot.padded_rows, snapshot.captured_graphs)
         yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:
             yield from collector.collect()

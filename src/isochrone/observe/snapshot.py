@@ -153,6 +153,15 @@ class PaddedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class CapturedGraphs:
+    """CUDA graphs that the instances of one version on a device have captured."""
+
+    model_name: str
+    model_version: str
+    graphs: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """The server's own part of a scrape."""
 
@@ -167,3 +176,4 @@ class ServerSnapshot:
     generation: Sequence[GenerationSnapshot] = ()
     device_memory: Sequence[DeviceMemory] = ()
     padded_rows: Sequence[PaddedRows] = ()
+    captured_graphs: Sequence[CapturedGraphs] = ()

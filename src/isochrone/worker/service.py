@@ -14,7 +14,7 @@ from isochrone.devices import losses
 from isochrone.devices.cuda.library import process_driver
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
-from isochrone.observe.snapshot import DeviceMemory, PaddedRows, ServerSnapshot, WireSnapshot
+from isochrone.observe.snapshot import CapturedGraphs, DeviceMemory, PaddedRows, ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory_requests import (
@@ -286,6 +286,7 @@ class WorkerService(InferenceService):
             tuple(runner.snapshot() for runner in generating),
             _device_memory(),
             _padded_rows(versions),
+            _captured_graphs(versions),
         )
 
     @property
@@ -310,3 +311,14 @@ def _padded_rows(versions: Iterable[ServedVersion]) -> tuple[PaddedRows, ...]:
             rows = sum(executable.padded_rows for executable in executables)
             padded.append(PaddedRows(served.model_name, served.model_version, rows))
     return tuple(padded)
+
+
+def _captured_graphs(versions: Iterable[ServedVersion]) -> tuple[CapturedGraphs, ...]:
+    """Of the versions whose instances pad, to which graphs belong, or have captured any in a process of their own."""
+    captured = []
+    for served in versions:
+        executables = [instance.executable for instance in getattr(served.runner, "instances", ())]
+        graphs = sum(executable.captured_graphs for executable in executables)
+        if graphs or any(executable.pads for executable in executables):
+            captured.append(CapturedGraphs(served.model_name, served.model_version, graphs))
+    return tuple(captured)

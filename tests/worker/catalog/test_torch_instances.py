@@ -124,15 +124,19 @@ def instances(catalog: Catalog) -> list[Any]:
     return list(catalog.find("m", "").runner.instances)
 
 
-def memory(catalog: Catalog) -> dict[tuple[str, str], float]:
-    """(instance, holding) → bytes, as the metrics page shows them."""
+def metrics_page(catalog: Catalog) -> list[str]:
     settings = logs.Settings(logging.NullHandler(), 0)
     service = WorkerService(
         catalog, settings, server_name="t", allow_shared_memory=False, allow_control=True, strict_readiness=True
     )
     body, _ = Exposition(lambda: service.snapshot()).render()
+    return body.decode().splitlines()
+
+
+def memory(catalog: Catalog) -> dict[tuple[str, str], float]:
+    """(instance, holding) → bytes, as the metrics page shows them."""
     found = {}
-    for line in body.decode().splitlines():
+    for line in metrics_page(catalog):
         if line.startswith("isochrone_device_memory_bytes{") and f'device="{DEVICE}"' in line:
             labels, _, value = line.partition("{")[2].rpartition("} ")
             pairs = dict(label.replace('"', "").split("=") for label in labels.split(","))
@@ -219,6 +223,25 @@ def test_several_instances_on_one_gpu_have_their_own_memory(tmp_path: Path, gpu:
         }
         await catalog.unload("m")
         assert memory(catalog) == {}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("reshapes", [False, True])
+@pytest.mark.parametrize(("cannot_capture", "graphs"), [(False, "6.0"), (True, "0.0")])
+def test_the_metrics_count_the_graphs_of_all_instances(
+    tmp_path: Path, gpu: type[Gpu], reshapes: bool, cannot_capture: bool, graphs: str
+) -> None:
+    """For batches of 4, 2 and 1."""
+    write_model(tmp_path, TWO_ON_GPU)
+    if reshapes:
+        reshaping = MODEL.replace("dims: [ 3 ] }", "dims: [ 1, 3 ] reshape { shape: [ 3 ] } }", 1)
+        write_config(tmp_path / "m", reshaping + TWO_ON_GPU)
+    gpu.cannot_capture = cannot_capture
+
+    async def scenario(catalog: Catalog) -> None:
+        await catalog.load("m")
+        assert f'isochrone_captured_graphs{{model="m",version="1"}} {graphs}' in metrics_page(catalog)
 
     run(tmp_path, scenario)
 

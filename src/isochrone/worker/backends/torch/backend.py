@@ -133,14 +133,6 @@ def load(context: LoadContext) -> Executable:
     threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
     if threads:
         torch.set_num_threads(threads)
-    if gpu is None:
-        return _loaded(context, torch, path, None)
-    # From the file on: torch copies the weights of a package to the GPU while it reads it.
-    with loading():
-        return _loaded(context, torch, path, gpu)
-
-
-def _loaded(context: LoadContext, torch: Any, path: Path, gpu: int | None) -> Executable:
     names = [spec.name for spec in context.signature.inputs]
     names += sorted(scheduler_inputs(context) - set(names))
     try:
@@ -159,7 +151,9 @@ def _loaded(context: LoadContext, torch: Any, path: Path, gpu: int | None) -> Ex
     if gpu is None:
         assert file.call is not None
         return TorchExecutable(context, torch, file.call, arguments)
-    return load_on_gpu(context, torch, file, arguments, gpu, path)
+    # Not while a file is read to the CPU, which may take minutes.
+    with loading():
+        return load_on_gpu(context, torch, file, arguments, gpu, path)
 
 
 def _without_reserved_sms(context: LoadContext) -> LoadContext:

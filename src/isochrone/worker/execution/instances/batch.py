@@ -18,6 +18,7 @@ from isochrone.errors import Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import NO_PARAMETERS
 from isochrone.protocol.response_outputs import parameters_of
 from isochrone.worker.backends.interface import DeviceLost
+from isochrone.worker.backends.result_rows import check_rows
 from isochrone.worker.execution.inline.watchdog import InlineHang
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class Batch:
         self.infer_start = now_ns()
         outputs = executable.execute(inputs, names)
         self.infer_end = now_ns()
-        _check_rows(outputs, self.rows)
+        check_rows(outputs.items(), self.rows)
         start = 0
         for request in requests:
             stop = start + request.plan.batch_size
@@ -240,7 +241,7 @@ class Batch:
         for index, request in enumerate(requests):
             try:
                 outputs = _run_alone(executable, request)
-                _check_rows(outputs, request.plan.batch_size)
+                check_rows(outputs.items(), request.plan.batch_size)
                 self.results.append(outputs)
             except BaseException as own:
                 self.hung = isinstance(own, InlineHang) or isinstance(own.__cause__, InlineHang)
@@ -266,12 +267,6 @@ def _run_alone(executable: Executable, request: InferRequest) -> Tensors:
             raise
         time.sleep(error.retry_after)
         return executable.execute(request.inputs, request.plan.outputs)
-
-
-def _check_rows(outputs: Tensors, rows: int) -> None:
-    for name, array in outputs.items():
-        if not array.ndim or array.shape[0] != rows:
-            raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {list(array.shape)}")
 
 
 def answer(request: InferRequest, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:

@@ -51,6 +51,7 @@ class _Reshaping(Executable):
         self.takes_device_arrays = inner.takes_device_arrays and inner.takes_requests
         self.warms_up = inner.warms_up
         self.pads = inner.pads
+        self.captured_graphs = inner.captured_graphs
         inner.outlet_of = self._reshaping_outlet
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,17 @@ def test_warnings_of_the_compiler_do_not_fail_a_load(compiled_by: Callable[[Back
         warnings.warn("as before", UserWarning, stacklevel=1)
 
 
-def test_the_last_of_several_loads_restores_the_filters_of_warnings() -> None:
+def warned(module: str) -> bool:
+    """Whether a warning of that module is an error on another thread."""
+
+    def warn() -> None:
+        warnings.warn_explicit("from elsewhere", UserWarning, "file.py", 1, module)
+
+    with ThreadPoolExecutor(1) as pool:
+        return isinstance(pool.submit(warn).exception(), UserWarning)
+
+
+def test_loads_that_overlap_are_quiet_until_they_end() -> None:
     first, second = quiet_warnings(), quiet_warnings()
     with first:
         second.__enter__()
@@ -155,6 +166,37 @@ def test_the_last_of_several_loads_restores_the_filters_of_warnings() -> None:
     second.__exit__(None, None, None)
     with pytest.raises(UserWarning, match="loud"):
         warnings.warn("loud", UserWarning, stacklevel=1)
+
+
+def test_filters_that_another_thread_replaces_during_a_load_stay_as_they_were() -> None:
+    others = warnings.catch_warnings()
+    with quiet_warnings():
+        others.__enter__()
+        warnings.warn("quiet", UserWarning, stacklevel=1)
+    others.__exit__(None, None, None)
+    with pytest.raises(UserWarning, match="loud"):
+        warnings.warn("loud", UserWarning, stacklevel=1)
+
+
+def test_filters_that_another_thread_restores_during_a_load_keep_it_quiet() -> None:
+    with quiet_warnings():
+        pass  # a load before
+    others = warnings.catch_warnings()
+    others.__enter__()
+    with quiet_warnings():
+        others.__exit__(None, None, None)
+        warnings.warn("quiet", UserWarning, stacklevel=1)
+    with pytest.raises(UserWarning, match="loud"):
+        warnings.warn("loud", UserWarning, stacklevel=1)
+
+
+def test_on_other_threads_a_load_silences_torch_alone() -> None:
+    with quiet_warnings():
+        assert not warned("torch._inductor.compile_fx")
+        assert not warned("triton")
+        assert warned("torchvision.models")
+        assert warned("model")
+    assert warned("torch._inductor.compile_fx")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,20 +12,50 @@ import pytest
 import torch
 from host_models import BATCHED, context_of
 
-from isochrone.devices.loads import is_loading
-from isochrone.errors import ConfigError
+from isochrone.devices.loads import is_loading, loading
+from isochrone.errors import ConfigError, ModelFailed
 from isochrone.worker.backends.torch import backend
 from isochrone.worker.backends.torch.files import LoadedFile
+from isochrone.worker.backends.torch.gpu import loading as gpu_loading
 from isochrone.worker.backends.torch.gpu.device import CudaDevice, HostDevice
 from isochrone.worker.backends.torch.gpu.loading import load_on_device
 from isochrone.worker.backends.torch.gpu.settings import gpu_settings
 from isochrone.worker.backends.torch.packages import PACKAGES
 
 
-@pytest.mark.parametrize("gpu", [0, None])
-def test_the_file_of_a_model_for_a_gpu_is_read_as_a_part_of_the_load(
-    monkeypatch: pytest.MonkeyPatch, gpu: int | None
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int | None, dict[str, str] | None], None]:
+    """Makes ``load`` find a file for a GPU, or for the CPU; ``target``: an AOTInductor package for that target."""
+
+    path = tmp_path / "model.pt2"
+    path.touch()
+
+    def offered(gpu: int | None, target: dict[str, str] | None) -> None:
+        monkeypatch.setattr(backend, "gpu_of", lambda *_: gpu)
+        monkeypatch.setattr(backend, "_model_file", lambda *_: path)
+        monkeypatch.setattr(gpu_loading, "compiled_target", lambda path: target)
+        monkeypatch.setattr(gpu_loading, "CudaDevice", lambda *_: None)
+        monkeypatch.setattr(gpu_loading, "room_for_weights", lambda *_: nullcontext())
+
+    return offered
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "expected"),
+    [
+        (0, {}, [("file", True), ("device", True)]),
+        (0, None, [("file", False), ("device", True)]),
+        (None, {}, [("file", False)]),
+    ],
+)
+def test_only_a_package_is_read_as_a_part_of_the_load_onto_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    offer: Callable[[int | None, dict[str, str] | None], None],
+    gpu: int | None,
+    target: dict[str, str] | None,
+    expected: list[tuple[str, bool]],
 ) -> None:
+    """Other files are read to the CPU: the models on the GPU are served meanwhile as ever."""
     seen: list[tuple[str, bool]] = []
 
     def noted(name: str, result: Any) -> Any:
@@ -34,14 +65,11 @@ def test_the_file_of_a_model_for_a_gpu_is_read_as_a_part_of_the_load(
 
         return function
 
-    file = LoadedFile(torch.nn.Identity(), ["x"], [], None)
-    monkeypatch.setattr(backend, "gpu_of", lambda *_: gpu)
-    monkeypatch.setattr(backend, "_model_file", lambda *_: Path("model.pt2"))
-    monkeypatch.setattr(backend, "room_for_package", noted("room", nullcontext()))
-    monkeypatch.setattr(backend, "load_file", noted("file", file))
+    offer(gpu, target)
+    monkeypatch.setattr(backend, "load_file", noted("file", LoadedFile(torch.nn.Identity(), ["x"], [], None)))
     monkeypatch.setattr(backend, "load_on_gpu", noted("device", None))
     backend.load(context_of(BATCHED))
-    assert seen == ([("file", False)] if gpu is None else [("room", True), ("file", True), ("device", True)])
+    assert seen == expected
     assert not is_loading()
 
 
@@ -60,15 +88,30 @@ class Freed:
         self.seen.append(is_loading() and (PACKAGES.locked() or self.is_graph))
 
 
-def test_a_package_with_other_arguments_is_freed_while_its_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_with_other_arguments_is_freed_while_its_error_is_reported(
+    monkeypatch: pytest.MonkeyPatch, offer: Callable[[int | None, dict[str, str] | None], None]
+) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(backend, "gpu_of", lambda *_: 0)
-    monkeypatch.setattr(backend, "_model_file", lambda *_: Path("model.pt2"))
-    monkeypatch.setattr(backend, "room_for_package", lambda *_: nullcontext())
+    offer(0, {})
     monkeypatch.setattr(backend, "load_file", lambda *_: LoadedFile(Freed(seen), [], ["other"], None))
     with pytest.raises(ConfigError, match="expected the arguments of forward: other") as refused:
         backend.load(context_of(BATCHED))
     assert refused.value.__traceback__ is not None
+    assert seen == [True]
+
+
+class Failing(Freed):
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        raise ModelFailed("thirteen")
+
+
+def test_a_package_whose_load_fails_is_freed_as_one() -> None:
+    """Also by the frames of the error, which had called it."""
+    seen: list[bool] = []
+    context = context_of(BATCHED)
+    file = LoadedFile(Failing(seen), ["x"], [], None)
+    with loading(), pytest.raises(ModelFailed, match="thirteen"):
+        load_on_device(context, torch, file, (["x"], []), HostDevice(torch), gpu_settings(context), 0)
     assert seen == [True]
 
 

@@ -30,7 +30,7 @@ from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.loading import load_on_device
-from isochrone.worker.backends.torch.gpu.row_copies import DIRECT_BYTES
+from isochrone.worker.backends.torch.gpu.row_copies import DIRECT_BYTES, direct_copies
 from isochrone.worker.backends.torch.gpu.settings import gpu_settings
 
 #: Elements of a row: 64 KiB of float32.
@@ -62,6 +62,11 @@ class CountingDevice(HostDevice):
     def wait(self, stream: Any, event: Any) -> None: ...
 
 
+class Doubled(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
 class Twice(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if (x == 13).any():
@@ -69,12 +74,12 @@ class Twice(torch.nn.Module):  # type: ignore[misc]
         return x * 2
 
 
-def loaded(device: Any, config: str = CONFIG) -> GpuExecutable:
+def loaded(device: Any, config: str = CONFIG, module: Any = None) -> GpuExecutable:
     message = model_config_pb2.ModelConfig(name="m")
     text_format.Parse(config, message)
     plain = {key: value.string_value for key, value in message.parameters.items()}
     context = LoadContext("m", "1", Path("/nowhere/m/1"), message, signature_of(message), 0, (), plain, gpu=0)
-    module = Twice()
+    module = module or Twice()
     file = LoadedFile(module, ["x"], [], module.to)
     made = load_on_device(context, torch, file, (["x"], []), device, gpu_settings(context), 0)
     assert isinstance(made, GpuExecutable)
@@ -215,6 +220,50 @@ def test_an_input_that_the_model_reads_in_another_type_is_gathered(
     np.testing.assert_array_equal(converting.execute({"x": client.rows(1)}, None)["y"], client.contents[1:2] * 2)
     assert device.copies == []
     converting.close()
+
+
+def test_inputs_that_are_not_converted_are_read_where_they_are(client: Client, device: CountingDevice) -> None:
+    """``dtype`` is of floats."""
+    config = CONFIG.replace("TYPE_FP32 dims: [ 16384 ]", "TYPE_UINT8 dims: [ 65536 ]")
+    converting = loaded(device, config + 'parameters { key: "dtype" value { string_value: "bf16" } }', Doubled())
+    picture = client.rows(1).view(np.uint8)
+    picture[:] = np.arange(65536) % 100
+    for copies in ([], [ROW]):
+        np.testing.assert_array_equal(converting.execute({"x": picture}, None)["y"], picture * 2)
+        assert device.copies == copies
+        CLIENT_PAGES.wait()
+    converting.close()
+
+
+def copies_of(device: CountingDevice, held: list[Any], **inputs: list[Any]) -> list[tuple[int, int, int]]:
+    targets = {name: (np.dtype(np.float32), torch.zeros(2, WIDTH)) for name in inputs}
+    return direct_copies(device, inputs, targets, held)
+
+
+def test_nothing_is_pinned_for_a_batch_that_has_to_be_gathered(client: Client, device: CountingDevice) -> None:
+    held: list[Any] = []
+    small, plain, unwritable = np.zeros((1, 4), np.float32), np.zeros((1, WIDTH), np.float32), bytes(ROW)
+    for other in (small, plain, np.frombuffer(unwritable, np.float32), np.zeros((1, WIDTH), np.int32)):
+        assert copies_of(device, held, x=[client.rows(0)], z=[other]) == []
+        assert copies_of(device, held, x=[client.rows(0), other]) == []
+        CLIENT_PAGES.wait()
+    assert held == []
+    assert client.driver.pinned == {}
+
+
+def test_a_batch_holds_no_region_until_all_of_its_regions_are_pinned(
+    client: Client, device: CountingDevice, executable: GpuExecutable
+) -> None:
+    pinned(executable, client)
+    client.regions.register("s", client.memory.name, 64, ROW)
+    other = np.frombuffer(client.regions.view("s", 0, ROW), np.float32).reshape(1, WIDTH)
+    held: list[Any] = []
+    assert copies_of(device, held, x=[client.rows(0)], z=[other]) == []
+    assert held == []
+    CLIENT_PAGES.wait()
+    assert [size for _, _, size in copies_of(device, held, x=[client.rows(0)], z=[other])] == [ROW, ROW]
+    assert len(held) == 2
+    CLIENT_PAGES.release(held)
 
 
 def test_a_region_stays_pinned_until_a_small_batch_is_collected(

@@ -476,6 +476,17 @@ class OneRow(Affine):
         return y[:1], total
 
 
+class NoRows(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, :2], x.sum()
+
+
+@pytest.mark.parametrize("graphs", ["", "optimization { cuda { graphs: true } }"])
+def test_a_result_without_rows_is_not_blamed_on_the_capture(graphs: str) -> None:
+    with pytest.raises(ModelFailed, match=r"output 'total': expected 8 rows, one for each given, given \[\]"):
+        loaded(BATCHED + graphs, NoRows())
+
+
 def test_a_model_that_returns_too_few_rows_is_refused() -> None:
     with pytest.raises(ModelFailed, match="output 'y': expected 8 rows, one for each given, given"):
         loaded(module=OneRow(), name="short")

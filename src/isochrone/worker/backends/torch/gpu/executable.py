@@ -23,6 +23,7 @@ from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.gathering import gather
 from isochrone.worker.backends.interface import DeviceLost, Executable
+from isochrone.worker.backends.result_rows import check_rows
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
 from isochrone.worker.backends.torch.gpu.flights import Flight, names_in, split
@@ -74,6 +75,7 @@ class GpuExecutable(Executable):
         self._settings = settings
         self._mode = mode
         self._batched = context.config.max_batch_size > 0
+        self._converts_inputs = call.converts_inputs
         self._output_names = [name for name, _ in call.outputs]
         self._output_types = [dtype for _, dtype in call.outputs]
         self._callers = CallerTensors(torch, device)
@@ -265,8 +267,8 @@ class GpuExecutable(Executable):
         self, slot: Slot, flight: Flight, graph: CapturedGraph, values: dict[str, list[Any]], rows: int
     ) -> bool:
         """Has the device read few large inputs in the callers' pinned memory; False: they have to be gathered."""
-        if not CLIENT_PAGES or self._settings.dtype:
-            return False  # there is no such memory, or the graph's inputs are of another type than the callers'
+        if not CLIENT_PAGES or self._converts_inputs:
+            return False  # there is no such memory, or an input of the graph is of another type than the callers'
         staged = graph.by_slot[flight.slot].inputs
         targets = {name: (staged[name].dtype, tensor) for name, tensor in graph.inputs.items()}
         copies = direct_copies(self._device, values, targets, flight.held)
@@ -315,8 +317,8 @@ class GpuExecutable(Executable):
         if graph is None:
             assert self._call is not None
             results = self._call.run(inputs)
-            if self._batched:
-                self._check_rows(results, rows)
+            if self._batched:  # those of graphs were checked when they were captured
+                check_rows(zip(self._output_names, results, strict=True), rows)
             return results
         for name, tensor in graph.inputs.items():
             if graph.rows > rows:
@@ -324,13 +326,6 @@ class GpuExecutable(Executable):
             (tensor[:rows] if self._batched else tensor).copy_(inputs[name], non_blocking=True)
         graph.replay()
         return graph.results
-
-    def _check_rows(self, results: list[Any], rows: int) -> None:
-        """Whoever slices results relies on it. Those of graphs were checked when they were captured."""
-        for name, result in zip(self._output_names, results, strict=True):
-            given = list(result.shape)
-            if given[:1] != [rows]:
-                raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {given}")
 
     def _copy_results(
         self, slot: Slot, flight: Flight, results: list[Any], rows: int, to_host: set[str] | None

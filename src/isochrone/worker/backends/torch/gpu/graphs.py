@@ -16,9 +16,10 @@ import structlog
 
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.devices.loads import loading
-from isochrone.errors import ConfigError, IsochroneError, ModelFailed, Unavailable
+from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.memory_ledger import mebibytes
+from isochrone.worker.backends.result_rows import check_rows
 from isochrone.worker.backends.torch.error_text import error_line
 from isochrone.worker.backends.torch.gpu.capture_plan import CapturePlan
 
@@ -194,11 +195,8 @@ class GraphCapture:
             with self._device.on(self._stream):
                 self._prepare(own)
         replay, results = self._device.capture(lambda: self._run(own), self._stream, self._pool)
-        for name, result in zip(self._output_names, results, strict=True):
-            if size.rows and result.shape[0] != size.rows:
-                raise ModelFailed(
-                    f"output '{name}': expected {size.rows} rows, one for each given, given {list(result.shape)}"
-                )
+        if size.rows:
+            check_rows(zip(self._output_names, results, strict=True), size.rows)
         graph = CapturedGraph(size.rows, own, replay, results)
         copied = graph.result_bytes + sum(tensor.numel() * tensor.element_size() for tensor in own.values())
         if copied < GRAPH_COPY_BYTES:

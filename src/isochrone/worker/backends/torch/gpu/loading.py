@@ -12,6 +12,7 @@ import structlog
 
 from isochrone.devices import losses
 from isochrone.devices.gpu_facts import explain_missing_gpu
+from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
@@ -69,7 +70,7 @@ def room_for_package(context: LoadContext, torch: Any, path: Path, gpu: int) -> 
         return
     if mode := gpu_settings(context).compile_mode:
         parameters.reject(context, "compile", "none for an AOTInductor package, which is compiled", mode)
-    with room_for_weights(context, CudaDevice(torch, gpu), path.stat().st_size):
+    with loading(), room_for_weights(context, CudaDevice(torch, gpu), path.stat().st_size):
         yield
 
 
@@ -158,7 +159,9 @@ def load_on_device(
             reservation.record(Holding.GRAPHS, executable.graphs.size)
         return executable
     except BaseException as error:
+        # The file still has a package: it goes below, with the lock that dropping one requires.
         module = call = None
+        forget_frames(error)
         file.release()
         lost = device_error(error)
         if lost is not None:
@@ -167,7 +170,6 @@ def load_on_device(
             if executable is not None:
                 executable.close()
             device.release_streams()
-            forget_frames(error)
             gc.collect()
             device.free_cached()
         except Exception as further:  # of a device that is lost

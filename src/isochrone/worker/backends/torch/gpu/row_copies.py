@@ -68,33 +68,37 @@ def direct_copies(
 ) -> list[tuple[int, int, int]]:
     """The copies of few large inputs from callers' pinned memory to ``targets``: types, and tensors on the device.
 
-    None, unless all inputs of the batch can be copied so. Adds to ``held`` as ``copy_rows`` does.
+    None, unless all inputs of the batch can be copied so: otherwise nothing is pinned or held for it. Adds to ``held``
+    as ``copy_rows`` does.
     """
-    copies: list[tuple[int, int, int]] = []
     if sum(map(len, values.values())) > _MOST_COPIES:
-        return copies
+        return []
+    places: list[int] = []
+    spans: list[tuple[int, int]] = []
     for name, arrays in values.items():
         dtype, tensor = targets[name]
-        address = tensor.data_ptr()
-        sources = _pinned(device, arrays, dtype, SMALL_BATCH_DIRECT_BYTES, held)
-        for array, source in zip(arrays, sources, strict=True):
-            if not source:
+        place = tensor.data_ptr()
+        for array in arrays:
+            if not _is_readable(array, dtype, SMALL_BATCH_DIRECT_BYTES):
                 return []
-            copies.append((address, source, array.nbytes))
-            address += array.nbytes
-    return copies
+            places.append(place)
+            spans.append((_address(array), array.nbytes))
+            place += array.nbytes
+    if not CLIENT_PAGES.hold_all(spans, device.index, held):
+        return []
+    return [(place, source, size) for place, (source, size) in zip(places, spans, strict=True)]
 
 
 def _pinned(device: Device, arrays: list[Any], dtype: np.dtype[Any], smallest: int, held: list[HostRange]) -> list[int]:
     """The address of each array of at least ``smallest`` bytes in pinned memory; 0: it has to be gathered."""
-    given = [
-        (_address(array), array.nbytes)
-        if array.nbytes >= smallest and array.dtype == dtype and array.flags.carray
-        else (0, 0)
-        for array in arrays
-    ]
+    given = [(_address(array), array.nbytes) if _is_readable(array, dtype, smallest) else (0, 0) for array in arrays]
     found = CLIENT_PAGES.hold(given, device.index, held)
     return [address if pinned else 0 for (address, _), pinned in zip(given, found, strict=True)]
+
+
+def _is_readable(array: Any, dtype: np.dtype[Any], smallest: int) -> bool:
+    """Whether the device can read an array as it is, if its memory is pinned."""
+    return bool(array.nbytes >= smallest and array.dtype == dtype and array.flags.carray)
 
 
 def _address(array: Any) -> int:
