@@ -39,7 +39,7 @@ def commands() -> list[tuple[str, str]]:
 
 
 #: Metrics of devices that no test machine needs, and of models that none of these servers has.
-_ABSENT = ("nv_gpu", "nv_energy", "isochrone_device", "isochrone_padded", "isochrone_generation")
+_ABSENT = ("nv_gpu", "nv_energy", "isochrone_device", "isochrone_padded", "isochrone_captured", "isochrone_generation")
 
 
 def scripts() -> list[tuple[str, str]]:
