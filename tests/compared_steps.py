@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from generation_models import VOCABULARY, reference_logits
+from generation_models import VOCABULARY, Floats, reference_logits
 from isochrone.worker.backends.generative import Chosen, Row, Sampling
 
 LIMITS = {"max_rows": "20", "kv_cache_tokens": "2048", "prefill_tokens": "150"}
@@ -22,10 +23,16 @@ Found = list[tuple[list[int], Chosen]]
 def deviation(directory: Path, tokens: list[int], chosen: Chosen) -> float:
     """How far a greedy choice is from the reference: the error of its log probability, or how much less probable the
     token is than the best one. So another token than the best one passes only where the two are nearly equal."""
-    logits = reference_logits(directory, tokens)[-1]
+    logits = _last_logits(directory, tuple(tokens))
     log_probabilities = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
     own = log_probabilities[chosen.token]
     return float(max(abs(chosen.log_probability - own), log_probabilities.max() - own))
+
+
+@functools.cache
+def _last_logits(directory: Path, tokens: tuple[int, ...]) -> Floats:
+    """Computed once: every type and every fault has the same sequences."""
+    return reference_logits(directory, list(tokens))[-1]
 
 
 def deviations(directory: Path, found: Found) -> list[float]:

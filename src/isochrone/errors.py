@@ -10,7 +10,8 @@ and no class.
     │   ├── ConfigError          400  INVALID_ARGUMENT     a configuration file: names file, key, expected, given
     │   │   ├── FlagError        400  INVALID_ARGUMENT     an option of a command line: names flag, expected, given
     │   │   └── NoVersion        400  INVALID_ARGUMENT     a version policy that selects no version
-    │   └── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
+    │   ├── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
+    │   └── RejectedParameter    400  INVALID_ARGUMENT     a request parameter that its model does not take
     ├── AlreadyExists            400  ALREADY_EXISTS
     ├── Cancelled                400  CANCELLED            the caller disconnected or cancelled
     ├── PermissionDenied         403  PERMISSION_DENIED    not allowed for this caller
@@ -128,6 +129,15 @@ class NoVersion(ConfigError):
 
 class MalformedRequest(InvalidArgument):
     code = "malformed"
+
+
+class RejectedParameter(InvalidArgument):
+    """A value of a request parameter that the model does not take. Fronts have their own names for some parameters."""
+
+    def __init__(self, where: str, parameter: str, expected: str, given: str) -> None:
+        """``where`` stands before the parameter's name."""
+        self.parameter, self.expected, self.given = parameter, expected, given
+        super().__init__(f"{where}parameter '{parameter}': expected {expected}, given {given}")
 
 
 class AlreadyExists(IsochroneError):

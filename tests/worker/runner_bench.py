@@ -19,6 +19,8 @@ from isochrone.worker.execution.batches.batch_runner import BatchRunner
 from isochrone.worker.execution.inline.compute_stage import ComputeStage
 from isochrone.worker.execution.inline.watchdog import InlineWatchdog
 from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.instances.resource_gate import ResourceGate
+from isochrone.worker.execution.runner_context import RunnerContext
 from isochrone.worker.execution.streams.stream_runner import StreamRunner
 from isochrone.worker.scheduling.batch_queue import QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
@@ -77,6 +79,7 @@ class Bench:
         run_ns: int = MILLISECOND,
         rules: QueueRules | None = None,
         stage_ns: int = 100 * SECOND,
+        gate: ResourceGate | None = None,
         **options: Any,
     ) -> None:
         self.in_flight = 0
@@ -87,12 +90,8 @@ class Bench:
         rules, statistics = rules or QueueRules(max_rows=max_rows), ModelStatistics("m", "1")
         self.stage = ComputeStage(stage_ns)
         self.runner: Any
-        if executables[0].decoupled:
-            self.runner = StreamRunner("m", rules, self.curve, statistics, self.over, **options)
-        else:
-            self.runner = BatchRunner(
-                "m", rules, self.curve, statistics, InlineWatchdog(), self.stage, self.over, **options
-            )
+        context = RunnerContext("m", rules, self.curve, statistics, InlineWatchdog(), self.stage, self.over, **options)
+        self.runner = StreamRunner(context) if executables[0].decoupled else BatchRunner(context, gate)
         #: Of the instances that were replaced.
         self.replaced: list[int] = []
         self.runner.start([self.instance(each, number) for number, each in enumerate(executables)], self.replace)

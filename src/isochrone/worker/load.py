@@ -64,12 +64,12 @@ class WorkerLoad:
             }
             if isinstance(runner, GenerationRunner):
                 # Triton's names.
-                figures["named_metrics.kv_cache_utilization"] = runner.cache_utilization
-                figures["named_metrics.max_token_capacity"] = float(runner.token_capacity)
-                figures["named_metrics.hung_instances"] = float(runner.hung_instances)
+                figures["named_metrics.kv_cache_utilization"] = runner.figures.cache_utilization
+                figures["named_metrics.max_token_capacity"] = float(runner.figures.token_capacity)
+                figures["named_metrics.hung_instances"] = float(runner.figures.hung_instances)
                 # What gateways compare deadlines of tokens with.
-                figures["named_metrics.inter_token_us"] = runner.estimated_inter_token(now) / 1000
-                figures["named_metrics.least_wait_us"] = runner.least_wait(now) / 1000
+                figures["named_metrics.inter_token_us"] = runner.figures.estimated_inter_token(now) / 1000
+                figures["named_metrics.least_wait_us"] = runner.figures.least_wait(now) / 1000
             known = self._models[key] = LoadReport(figures)
         return known
 
@@ -98,7 +98,7 @@ class WorkerLoad:
         generating = [served.runner for served in versions if isinstance(served.runner, GenerationRunner)]
         if generating:
             figures["named_metrics.inter_token_us"] = max(
-                runner.estimated_inter_token(now) / 1000 for runner in generating
+                runner.figures.estimated_inter_token(now) / 1000 for runner in generating
             )
         return LoadReport(figures)
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from offline import add_members
+from tritonclient.grpc import service_pb2
 
+from isochrone.clock import MILLISECOND, NEVER
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.front.grpc_streams import StreamAttempt, StreamRequest, StreamRoute
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.policies.base import TokenDeadlines
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.protocol.grpc.routing_fields import name_field, read_opening, version_field
@@ -119,8 +122,14 @@ class Bench:
         self.fleet.members["a:1"].connections = self.worker  # type: ignore[assignment]
         self.stream = StreamRequest(StreamRoute(self.gateway, HEAD), self.caller)  # type: ignore[arg-type]
 
-    def say(self, model: str, version: str = "", size: int = 0) -> None:
+    def say(self, model: str, version: str = "", size: int = 0, **parameters: float | str) -> None:
         message = name_field(model) + (version_field(version) if version else b"")
+        if parameters:
+            extra = service_pb2.ModelInferRequest()
+            for key, value in parameters.items():
+                kinds: dict[type, str] = {int: "int64_param", float: "double_param", str: "string_param"}
+                setattr(extra.parameters[key], kinds[type(value)], value)
+            message += extra.SerializeToString()
         if size:
             message += b"\x3a" + encode_varint(size) + bytes(size)
         self.stream.data_received(b"\0" + len(message).to_bytes(4, "big") + message)
@@ -128,6 +137,34 @@ class Bench:
     def switch(self, **versions: str) -> None:
         self.fleet.commit(2, committed(2, **versions))
         self.gateway.release()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "first_ms", "between_ms"),
+    [
+        ({"time_to_first_token_ms": 200, "inter_token_ms": 12.5}, 200, 12.5),
+        ({"time_to_first_token_ms": "200"}, 200, 0),
+        ({"inter_token_ms": 5, "priority": 2}, 0, 5),
+    ],
+)
+def test_deadlines_of_tokens_of_the_first_message_are_part_of_the_demand(
+    parameters: dict[str, float | str], first_ms: float, between_ms: float
+) -> None:
+    bench = Bench()
+    bench.say("m", **parameters)
+    demand = bench.stream.demand
+    first_by = bench.stream.arrived + first_ms * MILLISECOND if first_ms else NEVER
+    assert demand.tokens == TokenDeadlines(int(first_by), int(between_ms * MILLISECOND))
+    assert (demand.deadline, demand.priority) == (NEVER, parameters.get("priority", 0))
+    assert bench.worker.messages == [("m", "1")]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e10, "soon"])
+def test_a_stream_without_deadlines_of_tokens_that_a_worker_would_take_is_any_other(value: float | str) -> None:
+    bench = Bench()
+    bench.say("m", inter_token_ms=value)
+    assert bench.stream.demand.tokens is None
+    assert bench.worker.messages == [("m", "1")]
 
 
 def test_a_second_model_waits_for_its_switch_and_gets_the_new_version() -> None:

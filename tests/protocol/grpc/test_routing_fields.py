@@ -28,6 +28,14 @@ def requests(draw: st.DrawFn) -> service_pb2.ModelInferRequest:
         message.parameters["timeout"].bool_param = True
     if draw(st.booleans()):
         message.parameters["priority"].uint64_param = draw(st.integers(0, 2**32))
+    for key in ("time_to_first_token_ms", "inter_token_ms"):
+        if draw(st.booleans()):
+            field = draw(st.sampled_from(("int64_param", "uint64_param", "double_param", "string_param", "bool_param")))
+            values = {"double_param": st.floats(allow_nan=False), "string_param": st.text(max_size=9)}
+            value = True if field == "bool_param" else draw(values.get(field, st.integers(0, 2**63 - 1)))
+            setattr(message.parameters[key], field, value)
+    if draw(st.booleans()):
+        message.parameters[draw(st.sampled_from(("sequence_id", "timeout", "priority")))].double_param = 3.0
     if draw(st.booleans()):
         message.parameters["sequence_start"].bool_param = draw(st.booleans())
         message.parameters["binary_data_output"].bool_param = True
@@ -36,6 +44,14 @@ def requests(draw: st.DrawFn) -> service_pb2.ModelInferRequest:
         message.inputs.add(name="x", datatype="FP32", shape=[2])
         message.raw_input_contents.append(draw(st.binary(max_size=64)))
     return message
+
+
+def milliseconds(message: service_pb2.ModelInferRequest, key: str) -> float | str:
+    if key not in message.parameters:
+        return 0
+    choice = message.parameters[key].WhichOneof("parameter_choice")
+    found: float | str = 0 if choice == "bool_param" else getattr(message.parameters[key], choice)
+    return found
 
 
 def expected(message: service_pb2.ModelInferRequest) -> Opening:
@@ -52,6 +68,8 @@ def expected(message: service_pb2.ModelInferRequest) -> Opening:
         parameters["timeout"].int64_param * 1000 if "timeout" in parameters else 0,
         parameters["priority"].uint64_param if "priority" in parameters else 0,
         "sequence_start" in parameters and parameters["sequence_start"].bool_param,
+        milliseconds(message, "time_to_first_token_ms"),
+        milliseconds(message, "inter_token_ms"),
     )
 
 

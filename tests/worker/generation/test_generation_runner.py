@@ -24,8 +24,8 @@ from isochrone.errors import (
 )
 from isochrone.worker.backends.generative import GenerationLimits
 from isochrone.worker.generation.engine import GenerationEngine
+from isochrone.worker.generation.jobs_under_way import MAX_BACKLOG
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.runner import MAX_BACKLOG
 from isochrone.worker.generation.scheduling.blocks import BlockTable
 from isochrone.worker.generation.scheduling.scheduler import SchedulerRules
 from isochrone.worker.generation.scheduling.step_times import StepCosts, StepTimes
@@ -316,15 +316,15 @@ def test_predictions_for_one_more_request() -> None:
         runner, engine = bench.runner, bench.engines[0]
         engine.scheduler.times = FixedTimes(engine.scheduler.limits, StepCosts())
         engine.load = engine.scheduler.load(0)
-        assert runner.estimated_inter_token(now_ns()) == 0, "nothing is known"
+        assert runner.figures.estimated_inter_token(now_ns()) == 0, "nothing is known"
         engine.scheduler.times.costs = StepCosts(fixed=10 * MILLISECOND, row=MILLISECOND, prefill=MILLISECOND)
         engine.load = engine.scheduler.load(0)
-        runner._mean_prompt = 12
+        runner.figures._sizes.mean_tokens = 12
         # A prompt of twelve tokens takes longer than one of a single token, and so does each row beside it.
-        alone = runner.estimated_inter_token(now_ns())
-        assert runner.estimated_wait(now_ns()) - runner.least_wait(now_ns()) > 10 * MILLISECOND
+        alone = runner.figures.estimated_inter_token(now_ns())
+        assert runner.estimated_wait(now_ns()) - runner.figures.least_wait(now_ns()) > 10 * MILLISECOND
         requests = [bench.send("x", max_tokens=50) for _ in range(3)]
-        assert runner.estimated_inter_token(now_ns()) >= alone + 3 * MILLISECOND
+        assert runner.figures.estimated_inter_token(now_ns()) >= alone + 3 * MILLISECOND
         model.gate.release(1000)
         await until(lambda: all(request.is_over for request in requests))
         bench.close()
@@ -348,7 +348,7 @@ def test_refusals_on_the_loop() -> None:
         with pytest.raises(DeadlineExceeded, match="its own deadline between tokens"):
             bench.send("x", inter_token_ms=5)
         assert bench.runner.estimated_wait(now_ns()) == pytest.approx(10 * MILLISECOND, rel=0.1)
-        assert bench.runner.estimated_inter_token(now_ns()) == pytest.approx(10 * MILLISECOND, rel=0.1)
+        assert bench.runner.figures.estimated_inter_token(now_ns()) == pytest.approx(10 * MILLISECOND, rel=0.1)
         requests = [bench.send("x", max_tokens=2) for _ in range(2)]
         with pytest.raises(QueueFull):
             bench.send("x")
@@ -415,7 +415,7 @@ def test_an_engine_that_hangs_is_abandoned() -> None:
         assert failed
         assert "a step of instance 'toy-1-0' does not end, after 2" in str(failed[0].answers[-1])
         assert bench.readiness == []
-        assert bench.runner.hung_instances == 1
+        assert bench.runner.figures.hung_instances == 1
         after = bench.send("after", max_tokens=4)
         await until(lambda: after.is_over)
         assert after.text == expected("after", 4)
@@ -465,6 +465,10 @@ class NotedTimes(StepTimes):
     def __init__(self, limits: GenerationLimits) -> None:
         super().__init__(limits)
         self.measured: list[int] = []
+        self.delivered: list[int] = []
+
+    def observe_delivery(self, ns: int) -> None:
+        self.delivered.append(ns)
 
     def observe(self, rows: int, context: int, prefill: int, ns: int) -> None:
         self.measured.append(ns)
@@ -485,6 +489,9 @@ def test_steps_wait_for_a_loop_that_is_behind() -> None:
         assert request.text == expected("hello", 200)
         # It counts as time between tokens.
         assert max(times.measured) >= 200 * MILLISECOND
+        # So does the way of the tokens that waited for the loop; calls without tokens tell nothing.
+        assert max(times.delivered) >= 200 * MILLISECOND
+        assert min(times.delivered) > 0
         # The engine waits for a call that never ends: this thread, which would run it, waits for the engine.
         bench.send("again", max_tokens=200)
         time.sleep(0.3)  # noqa: ASYNC251
@@ -578,7 +585,7 @@ def test_the_least_wait_is_that_of_a_request_which_is_due_at_once() -> None:
         await until(lambda: tokenizer.begun)
         now = now_ns()
         assert bench.runner.estimated_wait(now) > 900 * MILLISECOND
-        assert bench.runner.least_wait(now) < 100 * MILLISECOND
+        assert bench.runner.figures.least_wait(now) < 100 * MILLISECOND
         tokenizer.open()
         bench.close()
 

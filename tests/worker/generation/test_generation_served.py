@@ -122,6 +122,27 @@ def test_errors_name_the_parameter(toys: ServedToys, parameters: dict[str, Any],
     assert words in json.loads(text)["error"]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "option"),
+    [
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 2},
+            "top_logprobs",
+        ),
+        ("completions", {"prompt": "x", "logprobs": 2}, "logprobs"),
+    ],
+)
+def test_openai_s_errors_name_the_option_of_the_call(
+    toys: ServedToys, path: str, body: dict[str, Any], option: str, streams: bool
+) -> None:
+    status, text = toys.post(f"/v1/{path}", {"model": "toy", "stream": streams, **body})
+    error = json.loads(text)["error"]
+    assert (status, error["param"], error["code"]) == (400, option, "invalid_value")
+    assert error["message"] == f"'{option}': expected 0 or 1: anything else is not supported, given 2"
+
+
 @pytest.mark.parametrize("path", ["v2/models/patient/generate", "v2/models/patient/generate_stream", "v1/completions"])
 @pytest.mark.parametrize("prompt", ["x" * 100, "x"])
 def test_refusals_say_that_nothing_has_run(toys: ServedToys, path: str, prompt: str) -> None:
@@ -191,6 +212,28 @@ def test_model_stream_infer_with_the_stock_client(toys: ServedToys) -> None:
     assert texts == {str(number): expected(f"prompt {number}", 10) for number in range(6)}
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"time_to_first_token_ms": 500}, "the first token would come"),
+        ({"inter_token_ms": 500.5}, "between tokens"),
+    ],
+)
+def test_model_stream_infer_keeps_the_deadlines_of_tokens(
+    toys: ServedToys, asked: dict[str, float], words: str
+) -> None:
+    toys.expect_steps_of("patient", SECOND)
+    answers: queue.Queue[Any] = queue.Queue()
+    with triton.InferenceServerClient(f"127.0.0.1:{toys.ports['grpc']}") as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        prompt = triton.InferInput("text_input", [1], "BYTES")
+        prompt.set_data_from_numpy(text_tensor("x"))
+        client.async_stream_infer("patient", [prompt], parameters={"max_tokens": 2, **asked})
+        _, error = answers.get(timeout=SECONDS)
+        client.stop_stream()
+    assert words in str(error)
+
+
 def test_a_client_that_disconnects_frees_its_blocks(toys: ServedToys) -> None:
     runner = toys.runner("slow")
     body = json.dumps({"text_input": "x", "stream": True, "max_tokens": 10_000}).encode()
@@ -200,14 +243,14 @@ def test_a_client_that_disconnects_frees_its_blocks(toys: ServedToys) -> None:
             % (len(body), body)
         )
         assert client.recv(100)
-        assert any(engine.scheduler.pool.in_use for engine in runner._engines)
-    until(lambda: not any(engine.scheduler.pool.in_use for engine in runner._engines))
+        assert any(engine.scheduler.pool.in_use for engine in runner._engines.serving)
+    until(lambda: not any(engine.scheduler.pool.in_use for engine in runner._engines.serving))
     until(lambda: toys.worker.catalog.find("slow", "").in_flight == 0)
 
 
 def test_a_client_that_reads_nothing_is_paused(toys: ServedToys) -> None:
     runner = toys.runner("long")
-    engine = runner._engines[0]
+    engine = runner._engines.serving[0]
     # Each response repeats the id, so that few of them fill the buffers of the sockets.
     body = json.dumps({"text_input": "x", "stream": True, "max_tokens": 100_000, "id": "i" * 50_000}).encode()
     with socket.socket() as client:
@@ -240,7 +283,7 @@ def test_both_instances_work(toys: ServedToys) -> None:
         thread.join()
     texts = {json.loads(text)["text_output"] for _, text in results}
     assert texts == {f"p{number}" + expected(f"p{number}", 10, 0) for number in range(12)}
-    assert all(engine.counts.steps for engine in toys.runner("slow")._engines)
+    assert all(engine.counts.steps for engine in toys.runner("slow")._engines.serving)
 
 
 def test_metrics_and_load_report(toys: ServedToys) -> None:
@@ -278,7 +321,7 @@ def test_answers_and_refusals_carry_the_load_report(toys: ServedToys, path: str,
 
 
 def test_a_model_whose_engine_hangs_is_not_ready(toys: ServedToys) -> None:
-    service, (engine,) = toys.worker.service, toys.runner("toy")._engines
+    service, (engine,) = toys.worker.service, toys.runner("toy")._engines.serving
     assert service.is_model_ready("toy", "")
     # As if a step had begun when the machine started.
     engine.step_began = 1
@@ -298,7 +341,7 @@ def test_a_model_whose_engine_hangs_is_not_ready(toys: ServedToys) -> None:
 def test_unloading_waits_for_answers_and_frees_the_model(tmp_path: Path) -> None:
     write_toy(tmp_path / "models", "toy")
     with served(tmp_path / "models") as toys:
-        engines = toys.runner("toy")._engines
+        engines = toys.runner("toy")._engines.engines
         status, _ = toys.post("/v2/models/toy/generate", {"text_input": "hello"})
         assert status == 200
     assert all(engine.executable.closed.is_set() for engine in engines)

@@ -10,9 +10,9 @@ from toy_runner import Bench, run, until
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
+from isochrone.worker.generation.figures import UNKNOWN_WAIT_NS
 from isochrone.worker.generation.hangs import CHECKS, HangWatch, step_limit
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.runner import UNKNOWN_WAIT_NS
 from isochrone.worker.generation.scheduling.admission import EngineLoad
 from isochrone.worker.generation.scheduling.step_times import StepCosts
 
@@ -58,7 +58,7 @@ def test_a_model_without_an_engine_that_answers_is_not_ready_until_the_step_ends
         assert bench.readiness == []
         bench.check_stuck(11)
         assert bench.readiness == [False]
-        assert bench.runner.hung_instances == 1
+        assert bench.runner.figures.hung_instances == 1
         assert bench.in_flight == 0
         for request in requests:
             assert isinstance(request.answers[0], ModelFailed)
@@ -66,15 +66,15 @@ def test_a_model_without_an_engine_that_answers_is_not_ready_until_the_step_ends
         with pytest.raises(Unavailable, match="no instance is left, since a step does not end: load the model again"):
             bench.send("third")
         assert bench.runner.estimated_wait(now_ns()) == UNKNOWN_WAIT_NS
-        assert bench.runner.least_wait(now_ns()) == UNKNOWN_WAIT_NS
-        assert bench.runner.estimated_inter_token(now_ns()) == 0
+        assert bench.runner.figures.least_wait(now_ns()) == UNKNOWN_WAIT_NS
+        assert bench.runner.figures.estimated_inter_token(now_ns()) == 0
         assert bench.runner.pending == 0
         # The step ends after all.
         model.gate.release(10_000)
         await until(lambda: not bench.engines[0].step_began and not bench.blocks_in_use)
         bench.runner.check_stuck(now_ns())
         assert bench.readiness == [False, True]
-        assert bench.runner.hung_instances == 0
+        assert bench.runner.figures.hung_instances == 0
         again = bench.send("again", max_tokens=4)
         await until(lambda: again.is_over)
         assert again.text == answer_of("again", GenerationParameters(max_tokens=4, temperature=0))

@@ -16,7 +16,8 @@ from isochrone.devices import losses
 from isochrone.errors import ModelFailed, Unavailable
 from isochrone.worker.backends.generative import GenerationLimits
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.generation.runner import MAX_BACKLOG, UNKNOWN_WAIT_NS
+from isochrone.worker.generation.figures import UNKNOWN_WAIT_NS
+from isochrone.worker.generation.jobs_under_way import MAX_BACKLOG
 
 REASON = "CUDA error: an illegal memory access was encountered"
 #: Rows for two, and blocks for hardly more: others wait, and one is preempted.
@@ -83,7 +84,7 @@ def test_every_stream_gets_the_error() -> None:
 def test_the_worker_is_not_ready(tmp_path: Path) -> None:
     write_toy(tmp_path / "models", "toy")
     with served(tmp_path / "models") as toys:
-        service, (engine,) = toys.worker.service, toys.runner("toy")._engines
+        service, (engine,) = toys.worker.service, toys.runner("toy")._engines.serving
         assert service.is_live()
         # As the steps of a transformer do.
         losses.record("cuda:0", REASON)

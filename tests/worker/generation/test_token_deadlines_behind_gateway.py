@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import time
 import urllib.error
 import urllib.request
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from worker_thread import ServedToys, served, write_toy
 
 from gateway_process import GatewayProcess, StartGateway
@@ -43,7 +46,7 @@ def toys(running: Toys) -> Toys:
     running.busy.expect_steps_of("toy", SECOND)
     running.idle.expect_steps_of("toy", MICROSECOND)
     for worker in (running.busy, running.idle):
-        worker.runner("toy")._refusals.clear()
+        worker.runner("toy").figures._refusals.by_code.clear()
     return running
 
 
@@ -59,8 +62,21 @@ def post(gateway: GatewayProcess, path: str, **body: Any) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+def stream(gateway: GatewayProcess, **parameters: Any) -> tuple[int, str]:
+    """One request over ``ModelStreamInfer``: 200, or 504 and the error."""
+    answers: queue.Queue[Any] = queue.Queue()
+    with triton.InferenceServerClient(f"127.0.0.1:{gateway.grpc_port}") as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        prompt = triton.InferInput("text_input", [1], "BYTES")
+        prompt.set_data_from_numpy(np.array([b"x"], object))
+        client.async_stream_infer("toy", [prompt], parameters=parameters)
+        _, error = answers.get(timeout=SECONDS)
+        client.stop_stream()
+    return (200, "") if error is None else (504, str(error))
+
+
 def refusals(worker: ServedToys) -> int:
-    return sum(worker.runner("toy")._refusals.values())
+    return sum(worker.runner("toy").figures._refusals.by_code.values())
 
 
 def test_what_a_worker_has_refused_goes_to_the_other(toys: Toys) -> None:
@@ -95,28 +111,35 @@ def learn(toys: Toys) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"time_to_first_token_ms": 500}, {"inter_token_ms": 500}])
-@pytest.mark.parametrize("path", ["/v2/models/toy/generate", "/v2/models/toy/generate_stream", "/v1/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v2/models/toy/generate", "/v2/models/toy/generate_stream", "/v1/completions", "ModelStreamInfer"]
+)
 def test_requests_go_to_the_worker_that_keeps_their_deadlines(toys: Toys, path: str, asked: dict[str, int]) -> None:
     body: dict[str, Any] = {"max_tokens": 2, **asked}
-    body |= {"text_input": "x"} if path.startswith("/v2") else {"model": "toy", "prompt": "x"}
+    if path != "ModelStreamInfer":
+        body |= {"text_input": "x"} if path.startswith("/v2") else {"model": "toy", "prompt": "x"}
     ends = time.monotonic() + SECONDS
     before, is_moved = moved(toys.gateway), False
     while not is_moved:
         assert time.monotonic() < ends
         learn(toys)
         refused = refusals(toys.busy)
-        status, _ = post(toys.gateway, path, **body)
+        status, _ = post(toys.gateway, path, **body) if path.startswith("/") else stream(toys.gateway, **body)
         is_moved = moved(toys.gateway) > before
         # It did not try the busy worker first.
         assert not is_moved or (status, refusals(toys.busy)) == (200, refused)
     assert refusals(toys.idle) == 0
 
 
-def test_a_deadline_that_no_worker_can_keep(toys: Toys) -> None:
+@pytest.mark.parametrize("transport", ["HTTP", "gRPC"])
+def test_a_deadline_that_no_worker_can_keep(toys: Toys, transport: str) -> None:
     toys.idle.expect_steps_of("toy", SECOND)
     text, ends = "", time.monotonic() + SECONDS
     while "no worker can meet the deadline between tokens" not in text:
         assert time.monotonic() < ends
         learn(toys)
-        status, text = post(toys.gateway, "/v1/completions", model="toy", prompt="x", inter_token_ms=500)
+        if transport == "HTTP":
+            status, text = post(toys.gateway, "/v1/completions", model="toy", prompt="x", inter_token_ms=500)
+        else:
+            status, text = stream(toys.gateway, inter_token_ms=500)
         assert status == 504

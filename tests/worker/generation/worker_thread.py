@@ -53,7 +53,7 @@ class ServedToys:
 
     def expect_steps_of(self, model: str, ns: int) -> None:
         """From now on, the model's steps are expected to take so long, whatever is measured."""
-        for engine in self.runner(model)._engines:
+        for engine in self.runner(model)._engines.serving:
             engine.scheduler.times = FixedTimes(engine.scheduler.limits, StepCosts(fixed=ns))
             engine.load = engine.scheduler.load(0)
 

@@ -18,7 +18,11 @@ from isochrone.clock import SECOND, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import Plan
 from isochrone.worker.backends.interface import Executable
+from isochrone.worker.execution.inline.compute_stage import ComputeStage
+from isochrone.worker.execution.inline.watchdog import InlineWatchdog
 from isochrone.worker.execution.instances.instance import Instance
+from isochrone.worker.execution.runner_context import RunnerContext
+from isochrone.worker.scheduling.batch_queue import QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.sequences.batcher import SequenceBatcher
 from isochrone.worker.sequences.runner import SequenceRunner
@@ -55,9 +59,17 @@ class Bench:
         self.in_flight = 0
         self.replacements: list[Adding | IsochroneError] = []
         batcher = SequenceBatcher(text_format.Parse(CONFIG, model_config_pb2.ModelConfig()), len(executables))
-        self.runner = SequenceRunner(
-            "m", batcher, LatencyCurve(1), True, ModelStatistics("m", "1"), self.over, execution_timeout_ns=SECOND
+        context = RunnerContext(
+            "m",
+            QueueRules(),
+            LatencyCurve(1),
+            ModelStatistics("m", "1"),
+            InlineWatchdog(),
+            ComputeStage(),
+            self.over,
+            execution_timeout_ns=SECOND,
         )
+        self.runner = SequenceRunner(context, batcher, batched=True)
         self.runner.start([self.instance(each, number) for number, each in enumerate(executables)], self.replace)
 
     def instance(self, executable: Adding, number: int) -> Instance:

@@ -20,6 +20,7 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
+from isochrone.gateway.front.generate_requests import token_deadlines
 from isochrone.gateway.front.grpc_requests import (
     GrpcRoute,
     has_status,
@@ -36,6 +37,7 @@ from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.traffic.prompts import token_times
 from isochrone.gateway.upstream.connections import Waiting
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
@@ -306,7 +308,9 @@ class StreamRequest(CallerStream):
             key = served.affinity.key(opening.sequence)
         key = key or served.affinity_key(self._stream.head)
         priority = opening.priority or served.priority
-        self.demand = Demand(key, self.deadline, 1, priority, (), opening.starts_sequence)
+        tokens = token_times(opening.time_to_first_token_ms, opening.inter_token_ms)
+        deadlines = None if tokens is None else token_deadlines(tokens, self.arrived)
+        self.demand = Demand(key, self.deadline, 1, priority, (), opening.starts_sequence, tokens=deadlines)
         self.gateway.arrive(self)
         if not self.over:
             self._stamps.add(opening, b"" if self.version else self.replica_set.stamp)

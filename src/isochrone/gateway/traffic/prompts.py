@@ -161,7 +161,7 @@ def _generate_parameters(found: _Generate, inner: Parameters) -> Parameters:
 def _generate_tokens(found: _Generate) -> TokenTimes | None:
     inner = found.parameters or _GenerateParameters()
     first, between = found.time_to_first_token_ms, found.inter_token_ms
-    return _token_times(
+    return token_times(
         inner.time_to_first_token_ms if first is None else first, inner.inter_token_ms if between is None else between
     )
 
@@ -218,7 +218,8 @@ def _member(decoder: msgspec.json.Decoder[_Found], text: bytes) -> _Found | None
         return None
 
 
-def _token_times(first: Any, between: Any) -> TokenTimes | None:
+def token_times(first: Any, between: Any) -> TokenTimes | None:
+    """From milliseconds as the caller wrote them; None: no deadline, or none that a worker would take."""
     if first is None and between is None:
         return None
     times = TokenTimes(_nanoseconds(first), _nanoseconds(between))
@@ -241,7 +242,7 @@ def _fields(found: _OpenAI, prompt: bytes) -> OpenAIFields:
     if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
         priority = 0
     model = found.model if isinstance(found.model, str) else ""
-    tokens = _token_times(found.time_to_first_token_ms, found.inter_token_ms)
+    tokens = token_times(found.time_to_first_token_ms, found.inter_token_ms)
     return OpenAIFields(model, found.stream is True, priority, prompt, tokens)
 
 

@@ -8,12 +8,14 @@ count and admit the model that the worker will run, so every field is visited; t
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import NamedTuple
 
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.varint import encode_varint, read_varint
 from isochrone.wire.exchange import Buffer
 
+_double = Struct("<d")
 _NAME, _VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22
 #: id 3, inputs 5, outputs 6, raw_input_contents 7.
 _NOT_ROUTING = (_ID, 0x2A, 0x32, 0x3A)
@@ -30,6 +32,9 @@ class Opening(NamedTuple):
     priority: int = 0
     #: It is the first request of its sequence.
     starts_sequence: bool = False
+    #: Deadlines of tokens as the caller wrote them, not checked; 0: not given.
+    time_to_first_token_ms: int | float | str = 0
+    inter_token_ms: int | float | str = 0
 
 
 def request_id(message: Buffer) -> bytes:
@@ -55,6 +60,8 @@ def read_opening(message: Buffer, position: int) -> Opening:
     model = version = sequence = b""
     timeout_ns = priority = 0
     starts_sequence = False
+    first_token: int | float | str = 0
+    inter_token: int | float | str = 0
     end = len(message)
     try:
         while position < end:
@@ -84,6 +91,14 @@ def read_opening(message: Buffer, position: int) -> Opening:
                     continue
                 if isinstance(value, bool):
                     value = 0  # none of the others is a boolean
+                if key == b"time_to_first_token_ms":
+                    first_token = _number(value)
+                    continue
+                if key == b"inter_token_ms":
+                    inter_token = _number(value)
+                    continue
+                if isinstance(value, float):
+                    value = 0  # nor has it a fraction
                 if key == b"sequence_id":
                     sequence = value if isinstance(value, bytes) else b"%d" % value if value else b""
                 elif key == b"timeout" and isinstance(value, int):
@@ -94,7 +109,7 @@ def read_opening(message: Buffer, position: int) -> Opening:
         raise MalformedRequest("a field of the request is cut off") from None
     if position > end:
         raise MalformedRequest("a field of the request is cut off")
-    return Opening(model, version, sequence, timeout_ns, priority, starts_sequence)
+    return Opening(model, version, sequence, timeout_ns, priority, starts_sequence, first_token, inter_token)
 
 
 #: Where a message must have which bytes: start, end, bytes.
@@ -132,10 +147,15 @@ def _skip(message: Buffer, position: int, wire_type: int) -> int:
     raise MalformedRequest(f"a field of the request has wire type {wire_type}")
 
 
-def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
-    """A map entry's key and its value, where that is a boolean, an integer or a string."""
+def _number(value: int | float | bytes) -> int | float | str:
+    """A number as the caller wrote it, perhaps as a string."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _parameter(entry: bytes) -> tuple[bytes, int | float | bytes]:
+    """A map entry's key and its value."""
     key = b""
-    value: int | bytes = 0
+    value: int | float | bytes = 0
     position = 0
     while position < len(entry):
         tag = entry[position]
@@ -150,9 +170,9 @@ def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
     return key, value
 
 
-def _infer_parameter(message: bytes) -> int | bytes:
+def _infer_parameter(message: bytes) -> int | float | bytes:
     """InferParameter: bool 1, int64 2, string 3, double 4, uint64 5; of several the last one stands."""
-    value: int | bytes = 0
+    value: int | float | bytes = 0
     position = 0
     while position < len(message):
         tag = message[position]
@@ -164,6 +184,9 @@ def _infer_parameter(message: bytes) -> int | bytes:
             length, start = read_varint(message, position + 1)
             position = start + length
             value = message[start:position]
+        elif tag == 0x21 and position + 9 <= len(message):
+            (value,) = _double.unpack_from(message, position + 1)
+            position += 9
         else:
             value = 0
             position = _skip(message, position + 1, tag & 7)

@@ -26,7 +26,7 @@ from isochrone.protocol.openai.call import Body, CompletionCall
 from isochrone.protocol.openai.choice import Choice, TokenLogprobs
 from isochrone.protocol.openai.model_names import pinned_model, split_name
 from isochrone.protocol.openai.objects import AnswerForm, usage_of
-from isochrone.protocol.openai.tensors import TextModel, check, choice_inputs, text_model
+from isochrone.protocol.openai.tensors import TextModel, check, choice_inputs, in_terms_of_call, text_model
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rest.answers import JSON, load_fields
@@ -236,6 +236,7 @@ class CompletionAnswer:
         if self._over:
             return
         self._stop()
+        error = in_terms_of_call(error, self._call)
         if self._started:
             self._write(error_object(error))
             self.exchange.end()

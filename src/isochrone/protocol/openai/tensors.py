@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from isochrone.errors import IsochroneError, RejectedParameter
 from isochrone.protocol.openai.answers import InvalidParameter
 from isochrone.protocol.openai.call import CompletionCall, unsupported
 from isochrone.protocol.rest.generate_objects import GenerateRequest, InputDeclaration, read_generate
@@ -97,6 +98,16 @@ def choice_inputs(call: CompletionCall, model: TextModel, prompt: str, number: i
         for name, value in sampling.items():
             given[name] = value[0] if name == "stop" and name not in names else value
     return read_generate({**given, **call.parameters}, model.inputs, model.max_batch_size)
+
+
+def in_terms_of_call(error: IsochroneError, call: CompletionCall) -> IsochroneError:
+    """The error of a model, with the caller's name of the option where the model rejects a parameter."""
+    if not isinstance(error, RejectedParameter):
+        return error
+    option = "top_logprobs" if call.is_chat and error.parameter == _LOGPROBS else error.parameter
+    rejected = InvalidParameter(option, f"'{option}': expected {error.expected}, given {error.given}", "invalid_value")
+    rejected.unprocessed = error.unprocessed
+    return rejected
 
 
 def _next_seed(seed: int, number: int) -> int:

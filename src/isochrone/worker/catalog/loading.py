@@ -34,6 +34,7 @@ from isochrone.worker.execution.instances.replacement import TakeInstance
 from isochrone.worker.execution.instances.reshape import reshaped
 from isochrone.worker.execution.instances.resource_gate import ResourceGate, SharedResources, demands_of
 from isochrone.worker.execution.runner import Runner
+from isochrone.worker.execution.runner_context import RunnerContext
 from isochrone.worker.execution.streams.stream_runner import StreamRunner
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import GenerationRunner
@@ -224,34 +225,31 @@ def serve(
     if prepared.backend == "ensemble":
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served
-    name, curve, ended = description.name, prepared.curve, served.request_ended
+    name, ended = description.name, served.request_ended
     if prepared.engines:
         settings = _generation_settings(description)
         served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended, served.set_ready)
         return served
+    context = RunnerContext(
+        name,
+        prepared.rules,
+        prepared.curve,
+        statistics,
+        watchdog,
+        stage,
+        ended,
+        execution_timeout_ns=prepared.execution_timeout_ns,
+        preserve_ordering=config.dynamic_batching.preserve_ordering,
+    )
     runner: BatchRunner | StreamRunner | SequenceRunner
     finished: Callable[[Instance, Batch], None] = _nothing
     if config.HasField("sequence_batching"):
         batcher = SequenceBatcher(config, len(prepared.executables), description.directory)
-        batched = config.max_batch_size > 0
-        timeout_ns = prepared.execution_timeout_ns
-        runner = SequenceRunner(name, batcher, curve, batched, statistics, ended, execution_timeout_ns=timeout_ns)
+        runner = SequenceRunner(context, batcher, batched=config.max_batch_size > 0)
     elif prepared.executables[0].decoupled:
-        timeout_ns = prepared.execution_timeout_ns
-        runner = StreamRunner(name, prepared.rules, curve, statistics, ended, execution_timeout_ns=timeout_ns)
+        runner = StreamRunner(context)
     else:
-        runner = BatchRunner(
-            name,
-            prepared.rules,
-            curve,
-            statistics,
-            watchdog,
-            stage,
-            ended,
-            preserve_ordering=config.dynamic_batching.preserve_ordering,
-            execution_timeout_ns=prepared.execution_timeout_ns,
-            gate=_gate(config, resources),
-        )
+        runner = BatchRunner(context, _gate(config, resources))
         finished = runner.finished
     # Batches of sequences are gathered on the host.
     on_devices = all(each.takes_device_arrays for each in prepared.executables)

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from isochrone.errors import IsochroneError
 from isochrone.worker.execution.instances.instance import Instance
 from isochrone.worker.execution.instances.replacement import MakeInstance, discard
 from isochrone.worker.execution.runner import Runner
-from isochrone.worker.scheduling.batch_queue import BatchQueue, QueueRules
-from isochrone.worker.scheduling.latency_curve import LatencyCurve
+from isochrone.worker.scheduling.batch_queue import BatchQueue
 
 if TYPE_CHECKING:
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 
 class QueuedRunner(Runner, ABC):
     """Runs one version of a stateless model."""
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        curve: LatencyCurve,
-        statistics: ModelStatistics,
-        request_ended: Callable[[], None],
-        execution_timeout_ns: int,
-    ) -> None:
-        super().__init__(name, curve, statistics, request_ended, execution_timeout_ns)
-        self.queue = BatchQueue(rules, curve)
-        self._rules = rules
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        self.queue = BatchQueue(context.rules, context.curve)
+        self._rules = context.rules
         self._idle: list[Instance] = []
         #: The queue does not know yet which instances are busy; it needs to, before it is used.
         self._busy_changed = False

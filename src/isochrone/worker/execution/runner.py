@@ -6,7 +6,7 @@ Runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.clock import MILLISECOND, now_ns
@@ -18,30 +18,22 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.backends.interface import PostingOutlet
     from isochrone.worker.execution.instances.instance import Instance
-    from isochrone.worker.scheduling.latency_curve import LatencyCurve
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 
 class Runner:
     """Runs the requests of one model version on its instances."""
 
-    def __init__(
-        self,
-        name: str,
-        curve: LatencyCurve,
-        statistics: ModelStatistics,
-        request_ended: Callable[[], None],
-        execution_timeout_ns: int,
-    ) -> None:
-        self.curve = curve
+    def __init__(self, context: RunnerContext) -> None:
+        self.curve = context.curve
         self.instances: list[Instance] = []
-        self._name = name
-        self._statistics = statistics
+        self._name = context.name
+        self._statistics = context.statistics
         #: Called once per request, whatever its outcome.
-        self._request_ended = request_ended
+        self._request_ended = context.request_ended
         #: 0: none.
-        self._execution_timeout_ns = execution_timeout_ns
-        self._failures = FailureLog(name, statistics.model_version)
+        self._execution_timeout_ns = context.execution_timeout_ns
+        self._failures = FailureLog(context.name, context.statistics.model_version)
         self._loop = asyncio.get_running_loop()
         self._replacements: Replacements
         #: The error of every request once the version is being unloaded, or has no instance left.

@@ -5,7 +5,8 @@ collects. Where the model can (``launches_ahead``), the next step is launched be
 device never waits for this thread: what ends a sequence is then noticed a step late, and the token after it is dropped.
 Where the launch itself computes, tokens become text at once. Responses of a step go to the loop's thread by one call.
 The engine is at most two steps ahead of the loop: where the loop is slower than the device, steps take as long as the
-loop needs for their responses, so that admission counts it and no token waits unseen.
+loop needs for their responses, so that admission counts it and no token waits unseen. It also counts by how much the
+time varies that tokens take from the end of their step to the connections.
 Cancelled requests leave before the next step is launched. An engine without work waits for its inbox. A step that fails
 costs its own sequences, not the engine; a row that fails costs its own sequence.
 """
@@ -77,9 +78,13 @@ class GenerationEngine:
         self._is_closed = self._is_closing = False
         self._load_until = 0
         self._deliveries: list[Delivery] = []
-        #: Calls of the loop that are not known to have ended, and an item for each that has.
+        #: When the oldest undelivered tokens of streams were collected; 0: there are none.
+        self._tokens_since = 0
+        #: Calls of the loop that are not known to have ended, and for each that has, how long its tokens took; 0: none.
         self._calls = 0
-        self._ended_calls: SimpleQueue[None] = SimpleQueue()
+        self._ended_calls: SimpleQueue[int] = SimpleQueue()
+        #: The end of the latest step that was collected.
+        self._collected = 0
         #: Sequences that ended by their text while a step with them ran.
         self._stopped: list[TokenSequence] = []
         #: Steps that are launched and not collected, and when they were launched.
@@ -118,7 +123,7 @@ class GenerationEngine:
         self._inbox.put(self._close)
         # The loop may have stopped before the call that the engine waits for.
         self._is_closed = True
-        self._ended_calls.put(None)
+        self._ended_calls.put(0)
         if self.is_abandoned:
             return
         if self._own_thread is not None:
@@ -250,7 +255,7 @@ class GenerationEngine:
         except BaseException as error:
             self._fail(step, self._step_error(step, error))
             return []
-        now = now_ns()
+        now = self._collected = now_ns()
         self.step_began = now if self._in_flight else 0
         outputs = self.scheduler.completed(step, chosen, now, now - began)
         self.counts.steps += 1
@@ -277,6 +282,8 @@ class GenerationEngine:
             if delivery is None:
                 continue
             self._deliveries.append(delivery)
+            if job.wanted.streams:
+                self._tokens_since = self._tokens_since or self._collected
             if delivery.is_last:
                 job.ended_at = now_ns()
                 # If by a stop string, the scheduler does not know yet.
@@ -369,21 +376,29 @@ class GenerationEngine:
         if not self._deliveries or self._loop is None:
             return
         if self._calls == _MOST_CALLS and not self._is_closed:
-            self._ended_calls.get()
+            took = self._ended_calls.get()
+            if took:
+                self.scheduler.times.observe_delivery(took)
             self._calls -= 1
         deliveries, self._deliveries = self._deliveries, []
+        since, self._tokens_since = self._tokens_since, 0
         try:
-            self._loop.call_soon_threadsafe(self._deliver_all, deliveries)
+            self._loop.call_soon_threadsafe(self._deliver_all, deliveries, since)
             self._calls += 1
         except RuntimeError:  # the loop is closed: the process is ending
             pass
 
-    def _deliver_all(self, deliveries: list[Delivery]) -> None:
-        """On the loop's thread."""
+    def _deliver_all(self, deliveries: list[Delivery], since: int) -> None:
+        """On the loop's thread. ``since``: when their tokens came from the device; 0: they have none."""
+        assert self._loop is not None
         try:
             self._deliver(deliveries)
         finally:
-            self._ended_calls.put(None)
+            # Behind the writes, which the front schedules for the end of this turn.
+            self._loop.call_soon(self._delivered, since)
+
+    def _delivered(self, since: int) -> None:
+        self._ended_calls.put(now_ns() - since if since else 0)
 
     def _close(self) -> None:
         self._is_closing = True

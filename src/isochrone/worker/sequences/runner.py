@@ -6,7 +6,6 @@ request must carry START. Runs on the loop's thread, except ``_run``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
@@ -22,25 +21,14 @@ from isochrone.worker.sequences.rows import gathered_states, run_rows
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.execution.instances.instance import Instance
-    from isochrone.worker.scheduling.latency_curve import LatencyCurve
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 
 class SequenceRunner(Runner):
     """Runs one version of a model that keeps state between the requests of a sequence."""
 
-    def __init__(
-        self,
-        name: str,
-        batcher: SequenceBatcher,
-        curve: LatencyCurve,
-        batched: bool,
-        statistics: ModelStatistics,
-        request_ended: Callable[[], None],
-        *,
-        execution_timeout_ns: int = 0,
-    ) -> None:
-        super().__init__(name, curve, statistics, request_ended, execution_timeout_ns)
+    def __init__(self, context: RunnerContext, batcher: SequenceBatcher, batched: bool) -> None:
+        super().__init__(context)
         self._batcher = batcher
         self._batched = batched
         self._alarm = Alarm(self._loop, self._alarm_rang)

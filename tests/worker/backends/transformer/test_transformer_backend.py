@@ -6,6 +6,7 @@ import gc
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from isochrone.errors import ConfigError, ModelFailed, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Row, Sampling
 from isochrone.worker.backends.interface import DeviceLost
+from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.registry import loader
-from isochrone.worker.backends.transformer.backend import load
+from isochrone.worker.backends.transformer.backend import TransformerExecutable, load
 from isochrone.worker.backends.transformer.checkpoint.fields import read_fields
 from isochrone.worker.backends.transformer.checkpoint.shape import shape_of
 from isochrone.worker.backends.transformer.settings import Settings, device_of, settings_of
@@ -211,11 +213,46 @@ def test_a_lost_device_is_recorded(sample_model: SampleModel, place: str, monkey
 
     owner, name = (executable._steps, "_compute") if place == "launch" else (executable._steps._results, "wait")
     monkeypatch.setattr(owner, name, fail)
+    steps = executable._steps
+    kept: list[object] = []
+    monkeypatch.setattr(losses, "keep", lambda *objects: kept.extend(objects))
     try:
         executable.launch([Row([1], 0, [0], Sampling())])
         with pytest.raises(DeviceLost, match="an illegal memory access"):
             executable.collect()
         assert losses.is_lost()
+        executable.close()
     finally:
         losses.forget()
-    executable.close()
+    assert kept == [steps]
+    steps.close()
+
+
+def test_nothing_of_a_decoder_on_a_lost_device_is_freed(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch would end the process."""
+    device, calls = "cuda:5", list[str]()
+    fake_torch = SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: calls.append("empty_cache")))
+    kept: list[object] = []
+    monkeypatch.setattr(losses, "keep", lambda *objects: kept.extend(objects))
+    for is_lost in (False, True):
+        on_cpu: Any = load(context_for(sample_model("llama"), CPU))
+        steps, close = on_cpu._steps, on_cpu._steps.close
+        monkeypatch.setattr(steps, "close", lambda: calls.append("close"))
+        account = Account("writer", "1", 0)
+        reservation = ledger_of(device).reserve(account, {Holding.CACHE: 64}, lambda: (1 << 20, 1 << 20))
+        executable = TransformerExecutable(fake_torch, steps, on_cpu.limits, on_cpu.tokenizer, device, reservation)
+        assert list(ledger_of(device)) == [(account, Holding.CACHE, 64)]
+        try:
+            losses.record("cuda:7", "not this one")
+            if is_lost:
+                losses.record(device, "CUDA error: an illegal memory access was encountered")
+            executable.close()
+        finally:
+            losses.forget()
+        assert calls == ([] if is_lost else ["close", "empty_cache"])
+        assert kept == ([steps] if is_lost else [])
+        assert list(ledger_of(device)) == []
+        calls.clear()
+        close()

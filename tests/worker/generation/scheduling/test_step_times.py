@@ -105,16 +105,16 @@ def test_slow_steps_with_prompts_are_forgotten_though_no_others_come() -> None:
 
 @given(st.integers(0, 10**8), st.integers(0, 64), st.integers(0, 50_000))
 def test_a_chunk_within_a_budget_keeps_it(budget: int, rows: int, context: int) -> None:
-    costs = StepCosts(2e6, 2e4, 50, 3e4, 1e6, 1.1, 1.3)
+    costs = StepCosts(2e6, 2e4, 50, 3e4, 1e6, 1.1, 1.3, delivery=5e5)
     most = costs.prefill_within(budget, rows, context, 512)
     assert 0 <= most <= 512
     if most:
-        assert costs.estimate(rows, context + most, most) <= budget + 1
+        assert costs.between_tokens(rows, context + most, most) <= budget + 1
     # Steps with prompts have the larger margin: where decoding alone fits, the smallest chunk may not.
     if 0 < most < 512:
-        assert costs.estimate(rows, context + most + 1, most + 1) > budget - 1
+        assert costs.between_tokens(rows, context + most + 1, most + 1) > budget - 1
     if not most:
-        assert costs.estimate(rows, context + 1, 1) > budget - 1
+        assert costs.between_tokens(rows, context + 1, 1) > budget - 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 60_000), st.integers(0, 512), st.integers(1, 10**10))))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isochrone.devices import losses
 from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.runtimes import optional_runtime
@@ -71,12 +72,15 @@ class TransformerExecutable(GenerativeExecutable):
 
     def close(self) -> None:
         steps, self._steps = self._steps, None
+        is_lost = losses.is_lost(self._device)
         try:
-            if steps is not None:
+            if is_lost:
+                losses.keep(steps)
+            elif steps is not None:
                 steps.close()
         finally:
             del steps
-            if self._device != "cpu":
+            if self._device != "cpu" and not is_lost:
                 self._torch.cuda.empty_cache()
             if self._reservation is not None:
                 self._reservation.release()

@@ -15,50 +15,26 @@ from isochrone.errors import IsochroneError
 from isochrone.worker.execution.batches.direct_runner import DirectRunner
 from isochrone.worker.execution.batches.launch_ahead import LaunchAhead
 from isochrone.worker.execution.batches.lookahead import LookAhead
-from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
-from isochrone.worker.execution.inline.watchdog import InlineWatchdog
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS
 from isochrone.worker.execution.instances.batch import Batch
 from isochrone.worker.execution.instances.instance import Instance
 from isochrone.worker.execution.instances.replacement import MakeInstance
 from isochrone.worker.execution.instances.resource_gate import ResourceGate
 from isochrone.worker.scheduling.alarm import Alarm
-from isochrone.worker.scheduling.batch_queue import TURN_RUNS, QueueRules
-from isochrone.worker.scheduling.latency_curve import LatencyCurve, RunningTime
+from isochrone.worker.scheduling.batch_queue import TURN_RUNS
+from isochrone.worker.scheduling.latency_curve import RunningTime
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.backends.interface import PostingOutlet
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 
 class BatchRunner(DirectRunner):
     """Runs one version of a stateless model that gives each request one answer."""
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        curve: LatencyCurve,
-        statistics: ModelStatistics,
-        watchdog: InlineWatchdog,
-        stage: ComputeStage,
-        request_ended: Callable[[], None],
-        *,
-        preserve_ordering: bool = False,
-        execution_timeout_ns: int = 0,
-        gate: ResourceGate | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            rules,
-            curve,
-            statistics,
-            watchdog,
-            stage,
-            request_ended,
-            execution_timeout_ns,
-            preserve_ordering=preserve_ordering,
-        )
+    def __init__(self, context: RunnerContext, gate: ResourceGate | None = None) -> None:
+        super().__init__(context)
         #: Where instances acquire resources before they run; None: they need none.
         self._gate = gate
         self._alarm: Alarm | None = None

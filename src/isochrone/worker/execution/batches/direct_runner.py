@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Cancelled
 from isochrone.worker.execution.batches.inline_runner import InlineRunner
-from isochrone.worker.execution.inline.compute_stage import ComputeStage
-from isochrone.worker.execution.inline.watchdog import InlineWatchdog
 from isochrone.worker.execution.instances.batch import Batch
-from isochrone.worker.scheduling.batch_queue import QueueRules
-from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 #: After this many requests in a row that came when nothing was going on, the next is not expected to have company.
 _LONELY_REQUESTS = 4
@@ -31,30 +26,8 @@ _LONELY_REQUESTS = 4
 class DirectRunner(InlineRunner):
     """Starts requests of one model version directly; those that cannot, it queues."""
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        curve: LatencyCurve,
-        statistics: ModelStatistics,
-        watchdog: InlineWatchdog,
-        stage: ComputeStage,
-        request_ended: Callable[[], None],
-        execution_timeout_ns: int,
-        *,
-        preserve_ordering: bool = False,
-    ) -> None:
-        super().__init__(
-            name,
-            rules,
-            curve,
-            statistics,
-            watchdog,
-            stage,
-            request_ended,
-            execution_timeout_ns,
-            preserve_ordering=preserve_ordering,
-        )
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
         self._order = self._answers.order
         self._pump_scheduled = False
         #: Whether a request that finds an idle instance and nothing before it may start without the queue.
@@ -68,6 +41,7 @@ class DirectRunner(InlineRunner):
         #: Requests that need no decision, in the order in which they came, while no instance is idle. While there are
         #: any, the queue is empty.
         self._line: deque[InferRequest] = deque()
+        rules = context.rules
         policy = rules.policies[0]
         self._lines_up = (
             rules.max_rows == 1 and rules.levels == 1 and not policy.max_queue_size and not policy.default_timeout_ns

@@ -8,7 +8,6 @@ run one after the other, or as a batch if ``gathering`` has measured that a batc
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,19 +15,18 @@ import structlog
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, Internal, IsochroneError
 from isochrone.worker.execution.batches.batch_answers import BatchAnswers
-from isochrone.worker.execution.inline.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.inline.compute_stage import STAGE_NS
 from isochrone.worker.execution.inline.inline_runs import INLINE_NS, OVERRUN_NS, InlineRuns
-from isochrone.worker.execution.inline.watchdog import InlineHang, InlineWatchdog
+from isochrone.worker.execution.inline.watchdog import InlineHang
 from isochrone.worker.execution.instances.batch import Batch, answer, as_model_error
 from isochrone.worker.execution.queued_runner import QueuedRunner
-from isochrone.worker.scheduling.batch_queue import QueueRules, would_miss
+from isochrone.worker.scheduling.batch_queue import would_miss
 from isochrone.worker.scheduling.gathering import Gathering
-from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.interface import Executable
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 #: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
 _BURST_NS = 25 * MICROSECOND
@@ -48,33 +46,22 @@ Results = list["Tensors | IsochroneError | None"] | Batch
 class InlineRunner(QueuedRunner):
     """Runs requests of one model version inline; those that cannot, it queues."""
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        curve: LatencyCurve,
-        statistics: ModelStatistics,
-        watchdog: InlineWatchdog,
-        stage: ComputeStage,
-        request_ended: Callable[[], None],
-        execution_timeout_ns: int,
-        *,
-        preserve_ordering: bool = False,
-    ) -> None:
-        super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
-        self._watchdog = watchdog
-        self._stage = stage
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        self._watchdog = context.watchdog
+        self._stage = context.stage
+        rules = context.rules
         #: Requests of one turn share a batch without a queue: there is nothing to wait for, to sort or to size.
         self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
         self._answers = BatchAnswers(
             self._loop,
-            statistics,
+            context.statistics,
             self._failures,
-            request_ended,
+            context.request_ended,
             self._send_failure,
-            preserve_ordering=preserve_ordering,
+            preserve_ordering=context.preserve_ordering,
         )
-        self._inline_runs = InlineRuns(name, self._loop, curve.max_rows, watchdog)
+        self._inline_runs = InlineRuns(context.name, self._loop, context.curve.max_rows, context.watchdog)
         self._gathering = Gathering()
         self._runs = 0
         #: When the last answer was written.

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,26 +20,15 @@ if TYPE_CHECKING:
     from isochrone.worker.backends.interface import PostingOutlet
     from isochrone.worker.execution.instances.instance import Instance
     from isochrone.worker.execution.instances.replacement import MakeInstance
-    from isochrone.worker.scheduling.batch_queue import QueueRules
-    from isochrone.worker.scheduling.latency_curve import LatencyCurve
-    from isochrone.worker.statistics import ModelStatistics
+    from isochrone.worker.execution.runner_context import RunnerContext
 
 
 class StreamRunner(QueuedRunner):
     """Runs one version of a decoupled model."""
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        curve: LatencyCurve,
-        statistics: ModelStatistics,
-        request_ended: Callable[[], None],
-        *,
-        execution_timeout_ns: int = 0,
-    ) -> None:
-        rules = replace(rules, max_rows=1, preferred=(), delay_ns=0)
-        super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
+    def __init__(self, context: RunnerContext) -> None:
+        rules = replace(context.rules, max_rows=1, preferred=(), delay_ns=0)
+        super().__init__(replace(context, rules=rules))
         self._streams: Streams | PushedStreams = Streams(self._stream_over, self._stream_freed)
         self._pump_scheduled = False
 

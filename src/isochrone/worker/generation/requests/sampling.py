@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from isochrone.clock import MILLISECOND
-from isochrone.errors import InvalidArgument
+from isochrone.errors import InvalidArgument, RejectedParameter
 from isochrone.worker.backends.generative import Sampling
 
 _MASK = (1 << 64) - 1
@@ -169,9 +169,7 @@ def _take(fields: dict[str, Any], key: str, value: Any, where: str) -> bool:
     if key in _NEUTRAL:
         if value is not None and (isinstance(value, bool) or value not in _NEUTRAL[key]):
             allowed = " or ".join(map(repr, _NEUTRAL[key]))
-            raise InvalidArgument(
-                f"{where}parameter '{key}': expected {allowed}: anything else is not supported, given {_shown(value)}"
-            )
+            raise RejectedParameter(where, key, f"{allowed}: anything else is not supported", _shown(value))
         return True
     reader = _READERS.get(key)
     if reader is None:

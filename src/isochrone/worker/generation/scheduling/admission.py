@@ -120,17 +120,36 @@ class EngineLoad:
             levels=tuple(levels[priority] for priority in sorted(levels)),
         )
 
+    def as_admitted(self) -> EngineLoad:
+        """Without margins where nothing is computed: nobody could be made late but the next one itself, and only steps
+        can show that they are as fast again as they were."""
+        if self.running or self.prompts:
+            return self
+        return replace(self, costs=self.costs.without_margins())
+
     def tightest_ns(self, priority: int) -> int:
         """The shortest deadline between tokens that a request of a priority must not break; 0: there is none."""
         asked = [level.tightest_ns for level in self.levels if level.tightest_ns and level.priority <= priority]
         return min(asked, default=0)
 
     def first_token_at(self, candidate: Candidate, now: int) -> int:
-        """The predicted instant of its first token; ``now``: nothing is known about the times of steps."""
+        """The instant of its first token, cautiously; ``now``: nothing is known about the times of steps."""
+        costs = self.costs
+        begins, steps, last = self._until_first_token(candidate, now)
+        # The last step may be slow.
+        return begins + round(costs.waiting * steps + costs.estimate(*last) + costs.delivery)
+
+    def expected_first_token(self, candidate: Candidate, now: int) -> int:
+        """The same, as the device is expected to give it."""
+        begins, steps, last = self._until_first_token(candidate, now)
+        return begins + round(steps + self.costs.expected(*last))
+
+    def _until_first_token(self, candidate: Candidate, now: int) -> tuple[int, float, tuple[int, int, int]]:
+        """When the steps begin, what they are expected to take but for the last, and the rows, context and tokens of
+        prompts of that one."""
         costs, limits = self.costs, self.limits
         if not costs.is_known:
-            return max(now, candidate.ready)
-        at = max(now, self.step_end, candidate.ready)
+            return max(now, candidate.ready), 0.0, (0, 0, 0)
         ahead = bisect_left(self.prompts, (candidate.order, 0))
         tokens_ahead = sum(left for _, left in self.prompts[:ahead])
         # Those ahead decode when its turn comes: steps take longer, and chunks are smaller.
@@ -139,19 +158,18 @@ class EngineLoad:
         # Lower priorities give it their rows.
         lower = self.running - bisect_left(self.running_priorities, candidate.priority + 1)
         behind_running = ahead + 1 - (limits.rows - self.running + lower)
+        steps = 0.0
         if behind_running > 0 and self.to_end:
             # With more ahead than there are rows, rows are taken several times; those that wait now are taken to be as
             # long as the longest that runs.
             turns, place = divmod(behind_running - 1, len(self.to_end))
-            at += costs.estimate_many(turns * self.to_end[-1] + self.to_end[place], rows, context, 0)
+            steps = (turns * self.to_end[-1] + self.to_end[place]) * costs.expected(rows, context, 0)
         chunk = self._chunk(rows, context, candidate.priority)
         whole, rest = divmod(candidate.prompt_tokens + tokens_ahead, chunk)
         if not rest:
             whole, rest = whole - 1, chunk
-        # The last step may be slow.
-        return (
-            at + costs.estimate_many(whole, rows, context + chunk, chunk) + costs.estimate(rows, context + rest, rest)
-        )
+        steps += whole * costs.expected(rows, context + chunk, chunk)
+        return max(now, self.step_end, candidate.ready), steps, (rows, context + rest, rest)
 
     def _chunk(self, rows: int, context: int, priority: int) -> int:
         """Tokens of prompts that a step can compute without breaking a deadline between tokens; at least one block."""
@@ -169,7 +187,7 @@ class EngineLoad:
         rows = min(limits.rows, sum(level.sequences for level in beside) + 1)
         context = sum(level.tokens for level in beside) + candidate.prompt_tokens
         # Without room for a chunk, the next prompt would wait until a sequence ends.
-        return self.costs.estimate(rows, context, min(limits.block_tokens, limits.prefill_tokens))
+        return self.costs.between_tokens(rows, context, min(limits.block_tokens, limits.prefill_tokens))
 
 
 def _merged(prompts: tuple[tuple[Key, int], ...], more: list[tuple[Key, int]]) -> tuple[tuple[Key, int], ...]:
@@ -184,9 +202,7 @@ def refusal(load: EngineLoad, candidate: Candidate, now: int, max_waiting: int) 
     error = misfit(load.limits, candidate.prompt_tokens)
     if error is not None:
         return error
-    if not load.levels:
-        # Nobody could be made late but itself, and only steps can show that they are as fast again as they were.
-        load = replace(load, costs=load.costs.without_margins())
+    load = load.as_admitted()
     if load.waiting >= max_waiting:
         return QueueFull(f"{load.waiting} sequences wait, the most that max_waiting allows").not_begun()
     if candidate.first_deadline != NEVER:

@@ -13,7 +13,7 @@ have. Should that token end it, what was computed for it in vain is dropped.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -99,13 +99,20 @@ class StepScheduler:
             error = refusal(load, self._candidate(sequence, tokens), now, most)
         if error is not None:
             raise error
+        if sequence.first_deadline != NEVER:
+            sequence.admitted_at = now
+            sequence.predicted_wait = load.expected_first_token(self._candidate(sequence, tokens), now) - now
         self._wait(sequence)
         arrival = (sequence.order, sequence.left, sequence.parameters.inter_token_ns)
         self._load = load.with_arrivals([arrival])
         self._earliest_due = min(self._earliest_due, sequence.due)
 
     def _wait(self, sequence: TokenSequence) -> None:
-        insort(self.waiting, sequence, key=_order)
+        place = bisect_right(self.waiting, sequence.order, key=_order)
+        self.waiting.insert(place, sequence)
+        for overtaken in self.waiting[place + 1 :]:
+            # It waits longer than was predicted, and says nothing about predictions.
+            overtaken.predicted_wait = 0
         self._load = None
 
     @staticmethod
@@ -132,6 +139,8 @@ class StepScheduler:
         # A first token that is in flight is not late yet.
         late = [each for each in self.sequences() if each.due < now and (each.first_at or not each.pending)]
         for sequence in late:
+            if not sequence.first_at:
+                self.times.observe_wait(sequence.predicted_wait, now - sequence.admitted_at)
             self.remove(sequence)
         self._earliest_due = min([each.due for each in self.sequences()], default=NEVER)
         return late
@@ -244,6 +253,8 @@ class StepScheduler:
                 outputs.append(Output(sequence, result, None))
                 continue
             reason = sequence.add(result.token, now)
+            if sequence.generated == 1:
+                self.times.observe_wait(sequence.predicted_wait, now - sequence.admitted_at)
             outputs.append(Output(sequence, result, reason))
             if reason is not None:
                 self.ended(sequence)

@@ -32,6 +32,7 @@ class TokenSequence:
     """One sequence. Times are monotonic ns."""
 
     __slots__ = (
+        "admitted_at",
         "arrived",
         "computed",
         "deadline",
@@ -51,6 +52,7 @@ class TokenSequence:
         "parameters",
         "pending",
         "place",
+        "predicted_wait",
         "preemptions",
         "previous_at",
         "priority",
@@ -110,6 +112,8 @@ class TokenSequence:
         #: Its caller does not read: nothing is computed for it.
         self.is_paused = False
         self.preemptions = 0
+        #: When it was admitted, and the wait for its first token that was predicted then; 0: it may come at any time.
+        self.admitted_at = self.predicted_wait = 0
         #: When it was first part of a step, and when its first, its latest and the token before came; 0: not yet.
         self.started_at = self.first_at = self.last_at = self.previous_at = 0
 

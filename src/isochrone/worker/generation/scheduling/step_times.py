@@ -7,19 +7,27 @@ of equal steps cannot tell apart stays as it was. Pure.
 Estimates are cautious, since a late step breaks the deadlines of all its sequences, and a sequence has many steps: one
 late step of two hundred would break a third of the answers of eighty tokens. Steps with prompts, which could be smaller
 than they are, leave a fifth of a deadline free, others a twentieth. More is left where steps deviate more: twice the
-mean deviation, or nearly four standard deviations of the latest steps, whatever is more. Stalls, which no margin could
-cover, are left out of the latter.
+mean deviation, or nearly four standard deviations of the latest steps, whatever is more (``margins``).
+
+A token is late for its client if it comes late from the device or if it takes longer than the one before to the
+client's connection: what that varies by is left free of deadlines, too. The wait for a first token is the sum of many
+steps that are not known when it is predicted: it is taken to be longer than predicted by as much as those of nearly all
+of the latest requests were.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from dataclasses import dataclass, replace
-from heapq import nlargest
 from typing import Final
 
 from isochrone.worker.backends.generative import GenerationLimits
+from isochrone.worker.generation.scheduling.margins import (
+    CAUTION,
+    PROMPT_CAUTION,
+    DeliveryMargin,
+    StepMargin,
+    WaitMargin,
+)
 
 #: The weight of a measurement halves after some 140 steps.
 _KEEP: Final = 0.995
@@ -28,21 +36,6 @@ _INERTIA: Final = 0.01
 #: A fit takes some 50 µs, so there is none after every step but the first ones.
 _FIT_EVERY: Final = 8
 _FIRST: Final = 64
-#: An estimate is at least so many times what is expected: steps that only decode, and steps with prompts.
-_CAUTION: Final = 1.05
-_PROMPT_CAUTION: Final = 1.25
-#: Of so many of the latest steps, these count: their mean and so many times their standard deviation, but no more than
-#: so many times the slowest; or the slowest but one, if that is more. Stalls do not count: steps that took more than so
-#: many times what was expected.
-_WINDOW: Final = 512
-_SPREADS: Final = 4.0
-_BEYOND: Final = 1.1
-_STALL: Final = 3.0
-#: With each step of the other kind, the mean deviation falls by this factor; with so many of them, a step is forgotten.
-_FADING: Final = 0.99
-_FADES: Final = 4
-#: Weight of a new deviation in the mean.
-_NEW: Final = 0.1
 #: Where the product of two features is in the upper half of their matrix. That of the last with itself is its product
 #: with the first: it is 0 or 1.
 _PLACES: Final = ((0, 1, 2, 3, 4), (1, 5, 6, 7, 8), (2, 6, 9, 10, 11), (3, 7, 10, 12, 3), (4, 8, 11, 3, 4))
@@ -61,8 +54,12 @@ class StepCosts:
     #: Of a step with prompts, however short.
     prompt: float = 0.0
     #: What nearly all steps take, as a multiple of what is expected: those that only decode, and those with prompts.
-    decoding: float = _CAUTION
-    prompting: float = _PROMPT_CAUTION
+    decoding: float = CAUTION
+    prompting: float = PROMPT_CAUTION
+    #: What nearly all waits for a first token take, as a multiple of what was predicted.
+    waiting: float = CAUTION
+    #: By how much longer than those before them tokens take from the step to the connections of their clients.
+    delivery: float = 0.0
 
     @property
     def is_known(self) -> bool:
@@ -79,74 +76,25 @@ class StepCosts:
         factor = self.prompting if prefill else self.decoding
         return round(factor * self.expected(rows, context, prefill))
 
-    def estimate_many(self, steps: int, rows: int, context: int, prefill: int) -> int:
-        """ns of steps that follow each other: not all of them are slow."""
-        return round(_CAUTION * steps * self.expected(rows, context, prefill))
+    def between_tokens(self, rows: int, context: int, prefill: int) -> int:
+        """ns between the tokens of such a step and those before them at the clients' connections, cautiously."""
+        return self.estimate(rows, context, prefill) + round(self.delivery)
 
     def without_margins(self) -> StepCosts:
-        return replace(self, decoding=_CAUTION, prompting=_CAUTION)
+        return replace(self, decoding=CAUTION, prompting=CAUTION, waiting=CAUTION, delivery=0.0)
 
     def prefill_within(self, budget_ns: int, rows: int, context: int, most: int) -> int:
-        """The most tokens of prompts, up to ``most``, with which a step takes no longer than the budget."""
+        """The most tokens of prompts, up to ``most``, with which tokens reach the connections within the budget."""
         if not self.is_known:
             return most
-        if self.estimate(rows, context, 0) > budget_ns:
+        if self.between_tokens(rows, context, 0) > budget_ns:
             return 0
         # A token of a prompt is part of the context, too.
         each = self.prefill + self.context
-        left = budget_ns / self.prompting - self.expected(rows, context, 0) - self.prompt
+        left = (budget_ns - self.delivery) / self.prompting - self.expected(rows, context, 0) - self.prompt
         if left < 0:
             return 0
         return most if each * most <= left else int(left / each)
-
-
-class _Deviations:
-    """How far the latest steps of one kind were from what was expected of them."""
-
-    __slots__ = ("_fades", "_least", "_mean", "_ratios", "_squares", "_sum")
-
-    def __init__(self, least: float) -> None:
-        self._least = least
-        #: The mean deviation, as a share of what is expected. It follows the steps quickly.
-        self._mean = 0.0
-        #: Time over expected time of the latest steps without stalls; their sum, and that of their squares.
-        self._ratios: deque[float] = deque()
-        self._sum = self._squares = 0.0
-        self._fades = 0
-
-    def note(self, ratio: float) -> None:
-        """A step took so many times what was expected."""
-        self._mean += _NEW * (abs(min(ratio, _STALL) - 1) - self._mean)
-        if ratio > _STALL:
-            return
-        self._ratios.append(ratio)
-        self._sum += ratio
-        self._squares += ratio * ratio
-        if len(self._ratios) > _WINDOW:
-            self._forget_oldest()
-
-    def fade(self) -> None:
-        """A step of the other kind. Were nothing forgotten with it, slow steps could prevent for good those that would
-        show that they are as fast again as they were."""
-        self._mean *= _FADING
-        self._fades += 1
-        if self._fades % _FADES == 0 and self._ratios:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        oldest = self._ratios.popleft()
-        self._sum -= oldest
-        self._squares -= oldest * oldest
-
-    @property
-    def factor(self) -> float:
-        factor, count = max(self._least, _CAUTION + 2 * self._mean), len(self._ratios)
-        if count < _FIT_EVERY:
-            return factor
-        mean = self._sum / count
-        spread = math.sqrt(max(0.0, self._squares / count - mean * mean))
-        slowest, second = nlargest(2, self._ratios)
-        return max(factor, second, min(mean + _SPREADS * spread, _BEYOND * slowest))
 
 
 class StepTimes:
@@ -160,8 +108,12 @@ class StepTimes:
         self._products = [0.0] * 13
         self._targets = [0.0] * 5
         self._weights = [0.0] * 5
-        self._decoding = _Deviations(_CAUTION)
-        self._prompting = _Deviations(_PROMPT_CAUTION)
+        self._decoding = StepMargin(CAUTION)
+        self._prompting = StepMargin(PROMPT_CAUTION)
+        self._delivery = DeliveryMargin()
+        self._waiting = WaitMargin()
+        #: Of the latest step.
+        self._expected = 0.0
         self._measured = 0
         self.costs = StepCosts()
 
@@ -174,6 +126,9 @@ class StepTimes:
             latest, other = (self._prompting, self._decoding) if prefill else (self._decoding, self._prompting)
             latest.note(ns / expected)
             other.fade()
+            self._expected = expected
+        self._delivery.fade()
+        self._waiting.fade()
         self._measured += 1
         _, row_scale, context_scale, prefill_scale, _ = self._scale
         two, three, four = rows / row_scale, context / context_scale, prefill / prefill_scale
@@ -206,6 +161,15 @@ class StepTimes:
         if self._measured <= _FIRST or self._measured % _FIT_EVERY == 0:
             self._fit()
 
+    def observe_delivery(self, ns: int) -> None:
+        """The tokens of a step took so long from its end to the connections of their clients."""
+        self._delivery.note(ns, self._expected)
+
+    def observe_wait(self, predicted_ns: int, ns: int) -> None:
+        """A request waited so long for its first token, or has waited so long in vain."""
+        if predicted_ns > 0:
+            self._waiting.note(ns / predicted_ns)
+
     def _fit(self) -> None:
         """Least squares with no negative part: those that come out negative are left out."""
         used = [0, 1, 2, 3, 4]
@@ -226,7 +190,17 @@ class StepTimes:
         fixed, row, context, prefill, prompt = (
             value / scale for value, scale in zip(solution, self._scale, strict=True)
         )
-        self.costs = StepCosts(fixed, row, context, prefill, prompt, self._decoding.factor, self._prompting.factor)
+        self.costs = StepCosts(
+            fixed,
+            row,
+            context,
+            prefill,
+            prompt,
+            self._decoding.factor,
+            self._prompting.factor,
+            self._waiting.factor,
+            self._delivery.ns,
+        )
 
 
 def _solved(matrix: list[list[float]], targets: list[float]) -> list[float]:

@@ -20,11 +20,11 @@ def rows_kept(costs: StepCosts, sequences: Sequence[TokenSequence], rows: Sequen
     context, due, priority = 0, NEVER, sequences[0].priority
     for count, (sequence, row) in enumerate(zip(sequences, rows, strict=True)):
         if sequence.priority != priority:
-            priority, took = sequence.priority, costs.estimate(count, context, 0)
+            priority, took = sequence.priority, costs.between_tokens(count, context, 0)
             # Those that are lost without it are lost with it.
             due = min([each for each in dues if each >= took], default=NEVER)
         context += row.start + 1
-        if due != NEVER and costs.estimate(count + 1, context, 0) > due:
+        if due != NEVER and costs.between_tokens(count + 1, context, 0) > due:
             return count
         if sequence.parameters.inter_token_ns:
             dues.append(_due_in(sequence, now))
@@ -44,7 +44,7 @@ def prefill_room(
     if not due or not costs.is_known:
         return limits.prefill_tokens
     context = sum(row.start + 1 for row in rows)
-    if costs.estimate(len(rows), context, 0) > min(due):
+    if costs.between_tokens(len(rows), context, 0) > min(due):
         # The deadline is lost with or without prompts, which go on in the smallest chunks.
         return min(limits.block_tokens, limits.prefill_tokens)
     return costs.prefill_within(min(due), len(rows), context, limits.prefill_tokens)

@@ -68,7 +68,7 @@ class Faulty:
 
 
 @pytest.mark.parametrize("fault", [shifted_blocks, other_blocks, zeroed_blocks])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_that_read_a_wrong_cache_fail(sharp_model: SampleModel, name: str, dtype: str, fault: Fault) -> None:
     directory = sharp_model(name)

@@ -69,7 +69,7 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised(folder: Path) -> Non
         return max(after - before for before, after in pairwise([began, *instants, began + took])) / took
 
     # A thread that had to wait for the whole text would pause for all of it. The machine may be busy.
-    assert min(share_of_longest_pause() for _ in range(5)) < 0.7
+    assert any(share_of_longest_pause() < 0.7 for _ in range(5))
 
 
 def test_a_part_of_a_character_is_the_replacement_character(folder: Path) -> None:
