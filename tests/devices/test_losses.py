@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,3 +44,29 @@ def test_the_page_has_every_error_of_the_driver_that_is_explained() -> None:
     source = Path(losses.__file__).with_name("explanation.py").read_text()
     explained = set(re.findall(r'"(CUDA_ERROR_\w+)"', source)) - {"CUDA_ERROR_NO_DEVICE"}
     assert explained == set(documented)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_is_kept_outlives_the_interpreter(is_kept: bool) -> None:
+    source = f"""
+from isochrone.devices import losses
+
+class Freed:
+    def __del__(self): print("freed", flush=True)
+
+one = Freed()
+if {is_kept}:
+    losses.keep(one)
+"""
+    result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.split() == ([] if is_kept else ["freed"])
+
+
+def test_one_device_of_several() -> None:
+    losses.record("cuda:1", "CUDA error: unspecified launch failure")
+    try:
+        assert losses.is_lost()
+        assert losses.is_lost("cuda:1")
+        assert not losses.is_lost("cuda:0")
+    finally:
+        losses.forget()

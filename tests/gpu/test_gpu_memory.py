@@ -19,6 +19,7 @@ from isochrone.errors import IsochroneError, ModelFailed, Unavailable
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.backend import TorchExecutable
+from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import loading
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
@@ -79,6 +80,21 @@ def test_a_load_that_fails_gives_its_memory_back(settled: Path, monkeypatch: pyt
     assert free_bytes() == before
 
 
+def test_a_program_that_was_exported_on_the_gpu_is_read_to_the_cpu(tmp_path: Path) -> None:
+    """Its 64 MiB of weights are there only once they are moved, after the ledger has agreed."""
+    layer = torch.nn.Linear(4096, 4096, device="cuda").eval()
+    program = torch.export.export(layer, (torch.zeros(2, 4096, device="cuda"),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    allocated = torch.cuda.memory_allocated()
+    file = load_file(torch, tmp_path / "model.pt2")
+    assert torch.cuda.memory_allocated() == allocated
+    assert file.to_device is not None
+    moved = file.to_device("cuda:0")
+    assert torch.cuda.memory_allocated() >= allocated + (64 << 20)
+    x = torch.ones(2, 4096, device="cuda")
+    torch.testing.assert_close(moved(x), layer(x))
+
+
 def repository(directory: Path, config: str) -> Path:
     (directory / "m").mkdir()
     (directory / "m" / "config.pbtxt").write_text('backend: "pytorch"\n' + config)
@@ -126,6 +142,7 @@ def test_a_gpu_that_is_lost_fails_every_batch_in_flight(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, str(child), str(tmp_path)], capture_output=True, text=True, timeout=200, check=False
     )
+    assert result.returncode == 0, result.stderr
     # Between lines of the log.
     report = json.loads(next(line for line in result.stdout.splitlines() if line.startswith("{")))
     # The first batch may have ended before the assertion failed.

@@ -1,10 +1,14 @@
 """Which devices this process has lost for good.
 
 After an illegal access, every CUDA call of a process fails: only a new process can use the GPU. A server that has lost
-one reports itself neither live nor ready, so that its supervisor restarts it.
+one reports itself neither live nor ready, so that its supervisor restarts it. Until then it answers what it can, so
+nothing of a lost device may be freed: torch records an event where pinned memory is freed, which fails, and since that
+happens in a destructor, it ends the process.
 """
 
 from __future__ import annotations
+
+import ctypes
 
 import structlog
 
@@ -21,8 +25,15 @@ def record(device: str, reason: str) -> None:
         log.error("this process has lost a device and must be restarted", device=device, reason=reason)
 
 
-def is_lost() -> bool:
-    return bool(_REASONS)
+def is_lost(device: str | None = None) -> bool:
+    """Whether a device is lost; None: whether any is."""
+    return bool(_REASONS) if device is None else device in _REASONS
+
+
+def keep(*objects: object) -> None:
+    """Keeps objects with memory of a lost device for as long as the process lives."""
+    # One reference too many: the interpreter drops others when it ends.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))
 
 
 def forget() -> None:

@@ -1,20 +1,31 @@
-"""A model's directory and configuration, as the lifecycle hands them to a backend."""
+"""A model's directory and configuration, as the lifecycle hands them to a backend, and a look for what it leaves."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from google.protobuf import text_format
 from load_contexts import MakeContext
+from started_executables import close_left_open, forget_all
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.models.signature import signature_of
 from isochrone.worker.backends.interface import LoadContext
+
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture
@@ -39,14 +50,20 @@ def make_context(tmp_path: Path) -> MakeContext:
 
 
 @pytest.fixture
-def nothing_leaks() -> Iterator[None]:
-    """Nothing of an isolated model may be left: no process, thread, descriptor or shared memory."""
+def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nothing of an isolated model may be left: no process, thread, descriptor or shared memory.
+
+    A test that fails has no chance to close its models: they are closed for it (``started_executables``).
+    """
     me = psutil.Process()
-    threads, descriptors = threading.active_count(), me.num_fds()
+    threads, descriptors = threading.enumerate(), me.num_fds()
     children = {child.pid for child in me.children(recursive=True)}
+    forget_all()
     yield
+    if request.node.stash.get(_HAS_FAILED, True):
+        close_left_open(threads)
     assert {child.pid for child in me.children(recursive=True)} <= children
-    assert threading.active_count() == threads
+    assert threading.active_count() == len(threads)
     assert me.num_fds() <= descriptors
     assert not [target for target in _mapped() if "isochrone-request" in target or "isochrone-response" in target]
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from config_text import parameter, tensors
 from load_contexts import MakeContext
+from started_executables import started
 from structlog.testing import capture_logs
 
 from isochrone.errors import InvalidArgument, ModelFailed, Unavailable
@@ -32,7 +33,7 @@ def make_executable(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) 
 
     def make(config: str, gpu: int | None = 3) -> IsolatedExecutable:
         context = dataclasses.replace(make_context(config), gpu=gpu)
-        return IsolatedExecutable(context, "lost_device_loader", sent_context(context))
+        return started(IsolatedExecutable(context, "lost_device_loader", sent_context(context)))
 
     return make
 

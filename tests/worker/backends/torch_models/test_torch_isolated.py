@@ -1,4 +1,8 @@
-"""torch models in processes of their own: the answers and errors of the others, and what their deaths cost."""
+"""torch models in processes of their own: the answers and errors of the others, and what their deaths cost.
+
+Each process imports torch, which takes seconds. What the executable does at a death is the same for every backend, and
+``test_python_isolated`` has it with processes that start sooner; so here it is long.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ import pytest
 import torch
 from config_text import parameter, tensors
 from load_contexts import MakeContext
+from started_executables import started
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
@@ -58,7 +63,7 @@ def script(directory: Path, module: torch.nn.Module) -> None:
 def start(make_context: MakeContext, config: str = FLOATS + ISOLATED) -> IsolatedExecutable:
     executable = load(make_context(config))
     assert isinstance(executable, IsolatedExecutable)
-    return executable
+    return started(executable)
 
 
 def ask(executable: IsolatedExecutable, number: float) -> float:
@@ -113,6 +118,7 @@ def test_an_exception_costs_no_process(tmp_path: Path, make_context: MakeContext
     executable.close()
 
 
+@pytest.mark.long
 def test_a_process_killed_between_two_calls_costs_nobody_a_failure(tmp_path: Path, make_context: MakeContext) -> None:
     script(tmp_path, Doubler())
     executable = start(make_context)
@@ -124,6 +130,7 @@ def test_a_process_killed_between_two_calls_costs_nobody_a_failure(tmp_path: Pat
     executable.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_process_that_dies_in_a_run_fails_that_call_alone(
     tmp_path: Path, make_context: MakeContext, number: signal.Signals, capfd: pytest.CaptureFixture[str]
@@ -145,6 +152,7 @@ def test_a_process_that_dies_in_a_run_fails_that_call_alone(
     assert ("Segmentation fault" in capfd.readouterr().err) == (number == signal.SIGSEGV)
 
 
+@pytest.mark.long
 def test_a_process_that_stops_is_killed_at_the_timeout(tmp_path: Path, make_context: MakeContext) -> None:
     script(tmp_path, Doubler())
     executable = start(make_context, FLOATS + ISOLATED + parameter("execution_timeout_ms", "3000"))
@@ -158,6 +166,7 @@ def test_a_process_that_stops_is_killed_at_the_timeout(tmp_path: Path, make_cont
     executable.close()
 
 
+@pytest.mark.long
 def test_a_stopped_process_does_not_outlive_its_model(tmp_path: Path, make_context: MakeContext) -> None:
     script(tmp_path, Doubler())
     executable = start(make_context)
@@ -183,9 +192,21 @@ def good_file(directory: Path) -> None:
     [
         (no_file, FLOATS, ConfigError),
         (broken_file, FLOATS, InvalidArgument),
-        (good_file, tensors("input", a="FP32", b="FP32") + tensors("output", y="FP32"), ConfigError),
-        (good_file, tensors("input", x="STRING") + tensors("output", y="FP32"), ConfigError),
-        (good_file, FLOATS + parameter("intra_op_thread_count", "none"), ConfigError),
+        pytest.param(
+            good_file,
+            tensors("input", a="FP32", b="FP32") + tensors("output", y="FP32"),
+            ConfigError,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            good_file,
+            tensors("input", x="STRING") + tensors("output", y="FP32"),
+            ConfigError,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            good_file, FLOATS + parameter("intra_op_thread_count", "none"), ConfigError, marks=pytest.mark.long
+        ),
     ],
 )
 def test_errors_at_the_load_are_those_of_a_model_inside_the_worker(
@@ -217,6 +238,7 @@ def test_the_process_has_the_cpus_and_the_threads_of_its_instance(tmp_path: Path
     context = make_context(FLOATS + ISOLATED + parameter("intra_op_thread_count", "7"))
     executable = load(dataclasses.replace(context, cpus=(cpu,)))
     assert isinstance(executable, IsolatedExecutable)
+    started(executable)
     assert psutil.Process(pid_of(executable)).cpu_affinity() == [cpu]
     assert torch.get_num_threads() == threads
     executable.close()

@@ -21,6 +21,8 @@ from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 # Limit of the time for a message that the child does not read, or does not finish.
 _MESSAGE_SECONDS = 5
+# A link closes a moment before the process ends: time for that end, before the child is killed.
+_END_MILLISECONDS = 1000
 
 
 class Spawner:
@@ -107,8 +109,7 @@ class ChildProcess:
 
     def cause_of_death(self, reason: str) -> str:
         """Ends the child, if it has not ended; ``reason`` is why it was not left alive."""
-        # A link closes a moment before the process ends.
-        died = self.has_died(1000)
+        died = self.has_died(_END_MILLISECONDS)
         code = self.end()
         if not died:
             return f"its process was killed: {reason}"

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ConfigError
+from isochrone.worker.backends.torch.cpu_reading import reading_to_cpu
+from isochrone.worker.backends.torch.logged_errors import logged_errors_raised
 from isochrone.worker.backends.torch.packages import (
     PACKAGES,
     check_room_to_extract,
@@ -58,31 +60,37 @@ def load_file(torch: Any, path: Path, gpu: int | None = None) -> LoadedFile:
 
 def _exported(torch: Any, path: Path) -> LoadedFile:
     # torch 2.11 warns of its own way to read weights.
-    with quiet_warnings(), UnlockedFile(path) as file, records_in_place(torch, path):
+    with (
+        quiet_warnings(),
+        logged_errors_raised(),
+        UnlockedFile(path) as file,
+        records_in_place(torch, path),
+        reading_to_cpu(torch),
+    ):
         program = torch.export.load(file)
     positional, keywords = program.call_spec.in_spec.children()
     names = list(program.graph_signature.user_inputs)
     if len(names) != positional.num_children + keywords.num_children:
         raise ValueError(f"expected tensors as arguments of forward, given {program.call_spec.in_spec}")
 
-    on_cpu = program.module()
+    module = program.module()
 
     def to_device(device: str) -> Any:
         from torch.export.passes import move_to_device_pass
 
         # Also the devices that are written into the graph, as in torch.zeros(..., device="cpu").
         moved = move_to_device_pass(program, device).module()
-        free_weights(on_cpu)
+        free_weights(module)
         # The module has them.
         program.state_dict.clear()
         program.constants.clear()
         return moved
 
-    buffers = {name for name, _ in on_cpu.named_buffers()}
+    buffers = {name for name, _ in module.named_buffers()}
     constants = [value for name, value in program.constants.items() if name not in buffers and torch.is_tensor(value)]
     constant_bytes = sum(value.numel() * value.element_size() for value in constants)
     keyword_names = list(keywords.context or ())
-    return LoadedFile(on_cpu, names[: positional.num_children], keyword_names, to_device, constant_bytes)
+    return LoadedFile(module, names[: positional.num_children], keyword_names, to_device, constant_bytes)
 
 
 def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile:
@@ -103,7 +111,11 @@ def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile
         else:
             # Without its locks, which a graph cannot capture: one thread at a time calls an instance.
             model = inductor.aoti_load_package(str(path), run_single_threaded=True, device_index=gpu)
-    positional, keywords = _call_spec(model.loader.get_call_spec()[0])
+        try:
+            positional, keywords = _call_spec(model.loader.get_call_spec()[0])
+        except BaseException:
+            model = None  # dropped here, with the lock
+            raise
     return LoadedFile(model, positional, keywords)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from google.protobuf import text_format
+from started_executables import started
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.clock import NEVER
@@ -33,6 +34,8 @@ input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }
 parameters { key: "isolation" value { string_value: "process" } }
 """
+#: Patched to less in tests of processes that live on until they are killed.
+END_MILLISECONDS = "isochrone.worker.backends.processes.child._END_MILLISECONDS"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 
 #: Prepended to every model.
@@ -140,7 +143,14 @@ def start(
     executable = load(context(directory, source, config, server, **parameters))
     assert isinstance(executable, IsolatedTritonExecutable)
     executable.outlet_of = Outlets()
-    return executable
+    return started(executable)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that a model waits for: it is there with its text or not at all."""
+    beside = path.with_name(f"{path.name}.beside")
+    beside.write_text(text)
+    beside.rename(path)
 
 
 def request(

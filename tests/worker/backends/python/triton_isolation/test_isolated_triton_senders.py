@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from isolated_triton import DECOUPLED, outlet, request, run, start
+from isolated_triton import DECOUPLED, outlet, request, run, start, write_whole
 from psutil import Process
 
 from isochrone.errors import ModelFailed
@@ -44,7 +44,7 @@ def test_answers_come_after_execute_has_returned(tmp_path: Path) -> None:
     (tmp_path / "first").touch()
     assert outlet(executable, first).next() == ([1], True)
     third = request(3, request_id="third")
-    (tmp_path / "third").write_text("drop")
+    write_whole(tmp_path / "third", "drop")
     assert run(executable, third) == [None]
     abandoned, is_last = outlet(executable, third).next()
     assert "the response sender was deleted before the last response was sent" in str(abandoned)
@@ -56,7 +56,7 @@ def test_a_death_answers_what_is_left_and_the_next_request_is_served(tmp_path: P
     executable = start(tmp_path, LATER)
     left, killer = request(1, request_id="left"), request(2, request_id="killer")
     assert run(executable, left, killer) == [None, None]
-    (tmp_path / "killer").write_text("die")
+    write_whole(tmp_path / "killer", "die")
     for asked in (left, killer):
         error, is_last = outlet(executable, asked).next()
         assert is_last

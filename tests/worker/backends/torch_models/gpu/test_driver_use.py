@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +17,7 @@ from host_models import BATCHED, context_of
 from isochrone.devices.loads import is_loading, loading
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.worker.backends.torch import backend
-from isochrone.worker.backends.torch.files import LoadedFile
+from isochrone.worker.backends.torch.files import LoadedFile, load_file
 from isochrone.worker.backends.torch.gpu import loading as gpu_loading
 from isochrone.worker.backends.torch.gpu.device import CudaDevice, HostDevice
 from isochrone.worker.backends.torch.gpu.loading import load_on_device
@@ -96,6 +98,34 @@ def test_a_package_with_other_arguments_is_freed_while_its_error_is_reported(
     monkeypatch.setattr(backend, "load_file", lambda *_: LoadedFile(Freed(seen), [], ["other"], None))
     with pytest.raises(ConfigError, match="expected the arguments of forward: other") as refused:
         backend.load(context_of(BATCHED))
+    assert refused.value.__traceback__ is not None
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("gpu", [None, 0])
+def test_a_package_whose_arguments_cannot_be_read_is_freed_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: int | None
+) -> None:
+    import torch._inductor as inductor
+
+    leaf = {"children_spec": []}
+    containers = {"children_spec": [{"children_spec": [leaf]}], "context": ""}
+    text = json.dumps([1, {"children_spec": [containers, {"children_spec": [], "context": ""}]}])
+    seen: list[bool] = []
+
+    def load_package(*_: Any, **options: Any) -> Any:
+        package = Freed(seen)
+        package.loader = SimpleNamespace(get_call_spec=lambda: [text])  # type: ignore[attr-defined]
+        return package
+
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        archive.writestr(
+            "model/data/aotinductor/model/a_metadata.json",
+            json.dumps({"AOTI_DEVICE_KEY": "cpu" if gpu is None else "cuda"}),
+        )
+    monkeypatch.setattr(inductor, "aoti_load_package", load_package)
+    with loading(), pytest.raises(ValueError, match="given containers of them") as refused:
+        load_file(torch, tmp_path / "model.pt2", gpu)
     assert refused.value.__traceback__ is not None
     assert seen == [True]
 

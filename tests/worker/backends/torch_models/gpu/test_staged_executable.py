@@ -453,6 +453,25 @@ def test_a_lost_device_is_recorded_for_whoever_watches_the_process() -> None:
         executable.close()
 
 
+def test_nothing_of_a_lost_device_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch would end the process."""
+    executable = loaded(device=HostDevice(torch), name="lost")
+    slots, graphs = executable.slots, executable.graphs
+    kept: list[object] = []
+    monkeypatch.setattr(losses, "keep", lambda *objects: kept.extend(objects))
+    losses.record("cuda:7", "not this one")
+    try:
+        losses.record(HostDevice(torch).name, "CUDA error: an illegal memory access was encountered")
+        executable.close()
+    finally:
+        losses.forget()
+    assert any(each is slots for each in kept)
+    assert graphs is not None
+    assert any(each is graphs for each in kept)
+    assert slots[0].inputs
+    assert list(ledger_of(HostDevice(torch).name)) == []
+
+
 def test_a_failed_batch_is_retried_while_others_are_under_way() -> None:
     """The retry runs on the thread that collects, while the other one launches what follows."""
     executable = loaded(BATCHED + "optimization { cuda { graphs: false } }", Raising())

@@ -173,6 +173,10 @@ class GpuExecutable(Executable):
         return split(arrays, launched)
 
     def close(self) -> None:
+        if losses.is_lost(self._device.name):
+            losses.keep(self.graphs, self._call, self.slots, self._callers, self.compute_stream)
+            self.closed()
+            return
         graphs, self.graphs = self.graphs, None
         if graphs is not None:
             graphs.clear()
