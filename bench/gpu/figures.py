@@ -72,10 +72,10 @@ class ResultsFile:
         found: list[dict[str, Any]] = self._content["figures"]
         return found
 
-    def shortfall(self, part: str, *, limited: bool, **which: Any) -> str:
+    def shortfall(self, part: str, /, *, limited: bool, **which: Any) -> str:
         """What to say if there is no figure with these values: a run without one must not pass as success.
 
-        ``limited``: ``--limit`` left figures of the part out.
+        ``limited``: ``--limit`` left figures of the part out. ``part`` may be a key of the figures, too.
         """
         if any(all(figure.get(key) == value for key, value in which.items()) for figure in self.figures):
             return ""

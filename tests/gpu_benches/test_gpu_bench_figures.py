@@ -81,8 +81,10 @@ def test_cores_are_shared_only_where_there_are_too_few() -> None:
     assert split_cores([0, 1], 6) == ([0, 1], [0, 1])
 
 
-def served(rate: float, median_us: float, in_flight: int, **more: object) -> dict[str, object]:
-    cell = Cell("encoder", "overlap", "cuda_shm", in_flight)
+def served(
+    rate: float, median_us: float, in_flight: int, variant: str = "overlap", **more: object
+) -> dict[str, object]:
+    cell = Cell("encoder", variant, "cuda_shm", in_flight)
     figure = {"requests_per_second": rate, "p50_us": median_us, "p99_us": 2 * median_us, "generator_cpu": [0.2]}
     return {
         "kind": "served",
@@ -118,6 +120,17 @@ def test_promises_are_judged_against_raw_of_the_same_round() -> None:
     assert "MET: encoder/overlap/cuda_shm/1: +0.200 ms" in text
     text, _ = report([*RAW, served(800, 9000, 256), served(1, 800, 1)], 64, "cuda")
     assert text.count("MISSED") == 2
+
+
+def test_what_is_judged_is_what_a_cell_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = [*RAW, served(920, 9000, 256), served(1, 700, 1), served(920, 9000, 256, "plain")]
+    text, _ = report(figures, 64, "cuda")
+    assert text.count("MET") == 2
+    assert "encoder/plain" not in text.partition("MET")[2]
+    monkeypatch.setattr(Cell, "is_promised", property(lambda cell: cell.variant == "plain"))
+    text, _ = report(figures, 64, "cuda")
+    assert text.count("MET") == 1
+    assert "MET: encoder/plain/cuda_shm/256: 92% of raw replay" in text
 
 
 def test_faster_than_raw_is_not_judged() -> None:

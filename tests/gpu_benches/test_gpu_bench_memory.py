@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from bench.gpu.figures import ResultsFile
+from bench.gpu.memory import __main__ as memory
 from bench.gpu.memory.__main__ import CYCLES, FAULT, GROWTH, report
 from bench.gpu.memory.judgements import MIB, fault_problem, growth, refusal_problem, settled
+from bench.gpu.models.specs import TINY
 from isochrone.errors import Unavailable
 from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger
 
@@ -76,6 +83,69 @@ def test_an_endless_fall_is_not_waited_for() -> None:
     assert (found, waited) == (975, pytest.approx(0.5))
 
 
+class Worker:
+    """A worker whose first load takes 14 seconds, and whose later ones take one."""
+
+    def __init__(self) -> None:
+        self.now = 36.0
+        self.calls: list[str] = []
+
+    def load(self, model: str) -> str:
+        self.now += 1.0 if self.calls else 14.0
+        self.calls.append("load")
+        return ""
+
+    def infer(self, model: str, name: str, values: list[int]) -> str:
+        self.calls.append("infer")
+        return ""
+
+    def unload(self, model: str) -> None:
+        self.calls.append("unload")
+
+
+def cycles(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, worker: Any, ends: float, wanted: int = 100
+) -> ResultsFile:
+    monkeypatch.setattr(memory, "settled", lambda used, seconds: (used(), 0.0))
+    given = argparse.Namespace(cycles=wanted, sizes=TINY, growth_mib=8.0, device="cuda")
+    results = ResultsFile("memory", directory)
+    memory.measure_cycles(worker, lambda: 5 * MIB, given, results, ends, 30.0, lambda: worker.now)
+    return results
+
+
+def test_the_first_load_is_no_cycle_and_the_cycles_have_most_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of 90 seconds, 36 were over before the first load, and 50 after it."""
+    worker = Worker()
+    figures = cycles(monkeypatch, tmp_path, worker, 90.0).figures
+    measured = [each for each in figures if each["part"] == CYCLES]
+    assert [each["load_seconds"] for each in measured] == [1.0] * 25
+    assert worker.calls == ["load", "infer", "unload"] * 26
+    assert figures[-1] == {
+        "part": GROWTH,
+        "wanted": 100,
+        "cycles_seconds": 24.0,
+        "cycles": 25,
+        "growth_bytes": 0,
+        "problem": "",
+    }
+    assert "only 25 of 100 cycles: --limit left 24 s for them" in report(figures)
+
+
+def test_all_cycles_fit_into_a_long_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    figures = cycles(monkeypatch, tmp_path, Worker(), 420.0).figures
+    assert figures[-1]["cycles"] == 100
+    assert "only" not in report(figures)
+
+
+def test_a_first_load_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    worker = Worker()
+    monkeypatch.setattr(worker, "load", lambda model: "no such file")
+    (figure,) = cycles(monkeypatch, tmp_path, worker, 90.0).figures
+    assert figure["problem"] == "the load before the cycles: no such file"
+
+
 def test_the_report_names_growth_waits_and_problems() -> None:
     cycle = {"part": CYCLES, "before": 0, "loaded": 2 * MIB, "after": MIB, "problem": ""}
     fault = {"part": FAULT, "answers": 10, "failed": 0, "answers_to_faults": ["assert"], "recovered": False}
@@ -83,11 +153,19 @@ def test_the_report_names_growth_waits_and_problems() -> None:
         [
             {**cycle, "wait_seconds": 0.0},
             {**cycle, "wait_seconds": 0.5},
-            {"part": GROWTH, "cycles": 2, "growth_bytes": 0, "problem": "too much"},
+            {
+                "part": GROWTH,
+                "cycles": 2,
+                "wanted": 100,
+                "cycles_seconds": 9.6,
+                "growth_bytes": 0,
+                "problem": "too much",
+            },
             {**fault, "recovery_seconds": 60.0, "problem": ""},
         ]
     )
     assert "wait for delayed frees: 0.25 s, 0.50 s at most" in text
     assert "2 cycles: +0.0 MiB" in text
+    assert "only 2 of 100 cycles: --limit left 10 s for them" in text
     assert "PROBLEM growth: too much" in text
     assert "serves again: False, after 60.0 s" in text

@@ -107,6 +107,8 @@ class NoLoop:
     def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: Any) -> None:
         callback(*arguments)
 
+    call_soon = call_soon_threadsafe
+
 
 class Proxy:
     """Stands in for an object of a compiled class, whose methods cannot be replaced."""

@@ -1,6 +1,6 @@
 """``python -m bench.gpu.generation.loop_work``: what the event loop does for each token of a stream, without sockets.
 
-Responses as an engine makes them go through the runner's hand-over and OpenAI's front to an exchange that drops the
+Responses as an engine makes them go through ``JobsUnderWay`` and OpenAI's front to an exchange that drops the
 bytes: what is left is the time of the worker's own code. A socket adds the kernel's time for a write.
 """
 
@@ -23,10 +23,12 @@ from isochrone.protocol.openai.objects import AnswerForm
 from isochrone.worker.backends.generative import Chosen
 from isochrone.worker.generation.answers.job import Delivery, Job
 from isochrone.worker.generation.answers.responses import Piece, response
+from isochrone.worker.generation.jobs_under_way import JobsUnderWay
+from isochrone.worker.generation.prompt_sizes import PromptSizes
+from isochrone.worker.generation.prompts import PromptThread
+from isochrone.worker.generation.refusals import RefusalCounts
 from isochrone.worker.generation.requests.requests import GenerationRequest
 from isochrone.worker.generation.requests.sampling import GenerationParameters
-from isochrone.worker.generation.runner import GenerationRunner
-from isochrone.worker.generation.settings import GenerationSettings
 from isochrone.worker.statistics import ModelStatistics
 
 _EXTRA = frozenset(("finish_reason", "num_input_tokens", "num_output_tokens"))
@@ -50,7 +52,7 @@ class Sink:
         self.size += sum(map(len, parts))
 
 
-def stream(runner: GenerationRunner) -> Job:
+def stream(jobs: JobsUnderWay) -> Job:
     """One chat that streams."""
     exchange: Any = Sink()
     call = CompletionCall("writer", True, ("[]",), streams=True)
@@ -62,13 +64,15 @@ def stream(runner: GenerationRunner) -> Job:
     request.served_by = SimpleNamespace(model_version="1")
     job = Job(request, GenerationRequest(GenerationParameters(), "", None, True, False, _EXTRA), 1, 1)
     engine: Any = None
-    runner._jobs[job] = engine
+    jobs.begin(job, engine)
     return job
 
 
-def measure(runner: GenerationRunner, rows: int, steps: int) -> float:
+def measure(prompts: PromptThread, rows: int, steps: int) -> float:
     """µs per token, with so many streams in a step."""
-    jobs = [stream(runner) for _ in range(rows)]
+    statistics = ModelStatistics("writer", "1")
+    under_way = JobsUnderWay("writer", statistics, lambda: None, prompts, PromptSizes(), RefusalCounts())
+    jobs = [stream(under_way) for _ in range(rows)]
 
     def deliveries(step: int) -> list[Delivery]:
         found = []
@@ -83,21 +87,18 @@ def measure(runner: GenerationRunner, rows: int, steps: int) -> float:
     gc.freeze()
     began = time.thread_time_ns()
     for each in made:
-        runner._take(each)
+        under_way.take(each)
     took = time.thread_time_ns() - began
     gc.unfreeze()
-    for job in jobs:
-        del runner._jobs[job]
     return took / steps / rows / 1e3
 
 
 async def figures(rows: list[int], steps: int, rounds: int) -> list[float]:
-    statistics_of_model = ModelStatistics("writer", "1")
-    runner = GenerationRunner("writer", (), GenerationSettings(), statistics_of_model, lambda: None, lambda _: None)
+    prompts = PromptThread("writer-prompts")
     try:
-        return [min(measure(runner, each, steps) for _ in range(rounds)) for each in rows]
+        return [min(measure(prompts, each, steps) for _ in range(rounds)) for each in rows]
     finally:
-        runner.close()
+        prompts.close()
 
 
 def main() -> int:

@@ -81,7 +81,15 @@ def saturate(job: Job | ServedJob, stop: threading.Event, found: dict[str, float
 def measure(small: Job | ServedJob | None, batch: Job | ServedJob | None, seconds: float) -> dict[str, float]:
     stop = threading.Event()
     found: dict[str, float] = {}
-    thread = threading.Thread(target=saturate, args=(batch, stop, found), daemon=True) if batch else None
+    failures: list[Exception] = []
+
+    def work(job: Job | ServedJob) -> None:
+        try:
+            saturate(job, stop, found)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, args=(batch,), daemon=True) if batch else None
     if thread:
         thread.start()
     latencies: list[int] = []
@@ -97,6 +105,9 @@ def measure(small: Job | ServedJob | None, batch: Job | ServedJob | None, second
         thread.join(30)
         if thread.is_alive():
             raise RuntimeError("the batch job does not end")
+    if failures:
+        # Without it, the small one's figures would be those of the small one alone.
+        raise RuntimeError(f"the batch job failed: {failures[0]}") from failures[0]
     return {**found, **percentiles_us(latencies), "calls": len(latencies)}
 
 
@@ -219,8 +230,10 @@ def main() -> int:
         for number in range(given.rounds):
             for name, about, pair in jobs:
                 if time.monotonic() + given.seconds < ends:
-                    figure = measure(*pair, given.seconds)
-                    results.add(setup=name, round=number, problem="", **about, **figure)
+                    try:
+                        results.add(setup=name, round=number, problem="", **about, **measure(*pair, given.seconds))
+                    except RuntimeError as error:
+                        results.add(setup=name, round=number, problem=str(error)[:500], **about)
                 else:
                     limited = True
         specs = spec_of(ENCODER, sizes), spec_of(RESNET, sizes)

@@ -2,7 +2,8 @@
 
 ``realistic.grpc_generator`` sends what fits the server's first windows; pictures do not. Here a body waits for the
 server's windows, and the bytes of an answer are kept until it is whole. A call that fails is reported, not raised: a
-rollout counts them. A small call costs about 10 µs.
+rollout counts them. A small call costs about 10 µs. A large one that the windows admit is sent from frames that were
+made before: copies of it would be counted as the server's time.
 """
 
 from __future__ import annotations
@@ -37,19 +38,36 @@ class Ended(NamedTuple):
 
 
 class _Template:
-    """A small message as the frames of one call, where only stream and id change; a large one as its bytes."""
+    """A message as the frames of one call, where only stream and id change."""
 
     __slots__ = ("frames", "id_at", "message", "offsets", "size")
 
-    def __init__(self, message: Message, block: bytes) -> None:
+    def __init__(self, message: Message, block: bytes, frame_bytes: int) -> None:
         self.message = message
         self.size = len(message.data)
-        self.frames = bytearray()
-        if self.size <= _SMALLEST_FRAME_LIMIT:
-            head = frame(_HEADERS, _END_HEADERS, 0, block)
-            self.frames += head + frame(_DATA, _END_STREAM, 0, message.data)
-            self.offsets = (5, len(head) + 5)
-        self.id_at = len(self.frames) - self.size + message.id_at
+        self.frames = bytearray(frame(_HEADERS, _END_HEADERS, 0, block))
+        self.offsets = [5]
+        # As stock clients do: frames as large as the server takes them.
+        for at in range(0, self.size, frame_bytes):
+            piece = message.data[at : at + frame_bytes]
+            self.offsets.append(len(self.frames) + 5)
+            self.frames += frame(_DATA, _END_STREAM if at + frame_bytes >= self.size else 0, 0, piece)
+        #: Where each digit of the id is: frames may divide it.
+        before = len(frame(_HEADERS, _END_HEADERS, 0, block))
+        digits = range(message.id_at, message.id_at + ID_DIGITS)
+        self.id_at = [before + 9 * (at // frame_bytes + 1) + at for at in digits]
+
+    def fill(self, stream: int, digits: bytes) -> bytearray:
+        """The frames of a call; they are overwritten by the next one."""
+        frames, at = self.frames, self.id_at
+        for offset in self.offsets:
+            _pack_stream(frames, offset, stream)
+        if at[-1] - at[0] == ID_DIGITS - 1:
+            frames[at[0] : at[0] + ID_DIGITS] = digits
+        else:
+            for place, digit in zip(at, digits, strict=True):
+                frames[place] = digit
+        return frames
 
 
 class Link:
@@ -61,7 +79,7 @@ class Link:
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._blocks = header_blocks(address, GRPC_INFER_PATH)
-        self._templates = [_Template(message, self._blocks[1]) for message in messages]
+        self._templates: list[_Template] = []
         self._stream = -1
         self._tokens: dict[int, int] = {}
         self._bodies: dict[int, bytes] = {}
@@ -75,11 +93,14 @@ class Link:
         self._settled = False
         #: The reason after which it takes no more calls.
         self.broken = ""
+        #: The rest of a large call's frames, which is sent before ``_out``.
+        self._direct = memoryview(b"")
         self._out = bytearray(OPENING)
         self._ended: deque[Ended] = deque()
-        self._open(timeout_seconds)
+        self._open()
+        self._templates = [_Template(message, self._blocks[1], self._frame_bytes) for message in messages]
 
-    def _open(self, timeout_seconds: float) -> None:
+    def _open(self) -> None:
         self.socket.sendall(self._out)
         self._out.clear()
         while not self._settled:
@@ -100,14 +121,15 @@ class Link:
         self._tokens[stream] = token
         digits = b"%012d" % number
         size = template.size
-        if stream > 1 and template.frames and size <= self._window and size <= self._initial_window:
-            frames = template.frames
-            for offset in template.offsets:
-                _pack_stream(frames, offset, stream)
-            frames[template.id_at : template.id_at + ID_DIGITS] = digits
+        is_small = size <= _SMALLEST_FRAME_LIMIT
+        is_free = is_small or not (self._out or self._direct)
+        if stream > 1 and is_free and size <= self._window and size <= self._initial_window:
             self._window -= size
             self._stream_windows[stream] = self._initial_window - size
-            self._out += frames
+            if is_small:
+                self._out += template.fill(stream, digits)
+            else:
+                self._direct = memoryview(template.fill(stream, digits))
             return
         body = bytearray(template.message.data)
         at = template.message.id_at
@@ -142,15 +164,17 @@ class Link:
 
     def flush(self) -> bool:
         """Send what can be sent now; False: more is left, wait until the socket is writable."""
-        while self._out:
+        while self._direct or self._out:
             try:
-                sent = self.socket.send(self._out)
+                if self._direct:
+                    self._direct = self._direct[self.socket.send(self._direct) :]
+                else:
+                    del self._out[: self.socket.send(self._out)]
             except BlockingIOError:
                 return False
             except OSError as error:
                 self._break(f"cannot send: {error}")
                 return True
-            del self._out[:sent]
         return True
 
     def receive(self) -> deque[Ended]:
@@ -179,6 +203,7 @@ class Link:
         self._tokens.clear()
         self._waiting.clear()
         self._out.clear()
+        self._direct = memoryview(b"")
 
     def _scan(self, data: bytes) -> None:
         buffer = self._rest + data if self._rest else data

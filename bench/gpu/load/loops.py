@@ -75,8 +75,9 @@ def closed_loop(
         sent[slot] = (now, kind, number)
         link.call(kind, number, slot)
 
-    def end(link: Link, now: int) -> None:
+    def end(link: Link) -> None:
         ended = link.receive()
+        now = time.monotonic_ns()
         while ended:
             slot, body, problem = ended.popleft()
             began, kind, number = sent[slot]
@@ -92,7 +93,8 @@ def closed_loop(
                 if len(found.kept) < keep:
                     found.kept.append((kind, body))
             if now < until_ns and not link.broken:
-                call(link, slot, now)
+                # From here on: what was done with the last answer is not part of this call.
+                call(link, slot, time.monotonic_ns())
         links.flush(link)
 
     _sleep_until(start_ns)
@@ -112,7 +114,7 @@ def closed_loop(
                 break
             for file, _ in links.epoll.poll(1.0):
                 if (ready := links.of(file)) is not None:
-                    end(ready, time.monotonic_ns())
+                    end(ready)
     found.cpu_share = (time.process_time() - cpu) / seconds if cpu else 0.0
     found.latencies_ns = np.array(latencies, np.int64)
     return found

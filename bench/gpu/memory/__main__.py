@@ -1,7 +1,8 @@
 """``python -m bench.gpu.memory``: memory of a GPU over loads and unloads, a model that does not fit, an illegal access.
 
 - *cycles*: load and unload over the repository API; free memory of the GPU (NVML) after each unload. Frees that come
-  with a delay are waited for, and the wait is part of the figure. Expected: ``--growth-mib`` at most over all cycles.
+  with a delay are waited for, and the wait is part of the figure. A first load and unload, in which the worker imports
+  torch, is none of them. Expected: ``--growth-mib`` at most over all cycles.
 - *refusal*: this process takes the GPU's memory but for ``--leave-gib``, then a model with a weight of ``--weight-gib``
   is loaded. Expected: an error with what it needs and what is free, and a worker that serves on.
 - *fault*: a model in a process of its own (``isolation: "process"``) gets ids beyond its table, which the GPU answers
@@ -29,7 +30,7 @@ import numpy as np
 from bench.gpu.figures import ResultsFile, markdown
 from bench.gpu.load.cores import split_cores
 from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, summary
-from bench.gpu.memory.judgements import MIB, fault_problem, growth, refusal_problem, settled
+from bench.gpu.memory.judgements import MIB, cycles_seconds, fault_problem, growth, refusal_problem, settled
 from bench.gpu.memory.models import ABORTING, FAULTY, HEAVY, write_aborting, write_faulty, write_heavy
 from bench.gpu.models.repository import compute_alike, write_repository
 from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, TINY
@@ -42,8 +43,8 @@ from bench.worker.peers.process import scratch
 CYCLES, GROWTH, REFUSAL, FAULT = "cycles", "growth", "refusal", "fault"
 #: In which a process that was ended must serve again: it imports torch and loads its model.
 _RECOVERY_SECONDS = 60.0
-#: Of the refusal, and of the fault with its load.
-_PART_SECONDS = 20.0
+#: Of the refusal, and of the fault without its load.
+_REFUSAL_SECONDS, _FAULT_SECONDS = 10.0, 12.0
 
 
 def used_memory(device: str, peer: Peer) -> Callable[[], int]:
@@ -88,19 +89,34 @@ class Api:
 
 
 def measure_cycles(
-    api: Api, used: Callable[[], int], given: argparse.Namespace, results: ResultsFile, ends: float
+    api: Api,
+    used: Callable[[], int],
+    given: argparse.Namespace,
+    results: ResultsFile,
+    ends: float,
+    others: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    found = []
+    """``others``: the seconds that the other parts take before ``ends``."""
+    began = clock()
+    if error := api.load(ENCODER) or api.infer(ENCODER, "ids", [1] * given.sizes.tokens):
+        results.add(part=CYCLES, problem=f"the load before the cycles: {error}")
+        return
+    api.unload(ENCODER)
+    begins = clock()
+    seconds = cycles_seconds(ends - begins, others)
+    say(f"the load before the cycles took {begins - began:.1f} s; --limit leaves {seconds:.0f} s for the cycles")
+    results.note(warm_up_seconds=begins - began, cycles_seconds=seconds)
+    found: list[int] = []
     for number in range(given.cycles):
-        if time.monotonic() > ends:
-            say(f"--limit: ended after {number} cycles")
+        if clock() > begins + seconds:
             break
         before, _ = settled(used, 1.0)
-        began = time.monotonic()
+        began = clock()
         if error := api.load(ENCODER):
             results.add(part=CYCLES, number=number, problem=error)
             return
-        loaded, at = time.monotonic() - began, used()
+        loaded, at = clock() - began, used()
         problem = api.infer(ENCODER, "ids", [1] * given.sizes.tokens)
         api.unload(ENCODER)
         after, waited = settled(used, 1.0)
@@ -116,7 +132,8 @@ def measure_cycles(
             problem=problem,
         )
     judged = growth(found, int(given.growth_mib * MIB))
-    results.add(part=GROWTH, **judged | ({"problem": ""} if given.device == "cpu" else {}))
+    judged |= {"problem": ""} if given.device == "cpu" else {}
+    results.add(part=GROWTH, wanted=given.cycles, cycles_seconds=seconds, **judged)
 
 
 def refusal(api: Api, given: argparse.Namespace, results: ResultsFile, serves: Callable[[], str]) -> None:
@@ -176,9 +193,12 @@ def report(figures: list[dict[str, Any]]) -> str:
         lines.append(f"wait for delayed frees: {statistics.median(waits):.2f} s, {max(waits):.2f} s at most")
     for each in figures:
         if each["part"] == GROWTH and "growth_bytes" in each:
-            # The first load brings CUDA's context, libraries and torch's own memory, which stay.
+            # The first loads bring CUDA's context, libraries and torch's own memory, which stay.
             grown = f"{each['growth_bytes'] / MIB:+,.1f} MiB"
             lines.append(f"{each['cycles']} cycles: {grown} from the end of the second cycle to the end of the last")
+        if each["part"] == GROWTH and each["cycles"] < each["wanted"]:
+            left = max(0.0, each["cycles_seconds"])
+            lines.append(f"only {each['cycles']} of {each['wanted']} cycles: --limit left {left:.0f} s for them")
         if each["part"] == REFUSAL:
             lines.append(f"refusal: {each['message'] or 'none'}")
         if each["part"] == FAULT and "answers" in each:
@@ -229,8 +249,8 @@ def main() -> int:
         with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
             api = Api(str(peer.http_url), given.load_timeout)
             if CYCLES in parts:
-                others = sum(part in parts for part in (REFUSAL, FAULT))
-                measure_cycles(api, used_memory(given.device, peer), given, results, ends - others * _PART_SECONDS)
+                others = _REFUSAL_SECONDS * (REFUSAL in parts) + (_FAULT_SECONDS + given.seconds) * (FAULT in parts)
+                measure_cycles(api, used_memory(given.device, peer), given, results, ends, others)
             if (REFUSAL in parts or FAULT in parts) and (error := api.load(ENCODER)):
                 results.add(part=FAULT, problem=f"cannot load {ENCODER}: {error}")
                 parts = []

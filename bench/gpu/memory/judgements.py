@@ -13,6 +13,8 @@ _SIZE = r"[\d,.]+ (?:MiB|bytes)"
 _REFUSAL = re.compile(rf"does not fit on \S+: it needs {_SIZE} .*{_SIZE} of {_SIZE} are free")
 #: The reading stands still if it has not become lower for so long.
 _STILL_SECONDS = 0.1
+#: Least share of the cycles in the time that is left.
+_CYCLES_SHARE = 0.6
 
 
 def settled(
@@ -29,6 +31,11 @@ def settled(
         if (now := used()) < lowest:
             lowest, since = now, clock()
     return lowest, since - began
+
+
+def cycles_seconds(left: float, others: float) -> float:
+    """The time of the cycles, where the other parts take ``others``: most of what is left, however little it is."""
+    return max(left - others, _CYCLES_SHARE * left)
 
 
 def growth(after: Sequence[int], most_bytes: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from bench.gpu.figures import markdown, ratios, spread
 from bench.gpu.load.regions import BYTES
-from bench.gpu.models.specs import OVERLAP, TWO_TOWER
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell
 
@@ -54,6 +53,10 @@ def unmeasured(cells: Sequence[Cell], figures: Figures) -> list[str]:
     """The names of the cells with a promise that have no figure: a run that left them out has judged too little."""
     measured = {each["cell"] for each in figures if each["kind"] == "served"}
     return [cell.name for cell in cells if cell.is_promised and cell.name not in measured]
+
+
+def _cell(figure: dict[str, Any]) -> Cell:
+    return Cell(figure["model"], figure["variant"], figure["transport"], figure["in_flight"])
 
 
 def _groups(served: Figures, single: bool) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -116,18 +119,16 @@ def _verdict(met: bool, implausible: bool) -> str:
 
 
 def _promises(figures: Figures, served: Figures, largest: int) -> str:
-    """Each promise with the median of what was measured, for the variant that users get."""
+    """Each promise with the median of what was measured."""
     lines = []
     for about, own in _groups(served, single=False):
-        if about["variant"] != OVERLAP or about["model"] == TWO_TOWER:
-            continue
-        if shares := sorted(_share(figures, own, REPLAY, largest)):
+        if _cell(about).is_promised and (shares := sorted(_share(figures, own, REPLAY, largest))):
             promised = BYTES_SHARE if about["transport"] == BYTES else SHARED_MEMORY_SHARE
             middle = shares[len(shares) // 2]
             verdict = _verdict(middle >= promised, shares[-1] > IMPLAUSIBLE_SHARE)
             lines.append(f"{verdict}: {about['cell']}: {middle:.0%} of raw replay, promised {promised:.0%}")
     for about, own in _groups(served, single=True):
-        if about["variant"] == OVERLAP and (added := sorted(_added(figures, own))):
+        if _cell(about).is_promised and (added := sorted(_added(figures, own))):
             middle = added[len(added) // 2]
             verdict = _verdict(middle <= ADDED_MS, added[0] < IMPLAUSIBLE_ADDED_MS)
             lines.append(f"{verdict}: {about['cell']}: {middle:+.3f} ms over the raw call, promised {ADDED_MS:+.2f}")
