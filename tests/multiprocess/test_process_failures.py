@@ -240,6 +240,7 @@ def test_a_supervisor_that_was_stopped_and_continued_goes_on(server: ServerProce
     assert server.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_load_that_a_killed_coordinator_had_begun_is_undone(server: ServerProcess, repository: Path) -> None:
     answers: list[tuple[int, dict[str, str]]] = []
     target = "/v2/repository/models/takes_its_time/load"

@@ -143,8 +143,15 @@ def test_a_slow_caller_holds_the_called_stream_back(worker: TritonWorker, source
     assert worker.stream("source", 3) == [[0], [1], [2]]
 
 
-@of_both
-@of_both_sources
+@pytest.mark.parametrize(
+    ("caller", "source"),
+    [
+        ("process", "process"),
+        ("worker", "worker"),
+        pytest.param("process", "worker", marks=pytest.mark.long),
+        pytest.param("worker", "process", marks=pytest.mark.long),
+    ],
+)
 def test_a_stalled_stream_ends_at_its_callers_deadline(worker: TritonWorker, caller: str, source: str) -> None:
     """Then the called model serves others, though the caller still runs."""
     worker.serve("source", _PATIENT_SOURCE, decoupled=True, more=PLACES[source])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from watching import wait_for
 
 from isochrone.control.state.keys import Keys
@@ -49,6 +50,8 @@ def controller(directory: Path, store: str) -> Iterator[None]:
         assert process.wait(60) == 0, (directory / "control.log").read_text()
 
 
+# tests/control/agents/test_commit_watch.py has the decisions.
+@pytest.mark.long
 def test_a_worker_of_a_fleet_has_what_is_committed_or_says_that_it_has_not(
     server_factory: StartServer, tmp_path: Path
 ) -> None:

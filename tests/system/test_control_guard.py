@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import wait_for
 
-from gateway_process import StartGateway
+from gateway_process import GatewayProcess, StartGateway
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
 from isochrone.control.workers.control import WorkerControl
@@ -144,26 +144,39 @@ def test_files_of_a_load_are_refused_by_default(alone: ServerProcess) -> None:
     assert "it ran" not in alone.log_text()
 
 
+@pytest.fixture(scope="module")
+def gateways(
+    server_factory: StartServer, gateway_factory: StartGateway, repository: Path
+) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
+    """A gateway that refuses files and one that lets them through, to one worker that takes them."""
+    arguments = ("--model-control-mode", "explicit", "--load-model", "identity_int32", "--allow-file-overrides")
+    other = repository.with_name("taking_files")
+    other.symlink_to(repository)
+    with (
+        server_factory(other, *arguments) as worker,
+        gateway_factory([worker]) as refusing,
+        gateway_factory([worker], "--allow-file-overrides") as allowing,
+    ):
+        yield refusing, allowing
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_refused_for_stock_clients_through_a_gateway(
-    kind: str, server_factory: StartServer, gateway_factory: StartGateway, repository: Path, tmp_path: Path
+    kind: str, gateways: tuple[GatewayProcess, GatewayProcess]
 ) -> None:
-    arguments = ("--model-control-mode", "explicit", "--load-model", "identity_int32", "--allow-file-overrides")
-    here = tmp_path / "models"
-    here.symlink_to(repository)
+    refusing, allowing = gateways
     files = {"file:1/model.onnx": plus_constant(5)}
     config = json.dumps({"backend": "onnxruntime"})
-    with server_factory(here, *arguments) as worker:
-        with gateway_factory([worker]) as gateway:
-            client = StockClient(kind, gateway)
-            with pytest.raises(InferenceServerException, match="--allow-file-overrides"):
-                client.call("load_model", "new", config=config, files=files)
-            client.call("load_model", "no_config")
-            client.close()
-        with gateway_factory([worker], "--allow-file-overrides") as gateway:
-            client = StockClient(kind, gateway)
-            client.call("load_model", "new", config=config, files=files)
-            client.close()
+    client = StockClient(kind, refusing)
+    with pytest.raises(InferenceServerException, match="--allow-file-overrides"):
+        client.call("load_model", "new", config=config, files=files)
+    client.call("load_model", "no_config")
+    client.call("unload_model", "no_config")
+    client.close()
+    client = StockClient(kind, allowing)
+    client.call("load_model", "new", config=config, files=files)
+    client.call("unload_model", "new")
+    client.close()
 
 
 def test_pages_of_other_sites_are_refused_on_every_port(alone: ServerProcess, gateway_factory: StartGateway) -> None:

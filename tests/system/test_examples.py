@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,16 @@ def test_the_docs_have_something_to_run() -> None:
     assert len(documented_files()) >= 8
 
 
-@pytest.mark.parametrize(("page", "command"), commands())
+def commands_to_run() -> list[Any]:
+    """Each once, where pages have the same one, ports aside. A thousand workers take a while, simulated or not."""
+    once = {tuple(without_ports(shlex.split(line, comments=True))): (page, line) for page, line in reversed(commands())}
+    return [
+        pytest.param(page, line, marks=[pytest.mark.long] if "scenarios/scale.yaml" in line else [])
+        for page, line in reversed(once.values())
+    ]
+
+
+@pytest.mark.parametrize(("page", "command"), commands_to_run())
 def test_a_command_of_the_docs(
     page: str, command: str, server: ServerProcess, gateway: GatewayProcess, samples: Path, pictures: Path
 ) -> None:

@@ -190,18 +190,18 @@ def test_load_and_unload_reach_every_worker(explicit_fleet: tuple[Any, tuple[Ser
         assert client.count("raises")["success"] >= 10
 
 
-@pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_metadata_by_another_name_and_with_what_all_workers_have(
-    sample_server: ServerProcess, fleet: Fleet, gateway_factory: StartGateway, kind: str
+    sample_server: ServerProcess, fleet: Fleet, gateway_factory: StartGateway
 ) -> None:
     """The sample server allows shared memory, the fleet's workers do not."""
     for workers, expected in (([sample_server], True), ([sample_server, fleet.workers[0]], False)):
         with gateway_factory(workers, "--server-name", "triton") as gateway:
             gateway.wait_workers(len(workers))
-            with closing(StockClient(kind, gateway)) as client:
-                metadata = client.control("get_server_metadata")
-        assert metadata["name"] == "triton"
-        assert ("system_shared_memory" in metadata["extensions"]) is expected
+            for kind in ("http", "grpc"):
+                with closing(StockClient(kind, gateway)) as client:
+                    metadata = client.control("get_server_metadata")
+                assert metadata["name"] == "triton", kind
+                assert ("system_shared_memory" in metadata["extensions"]) is expected, kind
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])

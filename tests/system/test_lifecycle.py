@@ -137,7 +137,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def explicit_server(repository: Path, server_factory: StartServer) -> Iterator[ServerProcess]:
     """One server for the whole module; each test loads models of its own."""
     repository.mkdir()
-    with server_factory(repository, "--model-control-mode", "explicit", "--exit-timeout-secs", "5") as server:
+    with server_factory(repository, "--model-control-mode", "explicit", "--exit-timeout-secs", "2") as server:
         yield server
 
 
@@ -453,7 +453,7 @@ def test_a_hang_beyond_the_execution_timeout_is_given_up(
     explicit_server: ServerProcess, repository: Path, control: Any, isolation: str
 ) -> None:
     name = f"hangs_{isolation}"
-    write_faulty(repository, name, parameter("execution_timeout_ms", "3000") + parameter("isolation", isolation))
+    write_faulty(repository, name, parameter("execution_timeout_ms", "1500") + parameter("isolation", isolation))
     control.load_model(name)
     for _ in range(2):
         assert "execution_timeout_ms" in failure_of(control, name, 104)

@@ -1,7 +1,8 @@
 """What a worker changes in its process, and how it is put back when the last worker of the process has stopped.
 
-``isochrone serve`` owns its process; here the process is the caller's: its garbage collector, its switch interval and
-its logging are as before afterwards.
+``isochrone serve`` owns its process; here the process is the caller's: its switch interval and its logging are as
+before afterwards, and nothing is frozen (``gc.freeze``). What the caller had frozen itself is not frozen afterwards
+either: the collector cannot tell it from what a worker froze. That costs time in full collections, never memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ class ProcessState:
         self._lock = threading.Lock()
         self._workers = 0
         self._switch_interval = 0.0
-        self._frozen = 0
         self._owns_structlog = False
         self._log_settings: logs.Settings | None = None
 
@@ -33,7 +33,7 @@ class ProcessState:
         """A worker starts; returns the log settings that it uses. Warnings and errors go to stderr."""
         with self._lock:
             if self._log_settings is None:
-                self._switch_interval, self._frozen = sys.getswitchinterval(), gc.get_freeze_count()
+                self._switch_interval = sys.getswitchinterval()
                 before = structlog.get_config()
                 self._owns_structlog = not structlog.is_configured()
                 self._log_settings = logs.configure(logger=_LOGGER, info=False)
@@ -51,8 +51,7 @@ class ProcessState:
             if self._workers or self._log_settings is None:
                 return
             sys.setswitchinterval(self._switch_interval)
-            if not self._frozen:
-                gc.unfreeze()
+            gc.unfreeze()
             logger = logging.getLogger(_LOGGER)
             logger.removeHandler(self._log_settings.handler)
             logger.setLevel(logging.NOTSET)

@@ -12,7 +12,7 @@ from store_conformance import Place, StoreConformance
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(lambda: open_store("sqlite:state/fleet.db", tmp_path), "/isochrone/test/", lease_seconds=5)
+    return Place(lambda: open_store("sqlite:state/fleet.db", tmp_path), "/isochrone/test/", lease_seconds=3)
 
 
 class TestSqliteStore(StoreConformance):
