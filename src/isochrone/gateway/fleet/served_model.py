@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from isochrone.clock import NEVER
-from isochrone.errors import IsochroneError, NotFound, Unavailable
+from isochrone.errors import IsochroneError, NotFound, NoWorkerReady, Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationCounts
 from isochrone.gateway.fleet.alerting import Alerting
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
@@ -430,12 +430,12 @@ class ServedModel:
                 return ""
         return self.nobody(replica_set).message
 
-    def nobody(self, replica_set: ReplicaSet) -> IsochroneError:
+    def nobody(self, replica_set: ReplicaSet) -> NoWorkerReady:
         """Why a request for this replica set can go nowhere."""
         if not self._fleet.members and self._fleet.is_led:
-            return Unavailable("no worker of the fleet is registered, or all are drained; see isochrone status")
+            return NoWorkerReady("no worker of the fleet is registered, or all are drained; see isochrone status")
         if not self._fleet.members:
-            return Unavailable("the gateway has no upstream; name one with --upstream host:port")
+            return NoWorkerReady("the gateway has no upstream; name one with --upstream host:port")
         states = [
             f"{one.endpoint.address}: {replica_set.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
             for one in replica_set.balancer.replicas
@@ -446,7 +446,7 @@ class ServedModel:
             if not member.endpoint.healthy and address not in replica_set.replicas
         ]
         reason = "; ".join(states[:8]) or "none serves what is asked for"
-        return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
+        return NoWorkerReady(f"no worker can take a request for model '{self.name}' now ({reason})")
 
 
 def _stages(committed: Commitment | None, version: str = "") -> bytes:
