@@ -24,7 +24,7 @@ from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
 from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission
-from isochrone.gateway.placement.balancer import Balancer, Placement
+from isochrone.gateway.placement.balancer import STANDING_BY, Balancer, Placement
 from isochrone.gateway.policies import make, reads_prompts
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Replica
@@ -346,7 +346,7 @@ class ServedModel:
         """The version that "the model" means: the highest of those that most members have."""
         counts: dict[str, int] = {}
         for member in self._fleet.members.values():
-            if not member.endpoint.healthy or member.endpoint.draining:
+            if not member.endpoint.healthy or member.endpoint.draining or member.endpoint.standby:
                 continue
             for version in (member.serves or {}).get(self.name, ()):
                 counts[version] = counts.get(version, 0) + 1
@@ -426,7 +426,7 @@ class ServedModel:
         for replica in balancer.replicas:
             endpoint = replica.endpoint
             is_well = endpoint.healthy and (endpoint.ejected_until <= now or balancer.rules.panic_threshold > 0)
-            if is_well and not balancer.refusal(replica):
+            if is_well and balancer.refusal(replica) in ("", STANDING_BY):
                 return ""
         return self.nobody(replica_set).message
 
