@@ -17,7 +17,7 @@ _DEVICES, _TIERS, _POOLS = ("cpu", "gpu"), ("edge", "core"), ("a", "b")
 
 
 @st.composite
-def worker_offers(draw: st.DrawFn, least: int = 1, most: int = 7, states: tuple[str, ...] = ()) -> list[WorkerOffer]:
+def worker_offers(draw: st.DrawFn, least: int = 1, most: int = 5, states: tuple[str, ...] = ()) -> list[WorkerOffer]:
     return [
         WorkerOffer(
             f"w{number}",
@@ -36,7 +36,7 @@ def worker_offers(draw: st.DrawFn, least: int = 1, most: int = 7, states: tuple[
 
 
 @st.composite
-def model_needs(draw: st.DrawFn, most: int = 8) -> list[ModelNeeds]:
+def model_needs(draw: st.DrawFn, most: int = 6) -> list[ModelNeeds]:
     names = [f"m{number}" for number in range(draw(st.integers(1, most)))]
     some = st.lists(st.sampled_from(names), max_size=1).map(tuple)
     rare = st.sampled_from((False, False, False, True))

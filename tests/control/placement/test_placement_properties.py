@@ -13,7 +13,7 @@ from isochrone.control.placement.eligibility import exclusion
 from isochrone.control.placement.explanation import explain, obstacle
 from isochrone.control.placement.needs import ModelNeeds
 from isochrone.control.placement.occupancy import Occupancy
-from isochrone.control.placement.plan import ADD, BALANCE, RESTORE, Plan
+from isochrone.control.placement.plan import ADD, BALANCE, MEMORY, RESTORE, Plan
 from isochrone.control.placement.planner import DEFAULT_RULES, plan_placement
 from isochrone.control.placement.search import STRICT, fits
 from isochrone.control.placement.units import units_of
@@ -40,48 +40,24 @@ def settled(needs: list[ModelNeeds], workers: list[WorkerOffer], replicas: Repli
 
 
 @given(fleets())
-def test_memory_is_never_over_committed_while_moves_are_made(fleet: Fleet) -> None:
+def test_every_state_between_two_moves_is_sound(fleet: Fleet) -> None:
+    """Memory is never over-committed, no model loses its last replica, and the moves lead to the replicas."""
     needs, workers, before = fleet
     plan = plan_placement(needs, workers, before)
     states = prefixes(plan, before, workers)
-    for worker in workers:
-        if not worker.memory or worker.state == LOST:
-            continue
+    for worker in (each for each in workers if each.memory and each.state != LOST):
         amounts = [memory_of(state, needs, worker.name) for state in states]
-        for earlier, later in pairwise(amounts):
-            # A worker that has too much already gets nothing until it fits.
-            assert later <= max(worker.memory, earlier)
-            assert later <= earlier or later <= worker.memory
-        whole = [
-            name
-            for unit in units_of(needs)
-            if all(worker.name in plan.replicas.get(n, ()) for n in unit.names)
-            for name in unit.names
-        ]
-        assert amounts[-1] <= worker.memory or any(
-            name not in whole for name in plan.replicas if worker.name in plan.replicas[name]
-        )
-
-
-@given(fleets())
-def test_the_moves_lead_to_the_replicas(fleet: Fleet) -> None:
-    needs, workers, before = fleet
-    plan = plan_placement(needs, workers, before)
-    last = prefixes(plan, before, workers)[-1]
-    assert {model: frozenset(names) for model, names in last.items() if names} == plan.replicas
-
-
-@given(fleets())
-def test_no_model_is_without_a_replica_that_had_one(fleet: Fleet) -> None:
-    """A replica is added before the last one goes, unless memory has no room for any or nobody needs it."""
-    needs, workers, before = fleet
-    plan = plan_placement(needs, workers, before)
+        # A worker that has too much already gets nothing until it fits.
+        assert all(later <= earlier or later <= worker.memory for earlier, later in pairwise(amounts))
+        assert amounts[-1] <= worker.memory
     for unit in units_of(needs):
         if unit.name in plan.unplaced or not unit.least:
             continue
-        for state, move in zip(prefixes(plan, before, workers)[1:], plan.moves, strict=True):
+        for state, move in zip(states[1:], plan.moves, strict=True):
             if move.model in unit.names and move.action != ADD and not state[move.model]:
-                assert move.reason == "memory"
+                # Only where memory has room for no other.
+                assert move.reason == MEMORY
+    assert {model: frozenset(names) for model, names in states[-1].items() if names} == plan.replicas
 
 
 @given(fleets())
@@ -174,23 +150,15 @@ def test_the_explanation_has_the_rules_of_the_search(fleet: Fleet) -> None:
     occupancy = Occupancy(units, workers, before, DEFAULT_RULES)
     for unit in range(len(units)):
         possible = {candidate.worker for candidate in occupancy.candidates(unit)}
+        explained = explain(units[unit].name, needs, workers, before, DEFAULT_RULES)
+        assert sorted(verdict.worker for verdict in explained.workers) == sorted(worker.name for worker in workers)
+        assert all(verdict.detail for verdict in explained.workers)
+        assert explained.missing or occupancy.places[unit] or not units[unit].least
         for worker in range(len(occupancy.workers)):
             if unit in occupancy.present[worker]:
                 continue
             taken = worker in possible and fits(occupancy, unit, worker, STRICT)
             assert taken == (obstacle(occupancy, unit, worker) is None)
-
-
-@given(fleets())
-def test_every_worker_is_in_an_explanation(fleet: Fleet) -> None:
-    needs, workers, before = fleet
-    plan = plan_placement(needs, workers, before)
-    for each in needs:
-        explained = explain(each.name, needs, workers, plan.replicas, DEFAULT_RULES)
-        assert sorted(verdict.worker for verdict in explained.workers) == sorted(worker.name for worker in workers)
-        assert all(verdict.detail for verdict in explained.workers)
-        if each.name in plan.unplaced:
-            assert explained.missing
 
 
 @given(fleets())

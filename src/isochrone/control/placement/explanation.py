@@ -51,7 +51,7 @@ def explain(
     if unit is None:
         raise NotFound(f"model '{model}' is not in the fleet")
     occupancy = Occupancy(units, offers, replicas, rules)
-    verdicts = [_verdict(occupancy, unit, at) for at in range(len(occupancy.workers))]
+    verdicts = [_verdict(occupancy, unit, at, model) for at in range(len(occupancy.workers))]
     verdicts += [
         WorkerVerdict(offer.name, False, "lost", "it does not answer") for offer in offers if offer.state == LOST
     ]
@@ -156,8 +156,11 @@ def lacking(occupancy: Occupancy, unit: int) -> str:
     return ""
 
 
-def _verdict(occupancy: Occupancy, unit: int, worker: int) -> WorkerVerdict:
+def _verdict(occupancy: Occupancy, unit: int, worker: int, model: str) -> WorkerVerdict:
     name = occupancy.workers[worker].name
+    if model in occupancy.strays[worker]:
+        others = [other for other in occupancy.units[unit].names if other not in occupancy.strays[worker]]
+        return WorkerVerdict(name, True, "together", f"it has {model} without {_some(others)}")
     if unit in occupancy.present[worker]:
         broken = occupancy.broken_rule(unit, worker)
         if broken is not None:

@@ -188,11 +188,12 @@ def _loss(occupancy: Occupancy, unit: int) -> tuple[bool, bool, float, int]:
 
 
 def _remove_strays(occupancy: Occupancy) -> None:
-    """Single models of a unit on workers that do not have all of it, once the unit has its replicas."""
+    """Single models of a unit on workers that do not have all of it, once the unit has its replicas. A stage may have
+    callers of its own there: it stays as long as no load is measured."""
     complete = {
         name
         for at, unit in enumerate(occupancy.units)
-        if len(occupancy.places[at]) >= max(1, unit.least)
+        if unit.rate is not None and len(occupancy.places[at]) >= max(1, unit.least)
         for name in unit.names
     }
     for worker, strays in enumerate(occupancy.strays):
