@@ -43,7 +43,7 @@ def explanation_picture(found: PlacementExplanation) -> RenderableType:
 def _models(plan: PlacementAnswer) -> Table:
     shown = table("models", "model", "memory", "workers", "state", right=("memory",))
     for model in plan.models:
-        state, style = _state(model)
+        state, style = _state(model, sum(move.model == model.name for move in plan.moves))
         shown.add_row(
             model.name,
             bytes_text(model.memory) if model.memory else "–",
@@ -53,13 +53,12 @@ def _models(plan: PlacementAnswer) -> Table:
     return shown
 
 
-def _state(model: PlacedModel) -> tuple[str, str]:
+def _state(model: PlacedModel, moves: int) -> tuple[str, str]:
     if model.unplaced:
         return f"unplaced: {model.unplaced}", "red"
     if model.short:
         return f"short: {model.short}", "yellow"
-    changed = set(model.after) ^ set(model.before)
-    return (counted(len(changed), "move"), "cyan") if changed else ("stays", "green")
+    return (counted(moves, "move"), "cyan") if moves else ("stays", "green")
 
 
 def _workers(plan: PlacementAnswer) -> Table:
