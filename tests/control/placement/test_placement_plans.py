@@ -62,6 +62,19 @@ def test_a_hot_model_gets_replicas_by_its_offered_load() -> None:
     assert not after.short
 
 
+def test_a_growing_load_never_reaches_what_the_replicas_can_take() -> None:
+    """By a tenth at a time: each replica is added while those before it still have compute to spare."""
+    needs = ModelNeeds("m", 1, rate=10.0, curves={"cpu": BatchCurve(((1, 0.01),))})
+    offers, replicas = workers(*[10] * 20), standing(m="w0")
+    while needs.rate is not None and needs.rate < 1200:
+        needs = replace(needs, rate=needs.rate * 1.1)
+        before = busy(Plan(replicas), [needs], "m")
+        replicas = dict(plan_placement([needs], offers, replicas).replicas)
+        assert before < 0.8
+        assert busy(Plan(replicas), [needs], "m") <= 0.7
+    assert len(replicas["m"]) == 19
+
+
 def test_many_replicas_with_little_load_go_where_few_with_much_cannot() -> None:
     base = [ModelNeeds(f"base{n}", 1, rate=40.0, curves=CURVES, budget=0.01) for n in range(6)]
     needs = [*base, ModelNeeds("hot", 1, rate=100.0, curves=CURVES, budget=0.01)]

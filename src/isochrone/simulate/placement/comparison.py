@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import mean
@@ -82,6 +83,7 @@ def _step(changed: ChangedFleet, before: Replicas, after: Replicas, plans: Seque
     return {
         "change": changed.change,
         "loads": sum(move.action == ADD for move in moves),
+        "reasons": Counter(move.reason for move in moves if move.action == ADD),
         "unloads": sum(move.action != ADD for move in moves),
         "gib": sum(sizes.get(move.model, 0) for move in moves if move.action == ADD) / GIB,
         "over_committed": _over_committed(fleet, before, plans, sizes),
@@ -130,6 +132,7 @@ def _summary(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "loads_per_change": _rounded([step["loads"] for step in steps]),
         "most_loads": max((step["loads"] for step in steps), default=0),
         "gib_per_change": _rounded([step["gib"] for step in steps]),
+        "loads_by_reason": dict(sorted(sum((step["reasons"] for step in steps), Counter()).items())),
         "loads_by_change": {change: _rounded(loads) for change, loads in sorted(by_change.items())},
         "loads_per_lost_replica": round(sum(by_change.get(LOST, [])) / lost, 3) if lost else 0.0,
         "over_committed": sum(step["over_committed"] for step in steps),
