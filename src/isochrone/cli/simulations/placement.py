@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,8 @@ _COLUMNS = {
     "busiest": "busiest_mean",
     "hot model": "hot_model_busy_most",
 }
+#: Seconds between two lines of progress without a terminal.
+_LINE_SECONDS = 15
 _SHARES = ("busiest_mean", "hot_model_busy_most")
 
 
@@ -46,7 +49,7 @@ def placement(
     json_out: Annotated[bool, typer.Option("--json/--no-json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Plan which models run on which workers while a fleet changes, with our planner, first-fit and best-fit."""
-    figures = compare(models, workers, changes, seed)
+    figures = _compare(models, workers, changes, seed)
     if json_out:
         typer.echo(json.dumps(figures, indent=2, ensure_ascii=False))
         return
@@ -60,6 +63,23 @@ def placement(
     console.print(_table(title, figures["planners"]))
     kinds = ", ".join(f"{kind} {count}" for kind, count in figures["kinds"].items())
     console.print(f"\nchanges: {kinds}", highlight=False)
+
+
+def _compare(models: int, workers: int, changes: int, seed: int) -> dict[str, Any]:
+    """With progress on a terminal, else a plain line every few seconds."""
+    console = Console(stderr=True)
+    last = monotonic()
+
+    def line(planner: str, done: int, whole: int) -> None:
+        nonlocal last
+        if monotonic() - last >= _LINE_SECONDS:
+            last = monotonic()
+            typer.echo(f"{planner}: {done} of {whole} changes", err=True)
+
+    if not console.is_terminal:
+        return compare(models, workers, changes, seed, line)
+    with console.status("") as status:
+        return compare(models, workers, changes, seed, lambda name, done, of: status.update(f"{name}: {done} of {of}"))
 
 
 def _table(title: str, planners: list[dict[str, Any]]) -> Table:
