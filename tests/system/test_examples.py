@@ -178,6 +178,10 @@ def test_a_command_of_the_docs(
             # Training takes minutes and has its own tests: this test checks the options only.
             help_text = shell("isochrone simulate train --help").stdout
             assert all(word in help_text for word in words if word.startswith("--"))
+        case ["isochrone", "simulate"] if words[2] == "placement":
+            result = shell(command)
+            assert result.returncode == 0, result.stderr
+            assert "best-fit, repack" in result.stdout
         case ["isochrone", "simulate"]:
             # Some of them run for minutes as written; here they run for a moment.
             command = command.replace("figure6.png", str(samples.parent / "figure6.png"))

@@ -42,6 +42,7 @@ COMMANDS = {
     "drain": ("isochrone.cli.fleet.changing.drain", "Send no new work to a worker or gateway."),
     "undrain": ("isochrone.cli.fleet.changing.undrain", "Send work to a worker or gateway again."),
     "scale": ("isochrone.cli.fleet.changing.scale", "Set the number of workers of a pool."),
+    "placement": ("isochrone.cli.placement.group", "Plan which models run on which workers, and explain it."),
     "forget": ("isochrone.cli.fleet.changing.forget", "Remove a dead gateway from the fleet's records."),
     "restore-epoch": (
         "isochrone.cli.fleet.changing.restore_epoch",

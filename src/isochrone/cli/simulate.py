@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
+from isochrone.cli.simulations import placement
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.policies.learned import model as learned_model
 from isochrone.simulate import experiment
@@ -71,6 +72,10 @@ app = typer.Typer(
 @app.callback()
 def main() -> None:
     """Simulate a fleet: policies, load and failures."""
+
+
+# Other simulations than that of requests: a module and a line each.
+app.command("placement", epilog=placement.EPILOG)(placement.placement)
 
 
 @app.command("run", epilog=EPILOG)

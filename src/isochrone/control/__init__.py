@@ -4,6 +4,7 @@
 - ``fleet``: fleet.yaml, its checks and the plan of a change
 - ``desired``: the versions that the applied file asks for, and the rollouts that bring them
 - ``rollout``: one version change from prepare to commit to drain, as a pure machine
+- ``placement``: which models run on which workers, as plans that nothing applies yet
 - ``evaluation``: whether a new version is good enough (comparison, canary)
 - ``workers``: how the leader makes a worker load and unload versions
 - ``requests``: what users ask for, decided as transactions

@@ -205,6 +205,75 @@ class RestoreAnswer(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
+class PlacementMove(msgspec.Struct, frozen=True):
+    """One load or unload of a plan of model placement."""
+
+    #: "add" or "remove".
+    action: str
+    model: str
+    worker: str
+    #: "restore", "rule", "room", "memory", "cold", "hot", "overload", "balance" or "retired".
+    reason: str
+
+
+class PlacedModel(msgspec.Struct, frozen=True):
+    name: str
+    #: Bytes of one version; 0: not stated.
+    memory: int
+    #: Its workers now, and after the moves.
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    #: Why no worker can have it; "": one has.
+    unplaced: str
+    #: What its replicas lack; "": nothing.
+    short: str
+
+
+class PlacementWorker(msgspec.Struct, frozen=True):
+    name: str
+    pool: str
+    #: "serving", "draining" or "lost".
+    state: str
+    #: Bytes for models, and those in use after the moves. 0: not stated.
+    memory: int
+    used: int
+    models: tuple[str, ...]
+
+
+class PlacementAnswer(msgspec.Struct, frozen=True):
+    """A plan of model placement. Plans are not applied in this release."""
+
+    models: tuple[PlacedModel, ...]
+    workers: tuple[PlacementWorker, ...]
+    #: In their order: memory suffices after each of them.
+    moves: tuple[PlacementMove, ...]
+    #: Workers where a rollout of the largest model would not fit beside what is served.
+    without_room: tuple[str, ...]
+    #: Figures that are not measured, and what counts in their place.
+    assumptions: tuple[str, ...]
+
+
+class PlacementVerdict(msgspec.Struct, frozen=True):
+    worker: str
+    #: Whether the worker has the model.
+    has: bool
+    #: The first rule that keeps the model off the worker, or that it breaks there; "": none.
+    rule: str
+    detail: str
+
+
+class PlacementExplanation(msgspec.Struct, frozen=True):
+    """Why a model is on some workers and not on others."""
+
+    model: str
+    #: Models that are placed with it, itself included.
+    together: tuple[str, ...]
+    workers: tuple[PlacementVerdict, ...]
+    #: What is missing, in one sentence; "": nothing.
+    missing: str
+    assumptions: tuple[str, ...]
+
+
 class Rollouts(msgspec.Struct, frozen=True):
     """Rollouts, the newest last."""
 

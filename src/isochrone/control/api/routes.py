@@ -15,6 +15,8 @@ from isochrone.control.api.messages import (
     Events,
     FleetRequest,
     Health,
+    PlacementAnswer,
+    PlacementExplanation,
     PlanAnswer,
     PlanStep,
     RestoreAnswer,
@@ -26,6 +28,7 @@ from isochrone.control.api.messages import (
     Status,
 )
 from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, who_asks
+from isochrone.control.api.placement import explained, planned, stated
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
@@ -35,6 +38,7 @@ from isochrone.control.fleet.reading.local_ports import check_new_ports
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.reading.places import check_places
 from isochrone.control.fleet.settings.spec import Fleet
+from isochrone.control.placement.fleet_inputs import PlacementInputs, of_records
 from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
 from isochrone.control.requests import fleet, processes, rollouts
 from isochrone.control.requests.decisions import Decision, RequestContext
@@ -202,6 +206,22 @@ def _restored(rebuilt: Rebuilt, written: bool) -> RestoreAnswer:
     return RestoreAnswer(rebuilt.epoch.epoch, written, rebuilt.source, models, rebuilt.notes, rebuilt.digest)
 
 
+def _placement_inputs(service: ControlService, request: Request) -> PlacementInputs:
+    given = request.query_params.getlist
+    return of_records(service.view(), stated(given("rate"), given("run_ms"), given("without")))
+
+
+async def _plan_placement(service: ControlService, request: Request) -> Response:
+    inputs = _placement_inputs(service, request)
+    # Seconds for thousands of models: not on the loop.
+    return answer(await asyncio.to_thread(planned, inputs))
+
+
+async def _explain_placement(service: ControlService, request: Request) -> Response:
+    inputs = _placement_inputs(service, request)
+    return answer(await asyncio.to_thread(explained, inputs, request.path_params["model"]))
+
+
 async def _events(service: ControlService, request: Request) -> Response:
     after = count(request, "after", 0, _MOST_REVISION)
     limit = count(request, "limit", 100, _MOST_EVENTS)
@@ -219,6 +239,12 @@ async def _events(service: ControlService, request: Request) -> Response:
 
 _get, _post = partial(Operation, "GET"), partial(Operation, "POST")
 _put, _delete = partial(Operation, "PUT"), partial(Operation, "DELETE")
+
+_STATED_FIGURES = {
+    "rate": ("string", "MODEL=REQUESTS_PER_SECOND, in place of a measured rate. May be repeated."),
+    "run_ms": ("string", "MODEL=MILLISECONDS of one run, in place of a measured one. May be repeated."),
+    "without": ("string", "A worker that counts as lost. May be repeated."),
+}
 
 OPERATIONS: tuple[Operation, ...] = (
     _get("/v1/health", "The health of this controller, and whether it reaches the store.", _health, Health),
@@ -267,6 +293,20 @@ OPERATIONS: tuple[Operation, ...] = (
         RestoreAnswer,
         RestoreRequest,
         query={"dry_run": ("integer", "1: report what would be written, write nothing.")},
+    ),
+    _get(
+        "/v1/placement",
+        "A plan of model placement for the present fleet. Nothing is applied.",
+        _plan_placement,
+        PlacementAnswer,
+        query=_STATED_FIGURES,
+    ),
+    _get(
+        "/v1/placement/models/{model}",
+        "Why a model is on some workers and not on others.",
+        _explain_placement,
+        PlacementExplanation,
+        query=_STATED_FIGURES,
     ),
     _get(
         "/v1/events",

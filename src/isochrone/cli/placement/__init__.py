@@ -1,0 +1,1 @@
+"""``isochrone placement``: plans and explanations of model placement; ``group`` has the commands."""

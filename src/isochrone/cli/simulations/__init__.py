@@ -1,0 +1,1 @@
+"""Simulations besides that of requests: one module each, registered by ``isochrone.cli.simulate``."""

@@ -1,0 +1,201 @@
+"""Needs and offers of a fleet.yaml, and of a fleet's records where a control plane runs. Pure.
+
+What nobody measured is not invented: each gap is one sentence of ``assumptions``, for the reader of a plan. Callers may
+state figures themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from isochrone.control.fleet.derived.outside_servers import server_records
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.settings.process_names import worker_names
+from isochrone.control.fleet.settings.spec import Fleet
+from isochrone.control.placement.needs import BatchCurve, ModelNeeds
+from isochrone.control.placement.workers import DRAINING, LOST, SERVING, Replicas, WorkerOffer
+from isochrone.control.state.records import CANARY, COMPARING, PREPARING, SWITCHING, RolloutRecord, WorkerRecord
+from isochrone.control.state.view import View
+from isochrone.errors import InvalidArgument, NotFound
+
+#: Names that a sentence lists.
+_NAMED = 5
+#: States in which a rollout has its new version loaded beside the old one.
+_LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
+
+
+@dataclass(frozen=True, slots=True)
+class StatedFigures:
+    """Figures of the caller, in place of measured ones."""
+
+    #: Requests per second, and milliseconds of one run, by model.
+    rates: Mapping[str, float] = field(default_factory=dict)
+    run_ms: Mapping[str, float] = field(default_factory=dict)
+    #: Workers that count as lost.
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementInputs:
+    """What a plan is made of."""
+
+    needs: tuple[ModelNeeds, ...]
+    workers: tuple[WorkerOffer, ...]
+    #: The present replicas.
+    replicas: Replicas
+    #: What is not known, one sentence each.
+    assumptions: tuple[str, ...]
+
+
+def of_file(fleet: Fleet, stages: Mapping[str, Sequence[str]], figures: StatedFigures) -> PlacementInputs:
+    """Of a fleet that does not run: nothing stands. ``stages``: by model of the fleet, those of its ensemble."""
+    needs = [_needs(fleet, name, stages[name], fleet.of(name).memory) for name in sorted(stages)]
+    workers = [
+        _offer(fleet, WorkerRecord(name, "", 0, 0, pool=pool, tier=spec.tier, device=spec.device, memory=spec.memory))
+        for pool, spec in fleet.pools.items()
+        for name in worker_names(fleet, pool)
+    ]
+    workers += [_offer(fleet, record) for record in server_records(fleet)]
+    return _inputs(fleet, needs, workers, {}, figures, ["each worker is taken for a machine of its own"])
+
+
+def of_records(view: View, figures: StatedFigures) -> PlacementInputs:
+    """Of a running fleet: a worker has the committed models of its pool, except those that it could not load."""
+    record = view.fleet
+    if record is None:
+        raise NotFound("no fleet.yaml has been applied yet; run 'isochrone apply FILE'")
+    view.require(view.keys.epoch)
+    fleet, failures, drains = fleet_of(record.spec), view.load_failures, view.drains
+    incoming = _incoming(view.open_rollouts)
+    needs = [
+        replace(
+            _needs(fleet, name, each.stages, each.memory, each.pools),
+            incoming=incoming.get(name, 0) + (each.memory if each.canary is not None and name not in incoming else 0),
+        )
+        for name, each in sorted(view.assignments.items())
+    ]
+    workers = [
+        replace(
+            _offer(fleet, each),
+            machine=each.host,
+            state=DRAINING if name in drains else SERVING,
+            rejected=frozenset(failures.get(name, ())),
+        )
+        for name, each in view.workers.items()
+    ]
+    workers += [
+        replace(each, state=LOST)
+        for each in of_file(fleet, {}, StatedFigures()).workers
+        if each.name not in view.workers
+    ]
+    replicas = {
+        model: frozenset(
+            name
+            for name, worker in view.workers.items()
+            if worker.pool in each.pools and model not in failures.get(name, {})
+        )
+        for model, each in view.assignments.items()
+    }
+    return _inputs(fleet, needs, workers, replicas, figures, [])
+
+
+def _needs(
+    fleet: Fleet, name: str, stages: Sequence[str], memory: int, pools: Sequence[str] | None = None
+) -> ModelNeeds:
+    spec = fleet.of(name)
+    device = spec.traffic.get("device")
+    return ModelNeeds(
+        name,
+        memory=memory,
+        budget=spec.slo.deadline_ms / 1000 or math.inf,
+        devices=(device,) if isinstance(device, str) and device else (),
+        pools=tuple(fleet.pools_of(name) if pools is None else pools),
+        tiers=_tiers(spec.traffic.get("tiers")),
+        together=tuple(stages),
+        changes_with=spec.changes_with,
+    )
+
+
+def _tiers(rule: Any) -> tuple[str, ...]:
+    """The tiers that the gateway's rule names, from near to far. The rule was checked with the file."""
+    order = rule.get("order", ()) if isinstance(rule, dict) else rule
+    return tuple(map(str, order)) if isinstance(order, list | tuple) else ()
+
+
+def _offer(fleet: Fleet, record: WorkerRecord) -> WorkerOffer:
+    pool = fleet.pools.get(record.pool)
+    return WorkerOffer(
+        record.name,
+        memory=record.memory,
+        device=record.device,
+        pool=record.pool,
+        tier=record.tier,
+        # The file states one way.
+        round_trip=2 * pool.distance_ms / 1000 if pool is not None else 0.0,
+    )
+
+
+def _incoming(rollouts: Iterable[RolloutRecord]) -> dict[str, int]:
+    return {
+        model: change.memory
+        for rollout in rollouts
+        if rollout.state in _LOADED_IN
+        for model, change in rollout.changes.items()
+        if change.is_new
+    }
+
+
+def _inputs(
+    fleet: Fleet,
+    needs: list[ModelNeeds],
+    workers: list[WorkerOffer],
+    replicas: Replicas,
+    figures: StatedFigures,
+    assumptions: list[str],
+) -> PlacementInputs:
+    _check(figures, {each.name for each in needs}, {each.name for each in workers})
+    known = [_with_figures(each, figures) for each in needs]
+    offers = [replace(each, state=LOST) if each.name in figures.without else each for each in workers]
+    said = list(_assumptions(fleet, known, offers))
+    return PlacementInputs(tuple(known), tuple(offers), replicas, (*said, *assumptions))
+
+
+def _with_figures(needs: ModelNeeds, figures: StatedFigures) -> ModelNeeds:
+    run = figures.run_ms.get(needs.name)
+    # Of no kind of device, so that it counts for all.
+    curves = {} if run is None else {"": BatchCurve(((1, run / 1000),))}
+    return replace(needs, rate=figures.rates.get(needs.name), curves=curves)
+
+
+def _check(figures: StatedFigures, models: set[str], workers: set[str]) -> None:
+    for name, amounts in (("rate", figures.rates), ("run_ms", figures.run_ms)):
+        for model, amount in amounts.items():
+            if model not in models:
+                raise InvalidArgument(f"{name}: expected a model of the fleet ({_some(models)}), given '{model}'")
+            if not 0 <= amount < math.inf or (name == "run_ms" and not amount):
+                raise InvalidArgument(f"{name} of {model}: expected a number above 0, given {amount:g}")
+    if unknown := sorted(figures.without - workers):
+        raise InvalidArgument(f"without: expected a worker of the fleet ({_some(workers)}), given '{unknown[0]}'")
+
+
+def _assumptions(fleet: Fleet, needs: Sequence[ModelNeeds], workers: Sequence[WorkerOffer]) -> Iterable[str]:
+    if unmeasured := [each.name for each in needs if each.rate is None]:
+        yield f"the rate of {_some(unmeasured)} is not measured: replicas are neither added nor given back for load"
+    if untimed := [each.name for each in needs if not each.curves and each.rate is not None]:
+        yield f"the run time of {_some(untimed)} is not stated: it takes no compute"
+    if unsized := [each.name for each in needs if not each.memory]:
+        yield f"the memory of {_some(unsized)} is not stated (models.NAME.memory): it takes none"
+    if pools := sorted({each.pool for each in workers if not each.memory}):
+        yield f"the memory of pool {_some(pools)} is not stated (pools.NAME.memory): it is not checked"
+    if any(pool.distance_ms for pool in fleet.pools.values()):
+        yield "round trips are those of the file (pools.NAME.distance_ms), not measured ones"
+    yield "each worker runs one batch at a time"
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return ", ".join(ordered[:_NAMED]) + more or "none"
