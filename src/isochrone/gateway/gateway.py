@@ -217,6 +217,9 @@ class Gateway(RequestShell):
         if self.fleet.holding:
             self.execute(self.machine.expire_held(now))
         if len(self.machine.waiting):
+            while instructions := self.machine.expire_waiting(now):
+                self.execute(instructions)
+                yield
             self.execute(self.machine.go_on_waiting(now))
 
     def refresh(self, now: int) -> None:

@@ -139,6 +139,8 @@ class Requests(RuleBasedStateMachine):
             self.carry_out(self.machine.due(request, self.now))
             assert request.over or request.due_at > self.now, "the sweep would call it again and again"
         self.carry_out(self.machine.sweep(self.now))
+        while expired := self.machine.expire_waiting(self.now):
+            self.carry_out(expired)
         self.carry_out(self.machine.go_on_waiting(self.now))
 
     @rule(data=st.data(), draining=st.booleans())
@@ -172,7 +174,7 @@ class Requests(RuleBasedStateMachine):
             assert self.finals[request] == (0 if is_open or is_waiting or request in self.gone else 1)
             if is_waiting:
                 assert self.now < request.deadline or self.now == request.arrived, "it has waited enough"
-                assert self.now < request.arrived + SECOND
+                assert self.now < request.waits_until <= request.arrived + SECOND
             assert set(request.attempts) == {one for one in self.in_flight if one.request is request}
             waits = self.checking or request.suspect is not None
             assert not is_open or request.attempts or waits, "nothing would ever end it"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from offline import add_members, make_fleet
 from plain_requests import plain_request, told
@@ -11,7 +14,9 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded, NoWorkerReady, Un
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
+from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Request
+from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.gateway.traffic.quotas import QuotaRules
@@ -44,8 +49,16 @@ class Scene:
         return self.machine.arrive(self.request(model, deadline), self.now)
 
     def go_on(self, milliseconds: float = 0) -> list[Instruction]:
+        """As the gateway's sweep does."""
         self.now += int(milliseconds * MILLISECOND)
-        return self.machine.go_on_waiting(self.now)
+        instructions: list[Instruction] = []
+        while expired := self.machine.expire_waiting(self.now):
+            instructions += expired
+        return instructions + self.machine.go_on_waiting(self.now)
+
+    def answer_all(self) -> None:
+        for request in list(self.machine.open):
+            self.machine.answered(request, request.attempts[0], Outcome.ANSWERED, self.now)
 
 
 def test_they_go_on_in_order_when_a_worker_is_ready() -> None:
@@ -131,21 +144,148 @@ def test_a_strict_switch_holds_what_has_waited_for_a_worker() -> None:
 
 
 def test_an_unhealthy_worker_is_none() -> None:
-    """In panic it is eligible all the same: a request that it does not take waits, and is not sent again and again."""
+    """In panic, where there is no waiting room, it would get the request."""
     scene = Scene()
     add_members(scene.fleet, MODEL)
     scene.fleet.members["a:1"].endpoint.healthy = False
     scene.fleet.rebuild()
-    request = scene.request()
-    ((do, _, attempt),) = scene.machine.arrive(request, scene.now)
-    assert do is Do.SEND
-    refused = ConnectionLost("refused", unprocessed=True)
-    assert [each[0] for each in scene.machine.lost(request, attempt, refused, scene.now)] == [Do.LOOK]
-    assert request in set(scene.machine.waiting)
+    assert scene.arrive() == []
+    assert told(scene.arrive("other"))[0][0] == "SEND" or scene.fleet.model("other").rejected
     assert scene.go_on(20) == []
     scene.fleet.members["a:1"].endpoint.healthy = True
     scene.fleet.rebuild()
     assert told(scene.go_on()) == [("SEND", 1, "a:1")]
+
+
+def test_a_worker_that_did_not_take_a_request_gets_it_again_when_it_has_answered_others() -> None:
+    scene = Scene()
+    add_members(scene.fleet, MODEL)
+    request = scene.request()
+    ((_, _, attempt),) = scene.machine.arrive(request, scene.now)
+    refused = ConnectionLost("refused", unprocessed=True)
+    assert [each[0] for each in scene.machine.lost(request, attempt, refused, scene.now)] == [Do.LOOK]
+    assert request in set(scene.machine.waiting)
+    assert scene.go_on(20) == [], "its checks have not failed yet"
+    scene.fleet.members["a:1"].endpoint.heard_at = scene.now
+    assert told(scene.go_on()) == [("SEND", 1, "a:1")]
+    assert scene.fleet.model("m").retries == 1
+    assert scene.fleet.model("m").requests == 1
+
+
+def test_a_request_that_no_worker_takes_is_given_up() -> None:
+    scene = Scene()
+    add_members(scene.fleet, MODEL)
+    request = scene.request()
+    instructions = scene.machine.arrive(request, scene.now)
+    sent = 0
+    while instructions and instructions[0][0] is Do.SEND:
+        sent += 1
+        refused = ConnectionLost("refused", unprocessed=True)
+        ended = scene.machine.lost(request, instructions[0][2], refused, scene.now)
+        if request.over:
+            assert ended[-1][0] is Do.REJECT
+            break
+        scene.fleet.members["a:1"].endpoint.heard_at = scene.now + MILLISECOND
+        instructions = scene.go_on(2)
+    assert request.over
+    assert sent == 8
+
+
+def test_without_retries_what_a_worker_did_not_take_does_not_wait() -> None:
+    scene = Scene()
+    rules = ModelRules(waiting_room=WaitingRoomRules(8), retries=RetryRules(enabled=False))
+    scene.fleet.configure(GatewayRules(models={"m": rules}))
+    add_members(scene.fleet, MODEL)
+    request = scene.request()
+    ((_, _, attempt),) = scene.machine.arrive(request, scene.now)
+    ended = scene.machine.lost(request, attempt, ConnectionLost("refused", unprocessed=True), scene.now)
+    assert ended[-1][0] is Do.REJECT
+
+
+def test_those_of_another_version_do_not_wait_for_it() -> None:
+    scene = Scene()
+    first, second = scene.request(), scene.request()
+    first.version, second.version = "1", "2"
+    for request in (first, second):
+        assert scene.machine.arrive(request, scene.now) == []
+    add_members(scene.fleet, {"m": {"2": ""}})
+    assert told(scene.go_on()) == [("SEND", 2, "a:1")]
+    assert set(scene.machine.waiting) == {first}
+
+
+def test_later_ones_stand_behind_those_that_wait() -> None:
+    scene = Scene(most=200)
+    for _ in range(100):
+        scene.arrive()
+    add_members(scene.fleet, MODEL)
+    while scene.go_on():
+        pass
+    assert scene.arrive() == [], "36 wait, since the worker has enough for now"
+    scene.answer_all()
+    sent = []
+    while instructions := scene.go_on():
+        sent += [number for _, number, _ in told(instructions)]
+    assert sent == list(range(65, 102))
+    assert told(scene.arrive())[0][0] == "SEND", "nobody waits any more"
+    assert scene.fleet.model("m").plain
+
+
+def test_models_take_turns() -> None:
+    scene = Scene(most=2000)
+    rules = ModelRules(waiting_room=WaitingRoomRules(2000))
+    scene.fleet.configure(GatewayRules(models={"m": rules, "other": rules}))
+    for _ in range(200):
+        scene.arrive()
+    scene.arrive("other")
+    add_members(scene.fleet, {"m": {"1": ""}, "other": {"1": ""}})
+    assert 201 in [number for _, number, _ in told(scene.go_on())]
+
+
+def test_those_that_have_left_are_forgotten() -> None:
+    scene = Scene(most=2)
+    scene.arrive()
+    gone = []
+    for _ in range(1000):
+        request = scene.request()
+        scene.machine.arrive(request, scene.now)
+        gone.append(weakref.ref(request))
+        scene.machine.cancelled(request, scene.now)
+    del request
+    gc.collect()
+    assert sum(each() is not None for each in gone) <= 128
+    assert len(scene.machine.waiting) == 1
+
+
+def test_a_room_that_callers_have_emptied_is_forgotten() -> None:
+    scene = Scene()
+    request = scene.request()
+    scene.machine.arrive(request, scene.now)
+    scene.machine.cancelled(request, scene.now)
+    assert not scene.fleet.model("m").has_waiting
+    assert scene.fleet.model("m").plain or scene.fleet.model("m").outdated
+
+
+def test_the_place_in_a_quota_is_given_back_where_a_switch_ends_the_wait() -> None:
+    scene = Scene(quota=QuotaRules(concurrency=1))
+    scene.arrive()
+    scene.fleet.hold(["m"])
+    add_members(scene.fleet, MODEL)
+    assert scene.go_on() == []
+    assert scene.machine.held == 1
+    ((do, _, _),) = scene.machine.reject_held("it takes too long", scene.now)
+    assert do is Do.REJECT
+    scene.machine.release(scene.now)
+    assert [each[0] for each in scene.arrive()] == [Do.SEND]
+    assert scene.fleet.model("m").requests == 2
+
+
+def test_the_wait_does_not_count_as_the_models_time() -> None:
+    scene = Scene()
+    request = scene.request()
+    scene.machine.arrive(request, scene.now)
+    add_members(scene.fleet, MODEL)
+    scene.go_on(8000)
+    assert request.arrived == scene.now
 
 
 def test_what_may_have_run_does_not_wait() -> None:
@@ -208,12 +348,15 @@ def test_a_gateway_that_stops_rejects_them_and_lets_no_other_wait() -> None:
     assert [each[0] for each in scene.arrive()] == [Do.REJECT]
 
 
-def test_thousands_go_on_a_few_at_a_time() -> None:
+def test_thousands_go_on_a_few_at_a_time_as_the_worker_answers() -> None:
     scene = Scene(most=1000)
     for _ in range(100):
         scene.arrive()
     add_members(scene.fleet, MODEL)
     sizes = []
-    while instructions := scene.go_on():
-        sizes.append(sum(each[0] is Do.SEND for each in instructions))
+    while len(scene.machine.waiting):
+        while instructions := scene.go_on():
+            sizes.append(sum(each[0] is Do.SEND for each in instructions))
+        scene.answer_all()
     assert sizes == [16] * 6 + [4]
+    assert scene.fleet.model("m").rejected == 0

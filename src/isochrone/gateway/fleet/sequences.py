@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from isochrone.gateway.placement.balancer import STANDING_BY
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.hashing import hashes
 from isochrone.gateway.replicas import Replica
@@ -66,7 +67,7 @@ class Sequences:
         if demand.starts_sequence:
             # An id that is used again stays where other gateways may remember it, if its worker takes new sequences.
             replica = replica_set.replicas.get(home.replica.endpoint.address) if home is not None else None
-            if replica is None or not _takes_sequences(replica, replica_set):
+            if replica is None or not takes_sequences(replica, replica_set):
                 replica = self._first(demand.key, replica_set, ())
             return None if replica is None else self._keep(demand.key, Home(replica_set, replica, True))
         if home is not None and home.is_there:
@@ -91,7 +92,7 @@ class Sequences:
         home = self._homes.get(key)
         if home is None or not home.only_started:
             return None
-        if not lost and _takes_sequences(home.replica, replica_set):
+        if not lost and takes_sequences(home.replica, replica_set):
             return None
         return self._first(key, replica_set, tried)
 
@@ -119,7 +120,7 @@ class Sequences:
             place = int(ranks.argmax())
             replica = self._replicas[place]
             if replica not in tried:
-                if _takes_sequences(replica, replica_set):
+                if takes_sequences(replica, replica_set):
                     return replica
                 if unhealthy is None and not replica_set.balancer.refusal(replica):
                     unhealthy = replica
@@ -127,6 +128,10 @@ class Sequences:
         return unhealthy
 
 
-def _takes_sequences(replica: Replica, replica_set: ReplicaSet) -> bool:
+def takes_sequences(replica: Replica, replica_set: ReplicaSet) -> bool:
     """By what all gateways see alike. Outlier ejection is one gateway's opinion: to go by it would split sequences."""
-    return replica.endpoint.healthy and not replica_set.balancer.refusal(replica)
+    if not replica.endpoint.healthy:
+        return False
+    refusal = replica_set.balancer.refusal(replica)
+    # A standby worker where too few others are well.
+    return not refusal or (refusal == STANDING_BY and replica in replica_set.balancer.eligible)

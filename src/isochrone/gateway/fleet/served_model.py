@@ -110,6 +110,8 @@ class ServedModel:
         self.commitment: Commitment | None = None
         #: A strict switch is in progress: requests without a version wait.
         self.is_held = False
+        #: Requests wait for a worker: others stand behind them.
+        self.has_waiting = False
         #: Counts of a canary and of what it is compared with; None: there is none.
         self.evaluation: EvaluationCounts | None = None
         #: By version, and the stages an ensemble is to run.
@@ -167,7 +169,8 @@ class ServedModel:
             stable = rules.stable or self._current.version
             if self.evaluation is None or (self.evaluation.stable, self.evaluation.canary) != (stable, rules.version):
                 self.evaluation = EvaluationCounts(stable, rules.version)
-        is_plain = self.canary is None and not self.is_held and (committed is not None or not self._fleet.is_led)
+        is_plain = self.canary is None and not (self.is_held or self.has_waiting)
+        is_plain = is_plain and (committed is not None or not self._fleet.is_led)
         self.plain = self._current if is_plain and not self.outdated else None
 
     # Versions.
@@ -200,6 +203,12 @@ class ServedModel:
         """Requests without a version wait from now on, or go on."""
         self.is_held = is_held
         self._settle()
+
+    def set_waiting(self, has_waiting: bool) -> None:
+        """Requests wait for a worker from now on, or none does any more."""
+        if self.has_waiting != has_waiting:
+            self.has_waiting = has_waiting
+            self._settle()
 
     def replica_set(self, version: str) -> ReplicaSet:
         """The way to a version that a caller asks for."""

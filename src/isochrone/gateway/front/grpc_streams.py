@@ -256,11 +256,14 @@ class StreamRequest(CallerStream):
     def _waits_for_worker(self, opening: Opening) -> bool:
         """Whether the first message waits until its model has a worker."""
         served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
-        if not served.rules.waiting_room.max_requests:
+        if not served.rules.waiting_room.max_requests or (opening.sequence and not opening.starts_sequence):
             return False
         self.served, self.version = served, opening.version.decode("utf-8", "replace")
         self.arrived = self.gateway.clock()
-        if has_ready_worker(self, self.arrived) or not self.gateway.machine.waiting.enter(self, served):
+        self.demand = served.plain_demand
+        waiting = self.gateway.machine.waiting
+        may_go_on = self.waits_since or not waiting.has_before(self)
+        if (may_go_on and has_ready_worker(self, self.arrived)) or not waiting.enter(self, self.arrived):
             return False
         self._park()
         return True

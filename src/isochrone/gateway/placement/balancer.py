@@ -85,12 +85,13 @@ class Balancer:
     def refresh(self, now: int, *, changed: bool = False) -> None:
         """Looks again at who is eligible: after any change of health, and some ten times a second while one starts."""
         suited, well, spare = self._suited(now)
-        self.panicking = len(well) < self.rules.panic_threshold * len(suited)
-        if spare and (self.panicking or not well):
+        enough = self.rules.panic_threshold * len(suited)
+        if spare and (len(well) < enough or not well):
             # Standby workers are better than doubtful ones. The control plane puts them in place later.
-            self.panicking, eligible = False, well + spare
-        else:
-            eligible = suited if self.panicking else well
+            well += spare
+            suited += spare
+        self.panicking = len(well) < enough
+        eligible = suited if self.panicking else well
         self._set_weights(eligible, now)
         if changed or eligible != self.eligible:
             self.eligible = eligible

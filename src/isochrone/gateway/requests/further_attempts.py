@@ -125,13 +125,20 @@ class FurtherAttempts(OpenRequests):
         again = self._again(request, attempt, outcome, now)
         if again is not None:
             return instructions + again
-        if outcome is Outcome.NOT_BEGUN and not request.may_have_run and request.served.rules.waiting_room.max_requests:
-            try:
-                if not request.attempts and self._wait_for_worker(request):
-                    return instructions
-            except IsochroneError as full:
-                return instructions + self._give_up(request, full, now)
+        try:
+            if outcome is Outcome.NOT_BEGUN and self._may_wait(request) and self._wait_for_worker(request, now):
+                request.served.retries += 1
+                return instructions
+        except IsochroneError as full:
+            return instructions + self._give_up(request, full, now)
         return instructions + self._give_up(request, named(attempt, error), now)
+
+    def _may_wait(self, request: Request) -> bool:
+        """Whether a request that reached no worker, and that no other worker can take now, may wait for one."""
+        served = request.served
+        if not (served.rules.waiting_room.max_requests and served.rules.retries.enabled):
+            return False
+        return not (request.attempts or request.may_have_run) and request.unreached < _UNREACHED
 
     def _suspect(self, loss: Loss, quarantined: Quarantined | None, now: int) -> list[Instruction]:
         """The worker's process ended under a request: the request goes on alone, unless it is quarantined."""

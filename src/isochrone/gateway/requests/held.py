@@ -8,7 +8,7 @@ by what is committed then.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from isochrone.clock import NEVER
@@ -18,16 +18,18 @@ from isochrone.gateway.requests.request import Request
 #: Requests of one model that may wait for a switch; more are rejected at once.
 MOST = 16_384
 _SWITCHING = f"a version is being switched and {MOST} requests wait for it already; try again"
+#: Entries of requests that have left, beside as many that wait, before they are forgotten.
+_MOST_LEFT = 64
 
 
 class Held:
-    """The waiting requests of one model: ``most`` of them, more are rejected with the message ``full``."""
+    """Requests of one model that wait for the same: ``most`` of them, more are rejected with the message ``full``."""
 
     def __init__(self, most: int = MOST, full: str = _SWITCHING) -> None:
         self._most, self._full = most, full
         #: In the order they came.
         self._waiting: dict[Request, None] = {}
-        #: Deadline, number, request: the nearest deadline first.
+        #: Instant, number, request: the nearest instant first. Also of some that have left.
         self._due: list[tuple[int, int, Request]] = []
         self._number = 0
 
@@ -49,9 +51,13 @@ class Held:
             heappush(self._due, (until, self._number, request))
 
     def remove(self, request: Request) -> None:
-        """The caller of a request has gone."""
+        """It goes on, or its caller has gone."""
         request.held = None
         self._waiting.pop(request, None)
+        # Those that have left must not be kept, with their bodies, until their instants come.
+        if len(self._due) > 2 * len(self._waiting) + _MOST_LEFT or not self._waiting:
+            self._due = [entry for entry in self._due if entry[2] in self._waiting]
+            heapify(self._due)
 
     def first(self, most: int) -> list[Request]:
         """The first requests, in the order they came. They wait on."""
@@ -65,10 +71,10 @@ class Held:
         self._waiting, self._due = {}, []
         return taken
 
-    def take_expired(self, now: int) -> list[Request]:
-        """Requests that have waited as long as they may; the others wait on."""
-        expired = []
-        while self._due and self._due[0][0] <= now:
+    def take_expired(self, now: int, most: int = MOST) -> list[Request]:
+        """Requests that have waited as long as they may, so many at most; the others wait on."""
+        expired: list[Request] = []
+        while self._due and self._due[0][0] <= now and len(expired) < most:
             request = heappop(self._due)[2]
             if request in self._waiting:
                 self.remove(request)

@@ -77,6 +77,13 @@ class RequestMachine(FurtherAttempts):
     def arrive(self, request: Request, now: int) -> list[Instruction]:
         """A codec has read a request."""
         served = request.served
+        served.requests += 1
+        served.budget.unbooked += 1
+        return self._admit(request, now)
+
+    def _admit(self, request: Request, now: int, *, waited: bool = False) -> list[Instruction]:
+        """Fix the version of a request and place it. ``waited``: it was the first of those that wait for a worker."""
+        served = request.served
         plain = served.plain
         if plain is not None and not request.version and request.asked_epoch is None:
             request.replica_set = plain
@@ -85,12 +92,11 @@ class RequestMachine(FurtherAttempts):
                 if not self._is_versioned(request):
                     return []
             except IsochroneError as error:
-                served.requests += 1
+                if request.granted is not None:
+                    quota_accounts.leave(request, now)
                 served.reject(error)
                 request.over = True
                 return [(Do.REJECT, request, error)]
-        served.requests += 1
-        served.budget.unbooked += 1
         self.open[request] = None
         if served.commitment is not None:
             request.epoch = self._fleet.epoch
@@ -101,6 +107,8 @@ class RequestMachine(FurtherAttempts):
                 self.suspected.examine(request, now)
             if served.quotas and request.granted is None:
                 quota_accounts.enter(request, now)
+            if served.has_waiting and not waited and self._stands_behind(request, now):
+                return []
             if request.suspect is not None and not placing.is_of_sequence(request):
                 self.next_due = min(self.next_due, request.due_at)
                 self.suspected.wait(request)
@@ -114,7 +122,7 @@ class RequestMachine(FurtherAttempts):
             try:
                 replica = placing.place(request, now)
             except IsochroneError as error:
-                if isinstance(error, NoWorkerReady) and self._wait_for_worker(request):
+                if isinstance(error, NoWorkerReady) and self._wait_for_worker(request, now):
                     return []
                 # By what is known of the workers that have this version: one too slow for deadlines is rejected here.
                 self._count_failure(request)
@@ -129,6 +137,10 @@ class RequestMachine(FurtherAttempts):
         if served.shadow is not None and request.suspect is None:
             self._copy(request, served.shadow, instructions)
         return instructions
+
+    def _stands_behind(self, request: Request, now: int) -> bool:
+        """Whether a request waits behind others that wait for a worker; raises if too many do."""
+        return self.waiting.has_before(request) and self._wait_for_worker(request, now)
 
     def _is_versioned(self, request: Request) -> bool:
         """Fix the version of a request; False: it waits for a strict switch."""
@@ -195,7 +207,7 @@ class RequestMachine(FurtherAttempts):
                     instructions.append((Do.RESUME, request, None))
                     continue
                 try:
-                    instructions += self.arrive(request, now)
+                    instructions += self._admit(request, now)
                 except Exception as error:
                     # A fault of ours with one request must not keep the others from going on.
                     self.open.pop(request, None)
@@ -228,24 +240,31 @@ class RequestMachine(FurtherAttempts):
         if request in self.open:
             return self._give_up(request, error, now)  # a stream that named another model while it was in flight
         request.over = True
+        if request.granted is not None:
+            quota_accounts.leave(request, now)  # it waited for a worker before
         return [(Do.REJECT, request, error)]
 
     # A model without workers.
 
     def go_on_waiting(self, now: int) -> list[Instruction]:
-        """Every few ms while requests wait for a worker: those go on whose model has one, others have waited enough."""
+        """Every few ms while requests wait for a worker: a few of those that one can take now go on."""
         instructions: list[Instruction] = []
-        for request, error in self.waiting.take_expired(now):
-            instructions += self._end_waiting(request, error, now)
         for request, refusal in self.waiting.take_ready(now, _WAITING_PER_TURN):
             if refusal is not None:
                 instructions += self._end_waiting(request, refusal, now)
             elif request.is_parked:
                 instructions.append((Do.RESUME, request, None))
             else:
-                # It was counted when it came.
-                request.served.requests -= 1
-                instructions += self.arrive(request, now)
+                # What its model takes is counted from here on.
+                request.arrived = now
+                instructions += self._admit(request, now, waited=True)
+        return instructions
+
+    def expire_waiting(self, now: int) -> list[Instruction]:
+        """A few of those that have waited for a worker as long as they may; call it until there is none."""
+        instructions: list[Instruction] = []
+        for request, error in self.waiting.take_expired(now, _WAITING_PER_TURN):
+            instructions += self._end_waiting(request, error, now)
         return instructions
 
     def close_waiting(self, reason: str, now: int) -> list[Instruction]:
@@ -256,8 +275,6 @@ class RequestMachine(FurtherAttempts):
         return instructions
 
     def _end_waiting(self, request: Request, error: IsochroneError, now: int) -> list[Instruction]:
-        if request.granted is not None:
-            quota_accounts.leave(request, now)
         if not request.over and not request.is_parked:
             request.served.reject(error)
         return self._end_held(request, error, now)
@@ -481,7 +498,7 @@ class RequestMachine(FurtherAttempts):
     def cancelled(self, request: Request, now: int) -> list[Instruction]:
         """The caller has gone."""
         if request.held is not None:
-            request.held.remove(request)
+            self.waiting.leave(request)
         if request.over or request not in self.open:
             request.over = True
             if request.granted is not None:

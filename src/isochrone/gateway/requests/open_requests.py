@@ -75,11 +75,11 @@ class OpenRequests:
 
     # A model without workers.
 
-    def _wait_for_worker(self, request: Request) -> bool:
-        """Whether an open request that no worker has seen waits until one is ready; raises if too many do."""
+    def _wait_for_worker(self, request: Request, now: int) -> bool:
+        """Whether a request that no worker has begun waits until one is ready; raises if too many do."""
         if not request.can_wait or (placing.is_of_sequence(request) and not request.demand.starts_sequence):
             return False  # the state of a sequence is where it began
-        if not self.waiting.enter(request, request.served):
+        if not self.waiting.enter(request, now):
             return False
         self.open.pop(request, None)
         return True

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from isochrone.errors import DeadlineExceeded, Unavailable
 from isochrone.gateway.fleet.replica_set import ReplicaSet
+from isochrone.gateway.fleet.sequences import takes_sequences
 from isochrone.gateway.placement.admission import Rejection
-from isochrone.gateway.replicas import Replica
+from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 
@@ -18,6 +19,8 @@ from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 _HIGHEST_PRIORITY = 1
 #: Replicas asked when circuit breakers refuse.
 _MOST_ASKED = 8
+#: Requests in flight on a replica beyond which none of a waiting room follows.
+_MOST_AT_ONCE = 64
 
 
 def is_of_sequence(request: Request) -> bool:
@@ -43,7 +46,7 @@ def place(request: Request, now: int) -> Replica:
     if replica_set.tiers:
         replica_set = request.replica_set = served.in_tier(replica_set, request.deadline, now)
     replica = replica_set.balancer.choose(demand, now)
-    if replica is None:
+    if replica is None or (replica_set.balancer.panicking and _should_wait(request, replica_set, now)):
         raise served.nobody(replica_set)
     if demand.is_timed and demand.priority != _HIGHEST_PRIORITY:
         if demand.tokens is not None and replica_set.whole is not None:
@@ -57,7 +60,10 @@ def place(request: Request, now: int) -> Replica:
 
 
 def has_ready_worker(request: Request, now: int) -> bool:
-    """Whether a healthy replica could take a request that waits for one; raises if its version is served no more."""
+    """Whether a worker is ready for a request that waits for one; raises if its version is served no more.
+
+    Workers take no more requests that waited than they have answered: the whole room at once would be rejected.
+    """
     served = request.served
     if request.version:
         replica_set = served.replica_set(request.version)
@@ -65,8 +71,28 @@ def has_ready_worker(request: Request, now: int) -> bool:
         replica_set = served.choose(request.head, request.asked_epoch)
     if replica_set.seen != replica_set.endpoint_changes.revision:
         replica_set.catch_up(now)
-    # In panic, replicas that are not healthy are eligible, too.
-    return any(each.endpoint.healthy and each.endpoint.ejected_until <= now for each in replica_set.balancer.eligible)
+    in_sequence = is_of_sequence(request)
+    most = min(served.max_in_flight or _MOST_AT_ONCE, _MOST_AT_ONCE)
+    return any(
+        is_ready(replica.endpoint, now)
+        and replica.in_flight < most
+        # It did not take the request before: it has answered since.
+        and (replica not in request.tried or replica.endpoint.heard_at > request.waits_since)
+        and (not in_sequence or takes_sequences(replica, replica_set))
+        for replica in replica_set.balancer.eligible
+    )
+
+
+def _should_wait(request: Request, replica_set: ReplicaSet, now: int) -> bool:
+    """Whether a request waits for a worker instead of going to one that is not healthy: no other is there."""
+    if not request.served.rules.waiting_room.max_requests or not request.can_wait:
+        return False
+    return not any(is_ready(replica.endpoint, now) for replica in replica_set.balancer.eligible)
+
+
+def is_ready(endpoint: Endpoint, now: int) -> bool:
+    """In panic, others are eligible, too."""
+    return endpoint.healthy and endpoint.ejected_until <= now
 
 
 def has_untried(request: Request, now: int) -> bool:

@@ -89,6 +89,9 @@ class Request:
     #: messages.
     held: Waiting | None
     is_parked = False
+    #: Since when it waits for a worker, and the instant of its longest wait; 0: it never waited.
+    waits_since = 0
+    waits_until = 0
     #: Whether its codec can ask an endpoint for a load report.
     can_ask: ClassVar[bool] = True
     #: Whether it can arrive once more, when a worker is ready.

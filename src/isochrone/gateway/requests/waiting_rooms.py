@@ -1,90 +1,131 @@
-"""Requests that wait for a worker, by model: who may, who may go on, whose time is over. Pure.
+"""Requests that wait for a worker: who may, who may go on, whose time is over. Pure.
 
 A model has a waiting room if its rules say so. Its requests wait while no worker is ready, as in a pool that was scaled
-to zero, and arrive once more when one is.
+to zero, and go on when one is, no faster than workers take them. Requests for the same version and epoch form a line:
+those that come later stand behind those that wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from isochrone.clock import NEVER
-from isochrone.errors import DeadlineExceeded, IsochroneError, NoWorkerReady
+from isochrone.errors import DeadlineExceeded, IsochroneError, NoWorkerReady, Unavailable
 from isochrone.gateway.fleet.served_model import ServedModel
 from isochrone.gateway.requests import placing
 from isochrone.gateway.requests.held import Held
 from isochrone.gateway.requests.request import Request
 
 
+class _Line(NamedTuple):
+    """What the requests of one line ask for."""
+
+    model: str
+    version: str
+    epoch: bytes | None
+
+
 class WaitingRooms:
     """The waiting rooms of one gateway."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, Held] = {}
+        self._lines: dict[_Line, Held] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
         """Requests that wait."""
-        return sum(map(len, self._rooms.values()))
+        return sum(map(len, self._lines.values())) if self._lines else 0
 
     def __iter__(self) -> Iterator[Request]:
-        return (request for room in self._rooms.values() for request in room)
+        return (request for line in self._lines.values() for request in line)
 
     def count(self, model: str) -> int:
-        room = self._rooms.get(model)
-        return 0 if room is None else len(room)
+        return sum(len(waiting) for line, waiting in self._lines.items() if line.model == model)
 
-    def enter(self, request: Request, served: ServedModel) -> bool:
-        """Whether a request that no worker has seen waits from now on; raises if too many do."""
+    def has_before(self, request: Request) -> bool:
+        """Whether others wait for what a request asks for."""
+        return bool(self._lines.get(_line_of(request)))
+
+    def enter(self, request: Request, now: int) -> bool:
+        """Whether a request that no worker has begun waits from now on; raises if too many do."""
+        served = request.served
         rules = served.rules.waiting_room
         if self._is_closed or not rules.max_requests or request.shadow is not None or request.suspect is not None:
             return False
-        room = self._rooms.get(served.name)
-        if not room:
-            # One that was emptied may be of other rules.
-            full = f"model '{served.name}' has no ready worker and {rules.max_requests} requests wait for one already"
-            room = self._rooms[served.name] = Held(rules.max_requests, f"{full} (waiting_room.max_requests)")
-        room.add(request, request.arrived + rules.max_wait_ns)
-        # As it came: it will arrive once more.
+        if self.count(served.name) >= rules.max_requests:
+            raise Unavailable(
+                f"model '{served.name}' has no ready worker and {rules.max_requests} requests wait for one already "
+                "(waiting_room.max_requests)"
+            )
+        request.waits_since = now
+        request.waits_until = request.waits_until or request.arrived + rules.max_wait_ns
+        # As it came: it will be placed once more.
         request.hedge_at = request.due_at = request.patience_until = NEVER
-        request.tried, request.unreached = (), 0
+        self._lines.setdefault(_line_of(request), Held(rules.max_requests)).add(request, request.waits_until)
+        served.set_waiting(True)
         return True
 
+    def leave(self, request: Request) -> None:
+        """Its caller has gone."""
+        if request.held is not None:
+            request.held.remove(request)
+        line = _line_of(request)
+        if line in self._lines:
+            self._forget_empty(line, request.served)
+
     def take_ready(self, now: int, most: int) -> list[tuple[Request, IsochroneError | None]]:
-        """The first requests of models that have a ready worker again; with an error: it cannot go on at all."""
+        """Requests that a ready worker can take now; with an error: it cannot go on at all. Lines take turns."""
         taken: list[tuple[Request, IsochroneError | None]] = []
-        for model, room in list(self._rooms.items()):
-            for request in room.first(most - len(taken)):
+        share = max(1, most // len(self._lines)) if self._lines else 0
+        for line, waiting in list(self._lines.items()):
+            served = None
+            for request in waiting.first(share):
                 error = None
+                served = request.served
                 try:
                     if not placing.has_ready_worker(request, now):
-                        break  # those behind it are for the same model
+                        break
                 except IsochroneError as found:
                     error = found
-                room.remove(request)
+                waiting.remove(request)
                 taken.append((request, error))
-            self._forget_empty(model)
+            if served is not None and taken:
+                # Last in turn: with more lines than requests that may go on, others come first the next time.
+                self._lines[line] = self._lines.pop(line)
+                self._forget_empty(line, served)
             if len(taken) >= most:
                 break
         return taken
 
-    def take_expired(self, now: int) -> list[tuple[Request, IsochroneError]]:
+    def take_expired(self, now: int, most: int) -> list[tuple[Request, IsochroneError]]:
         """Requests that have waited as long as they may, and what they are rejected with."""
         taken: list[tuple[Request, IsochroneError]] = []
-        for model, room in list(self._rooms.items()):
-            taken += [(request, _too_long(model, request, now)) for request in room.take_expired(now)]
-            self._forget_empty(model)
+        for line, waiting in list(self._lines.items()):
+            expired = waiting.take_expired(now, most - len(taken))
+            taken += [(request, _too_long(line.model, request, now)) for request in expired]
+            if expired:
+                self._forget_empty(line, expired[0].served)
         return taken
 
     def close(self) -> list[Request]:
         """The requests that waited. None waits from now on."""
         self._is_closed = True
-        rooms, self._rooms = self._rooms, {}
-        return [request for room in rooms.values() for request in room.take_all()]
+        lines, self._lines = self._lines, {}
+        taken = [request for waiting in lines.values() for request in waiting.take_all()]
+        for request in taken:
+            request.served.set_waiting(False)
+        return taken
 
-    def _forget_empty(self, model: str) -> None:
-        if not self._rooms[model]:
-            del self._rooms[model]
+    def _forget_empty(self, line: _Line, served: ServedModel) -> None:
+        if not self._lines[line]:
+            del self._lines[line]
+            if not any(other.model == line.model for other in self._lines):
+                served.set_waiting(False)
+
+
+def _line_of(request: Request) -> _Line:
+    return _Line(request.served.name, request.version, request.asked_epoch)
 
 
 def _too_long(model: str, request: Request, now: int) -> IsochroneError:
