@@ -6,6 +6,9 @@ PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The development environment runs the source; a wheel is compiled where a C compiler is there (hatch_build.py).
 export ISOCHRONE_COMPILE ?= 0
+# Every process that a test, a demo or a bench starts reads our modules as bytecode, also where the caller's environment
+# says that none is written: compiling them takes a third of a worker's start.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
