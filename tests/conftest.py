@@ -48,7 +48,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Of several test processes that are to run every test, each imports a share of the modules first.
 
     pytest rewrites the assertions of a module and keeps the result in a file. All processes collect in the same order,
-    so each would rewrite all modules, at the same time as the others: half of the time that a fresh checkout takes
+    so each would rewrite all modules, at the same time as the others: two fifths of what a fresh checkout takes
     until its first test runs.
     """
     config = session.config
