@@ -62,7 +62,7 @@ COMMANDS = {
 def _kept_for_good() -> Iterator[None]:
     """What an import makes lives as long as the process: no collection looks at it, during the import or later.
 
-    Those looks took a fifth of the CPU of a worker's start.
+    Those looks took an eighth of the CPU of a worker's start.
     """
     were_enabled = gc.isenabled()
     gc.disable()
