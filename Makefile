@@ -6,6 +6,9 @@ PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The development environment runs the source; a wheel is compiled where a C compiler is there (hatch_build.py).
 export ISOCHRONE_COMPILE ?= 0
+# Every process that a test, a demo or a bench starts reads our modules as bytecode, also where the caller's environment
+# says that none is written: compiling them takes a third of a worker's start.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
@@ -64,15 +67,17 @@ demo: $(VENV)/.demo
 demo-policies: models
 	$(BIN)/python examples/policies_demo.py
 
+# Three test processes: on two cores, many tests wait for a lease, a restart or a process's start, and leave a core idle.
+TEST_PROCESSES ?= 3
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=420 -m "not peers and not long and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 -m "not peers and not long and not gpu" $(ARGS)
 
 # The same tests against the compiled hot modules. The second build takes no time while nothing has changed.
 compiled: $(VENV)/.dev
 	$(BIN)/python scripts/compile_hot_modules.py build/compiled
 
 test-compiled: compiled
-	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n 2 --dist worksteal \
+	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal \
 		-o faulthandler_timeout=420 -m "not interpreted and not peers and not long and not gpu" $(ARGS)
 
 # In the environment that PYTHON names: torch with CUDA is too large to be installed for the other targets. Where no GPU

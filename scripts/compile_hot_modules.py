@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from native_classes import inherited_by_interpreted, mark, refuse_differences
+from native_classes import inherited_by_interpreted, mark, read_classes, refuse_differences
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,8 +89,9 @@ def compile_package(package: Path, out: Path) -> list[Path]:
     work = out / ".build"
     marked = work / "marked"
     shutil.copytree(out / package.name, marked / package.name)
-    refuse_differences(marked, modules)
-    inherited = inherited_by_interpreted(marked, modules) | set(settings()["inherited"])
+    classes = read_classes(marked, modules)
+    refuse_differences(classes)
+    inherited = inherited_by_interpreted(classes) | set(settings()["inherited"])
     for module in modules:
         path = marked / module
         path.write_text(mark(path.read_text(), inherited))

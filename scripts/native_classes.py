@@ -106,20 +106,33 @@ def _read_statement(statement: ast.stmt, known: _Class) -> None:
         known.defined.update(names)
 
 
-def inherited_by_interpreted(folder: Path, modules: Sequence[Path]) -> set[str]:
+class Classes(NamedTuple):
+    """Those of a folder, by name."""
+
+    native: dict[str, _Class]
+    interpreted: dict[str, _Class]
+
+
+def read_classes(folder: Path, modules: Sequence[Path]) -> Classes:
+    """``modules`` are the compiled ones."""
+    compiled = {folder / module for module in modules}
+    return Classes(_classes(compiled), _classes(set(folder.rglob("*.py")) - compiled))
+
+
+def inherited_by_interpreted(classes: Classes) -> set[str]:
     """Classes of the compiled modules from which one of an interpreted module inherits, and their own bases."""
-    native, interpreted = _native_and_interpreted(folder, modules)
+    native, interpreted = classes
     return {base for subclass in interpreted.values() for base in _ancestors(subclass, native, interpreted)}
 
 
-def refuse_differences(folder: Path, modules: Sequence[Path]) -> None:
+def refuse_differences(classes: Classes) -> None:
     """Raise ``SystemExit`` for what compiled code would do differently.
 
     A compiled class has the attributes that it declares or sets, whatever its ``__slots__``. Compiled code reads an
     attribute from its slot. It would not see another value that the body of an interpreted subclass gives it (such an
     attribute has to be a ClassVar), nor the property of a subclass (it has to be one of the base).
     """
-    native, interpreted = _native_and_interpreted(folder, modules)
+    native, interpreted = classes
     faults: set[str] = set()
     for name, subclass in native.items():
         ancestors = _ancestors(subclass, native, interpreted)
@@ -138,11 +151,6 @@ def refuse_differences(folder: Path, modules: Sequence[Path]) -> None:
             }
     if faults:
         raise SystemExit("\n".join(sorted(faults)))
-
-
-def _native_and_interpreted(folder: Path, modules: Sequence[Path]) -> tuple[dict[str, _Class], dict[str, _Class]]:
-    compiled = {folder / module for module in modules}
-    return _classes(compiled), _classes(set(folder.rglob("*.py")) - compiled)
 
 
 def _ancestors(subclass: _Class, native: dict[str, _Class], interpreted: dict[str, _Class]) -> set[str]:

@@ -21,8 +21,9 @@ HEAD = "from __future__ import annotations\n\nfrom dataclasses import dataclass\
 
 def test_every_hot_module_keeps_its_lines() -> None:
     modules = hot.hot_modules(PACKAGE)
-    native.refuse_differences(PACKAGE.parent, modules)
-    inherited = native.inherited_by_interpreted(PACKAGE.parent, modules)
+    classes = native.read_classes(PACKAGE.parent, modules)
+    native.refuse_differences(classes)
+    inherited = native.inherited_by_interpreted(classes)
     assert len(modules) > 50
     for module in modules:
         text = (PACKAGE.parent / module).read_text()
@@ -85,24 +86,24 @@ def test_what_compiled_code_would_not_see_is_refused(tmp_path: Path, interpreted
     (tmp_path / "plain.py").write_text(f"class Derived(native.Middle):\n    {interpreted}\n")
     if refused:
         with pytest.raises(SystemExit) as error:
-            native.refuse_differences(tmp_path, [Path("native.py")])
+            native.refuse_differences(native.read_classes(tmp_path, [Path("native.py")]))
         assert refused in str(error.value)
     else:
-        native.refuse_differences(tmp_path, [Path("native.py")])
-        assert native.inherited_by_interpreted(tmp_path, [Path("native.py")]) == {"Base", "Middle"}
+        native.refuse_differences(native.read_classes(tmp_path, [Path("native.py")]))
+        assert native.inherited_by_interpreted(native.read_classes(tmp_path, [Path("native.py")])) == {"Base", "Middle"}
 
 
 def test_a_property_of_a_compiled_subclass_is_refused_too(tmp_path: Path) -> None:
     (tmp_path / "native.py").write_text(NATIVE + "\n    @property\n    def cancelled(self): ...\n")
     with pytest.raises(SystemExit, match=r"^Base\.cancelled: Middle overrides it"):
-        native.refuse_differences(tmp_path, [Path("native.py")])
+        native.refuse_differences(native.read_classes(tmp_path, [Path("native.py")]))
 
 
 def test_a_slot_without_a_type_is_refused(tmp_path: Path) -> None:
     """Compiled classes have no attribute that their code neither declares nor sets."""
     (tmp_path / "native.py").write_text("class A:\n    __slots__ = ('steps', 'size')\n    size: int\n")
     with pytest.raises(SystemExit, match=r"^A\.steps: a slot that no method sets; declare its type$"):
-        native.refuse_differences(tmp_path, [Path("native.py")])
+        native.refuse_differences(native.read_classes(tmp_path, [Path("native.py")]))
 
 
 def test_the_development_environment_compiles_as_wheels_are_compiled() -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from isochrone.errors import InvalidArgument, Unsupported
 from isochrone.observe import logs
+from isochrone.observe.sparing import Sparing
 
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 
@@ -208,7 +209,7 @@ def test_a_client_cannot_choose_the_file(tmp_path: Path) -> None:
 
 
 def test_lines_that_would_repeat_are_held_back_and_counted() -> None:
-    sparing = logs.Sparing(every_ns=100)
+    sparing = Sparing(every_ns=100)
     assert sparing.lets_through(1000) == 0
     assert [sparing.lets_through(now) for now in (1000, 1050, 1099)] == [None, None, None]
     assert sparing.lets_through(1100) == 3

@@ -76,7 +76,7 @@ def execute(self, requests):
 
     gc.collect()
     found = {
-        "modules": sorted(name for name in sys.modules if name.startswith("isochrone_model_")),
+        "modules": sorted(name for name in list(sys.modules) if name.startswith("isochrone_model_")),
         # Without the loop's pool, which grows as it is used.
         "threads": sorted(each.name for each in threading.enumerate() if not each.name.startswith("asyncio_")),
         "files": len(os.listdir("/proc/self/fd")),

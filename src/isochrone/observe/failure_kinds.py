@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from isochrone.clock import SECOND
-from isochrone.observe.logs import Sparing
+from isochrone.observe.sparing import Sparing
 
 #: Kinds that are counted each for itself. All others share one line.
 _MOST_KINDS: Final = 32

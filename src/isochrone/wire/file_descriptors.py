@@ -13,7 +13,7 @@ import resource
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.observe.logs import Sparing
+from isochrone.observe.sparing import Sparing
 
 log = structlog.get_logger(__name__)
 

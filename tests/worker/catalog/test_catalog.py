@@ -248,8 +248,8 @@ def test_a_version_that_leaves_is_still_watched(tmp_path: Path, unload: bool) ->
         await leaving
         await until(lambda: served not in catalog._drains.versions)
         (tmp_path / "m" / "go").touch()
-        # Of the run that hung, and of the instance that was made in its place for nobody.
-        await until(lambda: not [name for name in sys.modules if name.startswith("isochrone_model_m_1_")])
+        # Of the run that hung, and of the instance that was made in its place for nobody; their threads import, too.
+        await until(lambda: not [name for name in list(sys.modules) if name.startswith("isochrone_model_m_1_")])
 
     run(tmp_path, scenario)
 

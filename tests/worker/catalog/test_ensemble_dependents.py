@@ -16,6 +16,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.models.repository.repository import Repository
 from isochrone.protocol.messages import Plan
+from isochrone.worker.catalog import drains
 from isochrone.worker.catalog.catalog import UNAVAILABLE, Catalog
 from isochrone.worker.catalog.dependencies import load_order
 from isochrone.worker.catalog.load_parameters import LoadParameters
@@ -34,6 +35,13 @@ MODELS = {
     "second": MODEL,
     "numbered": Model((tensor("IN"),), (tensor("OUT"),), versions=(1, 2), more="version_policy { all { } }"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_look_at_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unload collects garbage among all objects of its process. This one has the modules of every test: each unload
+    would take half a second. ``test_lifecycle`` unloads in a process of a worker's own, and looks at its memory."""
+    monkeypatch.setattr(drains, "release_memory", lambda: None)
 
 
 @pytest.fixture

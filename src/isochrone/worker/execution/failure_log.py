@@ -14,7 +14,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, IsochroneError
 from isochrone.observe.failure_kinds import FailureKinds
-from isochrone.observe.logs import Sparing
+from isochrone.observe.sparing import Sparing
 
 if TYPE_CHECKING:
     from isochrone.worker.execution.instances.batch import Batch

@@ -39,7 +39,7 @@ def _nothing_stays_imported() -> Iterator[None]:
     left = [finder for finder in sys.meta_path if finder not in finders]
     for finder in left:  # an executable that a test did not close
         finder.remove()  # type: ignore[attr-defined]
-    assert not [name for name in sys.modules if name.startswith("isochrone_model_")]
+    assert not [name for name in list(sys.modules) if name.startswith("isochrone_model_")]
 
 
 def test_load_infer_close(tmp_path: Path, make_context: MakeContext) -> None:

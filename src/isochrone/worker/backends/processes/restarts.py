@@ -6,7 +6,7 @@ import structlog
 
 from isochrone import clock
 from isochrone.errors import ModelFailed, Unavailable
-from isochrone.observe.logs import Sparing
+from isochrone.observe.sparing import Sparing
 
 log = structlog.get_logger(__name__)
 

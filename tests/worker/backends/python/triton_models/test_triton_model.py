@@ -68,7 +68,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         model.close()
     gc.collect()
     assert sys.meta_path == finders
-    assert not [name for name in sys.modules if name.startswith("isochrone_model_m_1_")]
+    assert not [name for name in list(sys.modules) if name.startswith("isochrone_model_m_1_")]
 
 
 def request(
@@ -144,7 +144,7 @@ def test_finalize_that_raises_leaves_no_module(tmp_path: Path) -> None:
     context = TritonModelContext("m", "1", tmp_path, "model.py", {"model_instance_name": "m_0"}, ("y",), False)
     with pytest.raises(ModelFailed, match="ValueError: at the end"):
         TritonModel(context, RecordedServer()).close()
-    assert not [name for name in sys.modules if name.startswith("isochrone_model_m_1_")]
+    assert not [name for name in list(sys.modules) if name.startswith("isochrone_model_m_1_")]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch._inductor as inductor
-import torch._inductor.async_compile as pools
 
 from isochrone.worker.backends.isolation.sent_context import received_context
 from isochrone.worker.backends.torch.files import LoadedFile
@@ -25,6 +23,9 @@ if TYPE_CHECKING:
 @contextmanager
 def compiling_as_on_a_gpu() -> Iterator[list[Any]]:
     """torch starts its processes only for tensors on a GPU: here for all. Gives the pools that were started."""
+    # Their import takes longer than torch's own, and every test run would pay for it while it collects.
+    import torch._inductor as inductor
+    import torch._inductor.async_compile as pools
     import torch._inductor.compile_fx as compiler
 
     started: list[Any] = []
