@@ -55,6 +55,12 @@ def test_a_lost_or_drained_worker_is_replaced() -> None:
     assert standbys(pool, everybody, ("cpu-3",), drained=("cpu-1",)) == []
 
 
+def test_a_drained_one_that_stood_by_does_so_again() -> None:
+    everybody = dict.fromkeys(("cpu-1", "cpu-2", "cpu-3"), True)
+    assert standbys({"workers": 2, "warm": 1}, everybody, ("cpu-1",), drained=("cpu-1",)) == ["cpu-1"]
+    assert standbys({"workers": 2, "warm": 1}, everybody, ("cpu-1",)) == ["cpu-1"]
+
+
 def test_only_one_that_has_loaded_its_models_replaces_another() -> None:
     pool = {"workers": 1, "warm": 1}
     assert standbys(pool, {"cpu-1": False, "cpu-2": False}, ("cpu-2",)) == ["cpu-2"]

@@ -17,6 +17,15 @@ def test_a_pool_whose_workers_all_say_nothing_has_no_known_load_and_an_empty_one
     assert PoolLoad().total(4.0) == 0
 
 
+def test_requests_that_wait_in_gateways_are_load_and_keep_a_pool_awake() -> None:
+    assert PoolLoad({}, {"gw": 100}, waiting=7).total(4.0) == 7
+    activity = Activity()
+    activity.take(PoolLoad({}, {"gw": 100}, waiting=7), 100.0)
+    assert activity.is_active(159.0, 60)
+    activity.take(PoolLoad({"a": 0}, {"gw": 100}), 170.0)
+    assert not activity.is_active(170.0, 60)
+
+
 def test_requests_in_the_pool_keep_it_active_and_then_it_sleeps() -> None:
     activity = Activity()
     activity.take(PoolLoad({"a": 0}), 1.0)

@@ -7,6 +7,9 @@ from rendered_fleets import STORE, documents_of, render
 
 from isochrone.control.agents.process_number import PROCESS_VARIABLE
 from isochrone.control.fleet.derived.kubernetes_section import OWN_VARIABLES
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.engines.kubernetes.render.autoscaling import most_workers
+from isochrone.engines.kubernetes.rendering import rendered
 from isochrone.settings.problems import SettingsError
 
 
@@ -165,3 +168,16 @@ def test_a_password_that_cannot_be_taken_out_of_the_file_is_rejected() -> None:
 
 def test_a_runtime_of_kserve_needs_no_store() -> None:
     assert list(render("name: demo\n", "kserve", name=False)) == ["serving-runtimes.yaml"]
+
+
+def test_an_autoscaled_pool_of_statefulsets_has_no_standby_workers() -> None:
+    text = "name: plant\nstore: {url: 'etcd:http://etcd:2379'}\npools: {cpu: {workers: 2, warm: 1, max: 4}}\n"
+    with pytest.raises(SettingsError, match=r"pools\.cpu\.warm: expected 0, since an autoscaler of the cluster"):
+        rendered(text, "fleet.yaml")
+    assert rendered(text, "fleet.yaml", "engine")
+    assert rendered(text.replace(", max: 4", ""), "fleet.yaml")
+
+
+def test_the_quota_has_room_for_standby_workers() -> None:
+    fleet = fleet_of({"name": "plant", "pools": {"gpu": {"workers": 1, "warm": 3, "gpus": 1}}})
+    assert most_workers(fleet, "gpu") == 4

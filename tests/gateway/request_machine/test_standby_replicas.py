@@ -15,6 +15,7 @@ from isochrone.gateway.placement.balancer import STANDING_BY, Balancer, Placemen
 from isochrone.gateway.policies.round_robin import RoundRobin
 from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.requests.machine import RequestMachine
+from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 
 
 def balancer(states: str, placement: Placement | None = None) -> Balancer:
@@ -39,6 +40,8 @@ def balancer(states: str, placement: Placement | None = None) -> Balancer:
         ("wiiS", "03"),
         ("iiS", "2"),
         ("iiI", "01"),  # panic
+        ("iiiS", "0123"),  # one is not enough for three: panic
+        ("wiiiiiS", "0123456"),
         ("dS", "1"),
         ("S", "0"),
         ("wI", "0"),
@@ -75,6 +78,17 @@ def test_a_worker_that_is_put_in_place_gets_the_next_request() -> None:
     made.set_standbys(())
     both = [told(machine.arrive(plain_request(served, number, SECOND), SECOND))[0][2] for number in range(10, 30)]
     assert set(both) == {"a:1", "b:1"}
+
+
+def test_a_sequence_begins_on_a_standby_worker_where_no_other_is_well() -> None:
+    made = fleet()
+    made.members["a:1"].endpoint.healthy = False
+    made.set_standbys({"b:1"})
+    made.rebuild()
+    machine, served = RequestMachine(made), made.model("m")
+    request = plain_request(served, 1, SECOND, key=SEQUENCE_MARK + b"7")
+    request.demand.starts_sequence = True
+    assert told(machine.arrive(request, SECOND)) == [("SEND", 1, "b:1")]
 
 
 def test_a_model_that_only_standby_workers_serve_is_served() -> None:

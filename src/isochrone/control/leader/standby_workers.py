@@ -58,22 +58,24 @@ class StandbyWorkers:
 
 def desired_standbys(fleet: Fleet, view: View, observed: Mapping[str, ObservedWorker]) -> set[str]:
     """The workers of all pools that should stand by."""
+    standing_by, drained = view.standbys, view.drains
     found: set[str] = set()
     for pool, spec in fleet.pools.items():
         if not spec.warm or not spec.workers:
             continue
-        registered = [name for name, record in view.workers.items() if record.pool == pool]
-        drained = view.drains
-        names = [name for name in _all_names(worker_names(fleet, pool), registered) if name not in drained]
+        registered = {name for name, record in view.workers.items() if record.pool == pool}
+        names = _all_names(worker_names(fleet, pool), registered)
+        # A drained one gets no requests either way, and stands by again when it is back.
+        found |= {name for name in names if name in drained and name in standing_by}
+        names = [name for name in names if name not in drained]
         # More than the file asks for: an autoscaler of the cluster has added some, or some are about to stop.
-        serving = max(spec.workers, len([name for name in registered if name not in drained]) - spec.warm)
-        standing_by = view.standbys
-        ready = [
+        serving = max(spec.workers, sum(name in registered for name in names) - spec.warm)
+        ready = {
             name
             for name in registered
             # One that serves and has not reported to this leader yet goes on serving.
             if _is_ready(observed.get(name), pool, view.assignments, unknown=name not in standing_by)
-        ]
+        }
         found |= standbys(names, serving, standing_by, registered, ready)
     return found
 

@@ -22,7 +22,7 @@ _SECONDS = 1.0
 #: Processes that are asked at the same time.
 _AT_ONCE = 64
 #: Without the suffix that the format adds.
-_RECEIVED = "isochrone_gateway_requests"
+_RECEIVED, _WAITING = "isochrone_gateway_requests", "isochrone_gateway_waiting"
 
 
 class LoadReader:
@@ -41,13 +41,17 @@ class LoadReader:
         """``models``: those of the pool."""
         workers = [record for record in view.workers.values() if record.pool == pool]
         gateways = list(view.gateways.values())
-        in_flight, received = await asyncio.gather(
+        in_flight, pages = await asyncio.gather(
             asyncio.gather(*(self._in_flight(worker) for worker in workers)),
-            asyncio.gather(*(self._received(gateway, models) for gateway in gateways)),
+            asyncio.gather(*(self._of_models(gateway, models) for gateway in gateways)),
         )
         return PoolLoad(
             {worker.name: count for worker, count in zip(workers, in_flight, strict=True)},
-            {gateway.name: count for gateway, count in zip(gateways, received, strict=True)},
+            {
+                gateway.name: None if page is None else page[_RECEIVED]
+                for gateway, page in zip(gateways, pages, strict=True)
+            },
+            sum(page[_WAITING] for page in pages if page is not None),
         )
 
     async def _in_flight(self, worker: WorkerRecord) -> int | None:
@@ -58,7 +62,8 @@ class LoadReader:
         except (httpx.HTTPError, MalformedRequest):
             return None
 
-    async def _received(self, gateway: GatewayRecord, models: Collection[str]) -> int | None:
+    async def _of_models(self, gateway: GatewayRecord, models: Collection[str]) -> dict[str, int] | None:
+        """By metric: its sum over the models on a gateway's page; None: it did not say."""
         if not gateway.metrics_port:
             return None
         try:
@@ -66,8 +71,12 @@ class LoadReader:
             families = list(text_string_to_metric_families(answer.text))
         except (httpx.HTTPError, ValueError):
             return None
-        samples = (sample for family in families if family.name == _RECEIVED for sample in family.samples)
-        return int(sum(sample.value for sample in samples if sample.labels.get("model") in models))
+        found = {_RECEIVED: 0.0, _WAITING: 0.0}
+        for family in families:
+            if family.name in found:
+                own = (sample.value for sample in family.samples if sample.labels.get("model") in models)
+                found[family.name] = sum(own)
+        return {name: int(count) for name, count in found.items()}
 
 
 def _url(host: str, port: int, path: str) -> str:

@@ -14,16 +14,18 @@ class PoolLoad:
     in_flight: Mapping[str, int | None] = field(default_factory=dict)
     #: Requests for models of the pool that each gateway has received since its start; None: it did not say.
     received: Mapping[str, int | None] = field(default_factory=dict)
+    #: Requests for models of the pool that wait in gateways until a worker is ready.
+    waiting: int = 0
 
     @property
     def is_known(self) -> bool:
-        """A pool without workers has a load: none."""
+        """A pool without workers has a load: what waits for one."""
         return not self.in_flight or any(count is not None for count in self.in_flight.values())
 
     def total(self, target: float) -> float:
         """Requests in the pool. A worker that did not say counts as one with its ``target``: its silence is a reason
         neither to add workers nor to remove them."""
-        return sum(target if count is None else count for count in self.in_flight.values())
+        return self.waiting + sum(target if count is None else count for count in self.in_flight.values())
 
 
 class Activity:
@@ -39,7 +41,7 @@ class Activity:
         self._last = float("-inf")
 
     def take(self, load: PoolLoad, now: float) -> None:
-        if any(load.in_flight.values()):
+        if load.waiting or any(load.in_flight.values()):
             self._last = now
         for gateway, count in load.received.items():
             if count is None:

@@ -7,15 +7,15 @@ worker that comes back stands by.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 
 
 def standbys(
     names: Sequence[str],
     serving: int,
-    standing_by: Collection[str],
-    registered: Collection[str],
-    ready: Collection[str],
+    standing_by: Container[str],
+    registered: Container[str],
+    ready: Container[str],
 ) -> set[str]:
     """The workers of one pool that should stand by.
 
@@ -27,6 +27,6 @@ def standbys(
     def usable(name: str) -> int:
         return 2 if name in ready else 1 if name in registered else 0
 
-    # Those that serve first, then those that could; each in the order of their numbers.
-    order = sorted(names, key=lambda name: (-usable(name), name in standing_by, names.index(name)))
+    # Those that serve first, then those that could; each in the order of their numbers, which sorting keeps.
+    order = sorted(names, key=lambda name: (-usable(name), name in standing_by))
     return set(order[max(0, serving) :])

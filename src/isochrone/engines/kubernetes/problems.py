@@ -14,6 +14,7 @@ from isochrone.control.fleet.derived.kubernetes_section import section_problems
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
+from isochrone.engines.kubernetes.render.autoscaling import is_autoscaled
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.volumes import model_volumes
 from isochrone.errors import ConfigError
@@ -93,6 +94,15 @@ def _of_pools(fleet: Fleet) -> Iterator[Problem]:
             if not amount.is_integer() or "/" not in resource:
                 expected = "a whole number of an extended resource such as nvidia.com/mig-1g.10gb"
                 yield Problem(("pools", name, "resources", resource), expected, f"{amount:g} of {resource!r}")
+
+
+def autoscaled_standbys(fleet: Fleet) -> Iterator[Problem]:
+    """Pools of StatefulSets whose number an autoscaler sets: nobody could say how many of their workers stand by."""
+    for name in names.started_pools(fleet):
+        pool = fleet.pools[name]
+        if pool.warm and is_autoscaled(fleet, name):
+            expected = f"0, since an autoscaler of the cluster sets the number of workers (max is {pool.max})"
+            yield Problem(("pools", name, "warm"), expected, str(pool.warm))
 
 
 def _of_files(fleet: Fleet) -> Iterator[Problem]:

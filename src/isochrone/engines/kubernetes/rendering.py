@@ -11,7 +11,7 @@ from isochrone.engines.kubernetes.packaging.helm import NAMESPACE, helm_files
 from isochrone.engines.kubernetes.packaging.kustomize import kustomize_files
 from isochrone.engines.kubernetes.packaging.manifests import manifest_files
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
-from isochrone.engines.kubernetes.problems import loopback_stores, problems
+from isochrone.engines.kubernetes.problems import autoscaled_standbys, loopback_stores, problems
 from isochrone.engines.kubernetes.render.fleet_objects import parts
 from isochrone.engines.kubernetes.variants.engine import engine_parts
 from isochrone.engines.kubernetes.variants.kserve import serving_runtimes
@@ -36,6 +36,8 @@ def rendered(text: str, where: str, form: Format = "manifests") -> dict[str, str
         of_cluster = problems(examined.fleet)
         if all(each.path[0] != "store" for each in of_cluster):
             of_cluster += loopback_stores(examined.fleet)
+        if form != "engine":
+            of_cluster += autoscaled_standbys(examined.fleet)
         more = (each for each in of_cluster if each not in found)
         found += [each for each in more if not examined.is_about_mistakes(each)]
     if found or examined.fleet is None:

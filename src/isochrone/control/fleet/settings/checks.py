@@ -77,7 +77,7 @@ def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
     elif pool.addresses:
         if pool.workers:
             yield Problem((*at, "workers"), "0, since addresses names servers that run already", str(pool.workers))
-        for name in ("first_port", "arguments"):
+        for name in ("first_port", "arguments", "warm"):
             if value := getattr(pool, name):
                 yield Problem((*at, name), "nothing, since addresses names servers that run already", repr(value))
     elif pool.kind == "triton":

@@ -123,7 +123,7 @@ class Pool(NodeNeeds):
     """Upper limit of workers."""
     warm: int = Field(default=0, ge=0, le=4096)
     """Standby workers: started beside the others with all models loaded, and without requests until the pool grows or a
-    worker is lost. They take over within milliseconds."""
+    worker is lost."""
     tier: str = ""
     """Tier of the workers, such as edge or core. The traffic rule tiers orders them."""
     device: str = "cpu"

@@ -29,7 +29,7 @@ def is_autoscaled(fleet: Fleet, pool: str) -> bool:
 def most_workers(fleet: Fleet, pool: str) -> int:
     """The largest number of workers that the cluster may run for a pool."""
     spec = fleet.pools[pool]
-    return spec.max or spec.workers if is_autoscaled(fleet, pool) else spec.workers
+    return spec.max or spec.workers if is_autoscaled(fleet, pool) else spec.processes
 
 
 def has_scaler(fleet: Fleet) -> bool:
