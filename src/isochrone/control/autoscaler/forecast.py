@@ -21,11 +21,11 @@ _DAY_GAIN = 0.5
 _SCALE_GAIN = 1 / 30
 #: Weight of one minute in the errors: about the last day.
 _ERROR_GAIN = 1 / _MINUTES
-#: Minutes by which a day's rise may be early or late.
+#: Minutes by which a day's rise may be early. One that is late is announced until its own time has passed.
 _GUARD = 2
 #: A forecast below this multiple of the usual load is no news.
 _RISE = 1.25
-#: A day whose minutes are mostly unknown is no pattern.
+#: Minutes that must be known: part of a day is no pattern.
 _KNOWN_SHARE = 0.9
 
 
@@ -72,7 +72,7 @@ class DailyForecast:
 
     def _rise(self, minute: int) -> float:
         last = minute + int(-(-self._ahead // _MINUTE)) + _GUARD
-        known = [value for each in range(minute - _GUARD, last + 1) if (value := self._pattern[each % _MINUTES])]
+        known = [value for each in range(minute, last + 1) if (value := self._pattern[each % _MINUTES])]
         if not known:
             return 0.0
         load = max(known) * self._scale
@@ -112,6 +112,11 @@ class DailyForecast:
             each.highest = max(each.highest, load)
         while self._open and self._open[0].end <= self._minutes_read:
             past = self._open.popleft()
-            if past.highest > 0:
-                self._error += abs(past.load - past.highest) / past.highest
-                self._naive_error += abs(past.usual - past.highest) / past.highest
+            self._error += _relative_error(past.load, past.highest)
+            self._naive_error += _relative_error(past.usual, past.highest)
+
+
+def _relative_error(one: float, other: float) -> float:
+    """From 0 to 1, whichever is the larger: workers that are missing and workers that are idle count alike."""
+    larger = max(one, other)
+    return abs(one - other) / larger if larger > 0 else 0.0

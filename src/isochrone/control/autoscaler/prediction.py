@@ -26,8 +26,8 @@ _SIGNIFICANT = 4.5
 _STILL_SIGNIFICANT = 2.0
 #: A rise is extrapolated to at most this multiple of the load of now.
 _MOST_RISE = 4.0
-#: Weight of one reading in errors and slopes: with a reading every five seconds, about the last hour.
-_GAIN = 1 / 720
+#: Weight of one reading in errors and slopes: with a reading every five seconds, about the last half hour.
+_GAIN = 1 / 360
 #: An error counts at most with this many deviations: one unforeseen event must not keep a pool too large for hours.
 _MOST_DEVIATIONS = 3.0
 #: Deviation of errors and slope per second before anything is learned, relative to the load.
