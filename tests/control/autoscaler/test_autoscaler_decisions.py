@@ -60,9 +60,9 @@ def test_pending_workers_are_not_ordered_twice() -> None:
 
 
 def test_a_decrease_waits_for_its_window_and_goes_in_steps() -> None:
-    pool = calm_pool(2000)
+    pool = calm_pool(2000, turns=3000)
     before = pool.sizes[-1]
-    sizes = [pool.turn(500).desired for _ in range(100)]
+    sizes = [pool.turn(500).desired for _ in range(400)]
     # 90 s are 18 readings, and the first ones still have the mean of a minute in them.
     assert sizes[:17] == [before] * 17
     assert sizes[-1] < before / 2
