@@ -157,6 +157,19 @@ def test_an_empty_pool_without_measurements_wakes_as_well() -> None:
     assert (decision.desired, decision.reason) == (1, Reason.WAKE)
 
 
+def test_an_empty_pool_has_workers_before_the_rise_of_every_day() -> None:
+    pool = SmallPool(Autoscaler(AutoscalerSettings(zero_after_seconds=600.0)), ready=0, now=0.0)
+    by_minute = {}
+    for _ in range(3 * 1440):
+        minute = int(pool.now // 60) + 1
+        offered = 400.0 if 360 <= minute % 1440 < 1080 else 0.0
+        by_minute[minute] = pool.turn(offered, seconds=60.0, time_of_day=minute * 60.0 % 86_400)
+    third = 2 * 1440
+    assert by_minute[third + 350].desired == 0
+    assert by_minute[third + 357].desired >= 4
+    assert any(by_minute[third + minute].reason is Reason.FORECAST for minute in range(350, 360))
+
+
 def test_a_pool_at_its_maximum_says_so() -> None:
     pool = calm_pool(500, AutoscalerSettings(has_forecast=False, max_workers=8))
     for _ in range(3):

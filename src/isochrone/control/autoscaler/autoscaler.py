@@ -107,7 +107,7 @@ class Autoscaler:
             reason = Reason.WAKE if offered > 0 and not observation.workers else Reason.UNMEASURED
             is_awake = offered > 0 or current > 0
             return self._bounded(current, reason, observation, inputs, is_awake), combined
-        if self._is_idle(instant):
+        if self._is_idle(instant) and not forecast:
             return self._bounded(0, Reason.IDLE, observation, inputs, is_awake=False), combined
         queue = self._queue_factor(observation)
         now = expectation.level * queue
@@ -122,7 +122,7 @@ class Autoscaler:
                 reason = Reason.FORECAST
             elif queue > 1 or self._correction < 1:
                 reason = Reason.QUEUE
-            if not observation.workers:
+            if not observation.workers and offered > 0:
                 reason = Reason.WAKE
             return self._bounded(needed, reason, observation, inputs), combined
         lower = max(self._lower(instant, current), min(current, settings.min_workers))
