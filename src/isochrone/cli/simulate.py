@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
-from isochrone.cli.simulations import placement
+from isochrone.cli.simulations import autoscaling, placement
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.policies.learned import model as learned_model
 from isochrone.simulate import experiment
@@ -33,6 +33,7 @@ Examples:
   isochrone simulate examples/scenarios/prequal_figure6.yaml --plot figure6.png
   isochrone simulate examples/scenarios/equal_workers.yaml --seeds 20 --json
   isochrone simulate train --out weights.json --seed 1 --minutes 2
+  isochrone simulate autoscaling --course flash_crowd
   isochrone simulate examples/scenarios/failures.yaml --policy least_connections --policy peak_ewma --seed 7
 
 The same scenario and seed give the same figures, byte for byte. docs/simulator.md describes the models.
@@ -153,6 +154,9 @@ def train_command(
     if compared:
         console.print(evaluation.table(compared))
     console.print(f"weights: {out}", highlight=False)
+
+
+app.command("autoscaling", epilog=autoscaling.EPILOG)(autoscaling.autoscaling_command)
 
 
 @contextmanager
