@@ -194,8 +194,8 @@ def test_a_deadline_that_nobody_meets_is_refused_before_envoy_forwards(
     with start_picker([worker], tmp_path / "picker.log") as picker, start_envoy(tmp_path, picker.picker_port) as envoy:
         refused = 0
         for _ in range(20):
-            # A run takes 300 ms, which the worker reports with its answers. Some late requests are sent nevertheless, to
-            # ask again.
+            # A run takes 300 ms, which the worker reports with its answers. Some late requests are sent nevertheless:
+            # they ask again.
             assert _infer(envoy.port, "slow")[0] == 200
             before, refused_before = _runs(worker, "slow"), refused
             late = [_infer(envoy.port, "slow", {"x-request-timeout-ms": "20"}) for _ in range(10)]

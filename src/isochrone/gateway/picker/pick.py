@@ -22,7 +22,7 @@ from isochrone.gateway.front.grpc_requests import meaning_of
 from isochrone.gateway.front.http_requests import TIMEOUT_HEADER
 from isochrone.gateway.picker.bodies import Asked
 from isochrone.gateway.picker.calls import Call, Form
-from isochrone.gateway.picker.replies import remove_header, set_header
+from isochrone.gateway.picker.replies import remove_header, set_header, set_header_again
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Request
@@ -77,8 +77,8 @@ class EnvoyCall(Protocol):
     def sees_trailers(self) -> bool:
         """Whether Envoy sends the trailers of gRPC responses."""
 
-    def decided(self, address: bytes, mutations: Sequence[bytes]) -> None:
-        """The worker is known, and what of the headers is changed on the way there."""
+    def decided(self, address: bytes, mutations: Sequence[bytes], *, recurs: bool) -> None:
+        """The worker is known, and what of the headers is changed on the way there. ``recurs``: of others, too."""
 
     def refuse(self, error: IsochroneError, call: Call | None) -> None:
         """The request goes nowhere."""
@@ -153,7 +153,7 @@ class Pick(CallerRequest):
             self.gateway.lost(attempt, ConnectionLost(f"the address of {host} is not known yet", unprocessed=True))
             return
         self.phase = Phase.FORWARDED
-        self._envoy.decided(address, self._mutations(attempt))
+        self._envoy.decided(address, self._mutations(attempt), recurs=self.deadline == NEVER)
 
     def _mutations(self, attempt: UpstreamAttempt) -> list[bytes]:
         """What of the headers is changed on the way to the worker, beside its address."""
@@ -161,10 +161,10 @@ class Pick(CallerRequest):
         mutations: list[bytes] = []
         pinned = replica_set.version if not self.version else ""
         if pinned and call.form in (Form.PATH, Form.GENERATE):
-            mutations.append(set_header(b":path", call.target(pinned)))
+            mutations.append(set_header_again(b":path", call.target(pinned)))
         elif call.form is Form.OPENAI:
             value = pinned_value(self.served.name, self.version or replica_set.version)
-            mutations.append(set_header(MODEL_HEADER, value))
+            mutations.append(set_header_again(MODEL_HEADER, value))
         if self.deadline != NEVER:
             left = self.deadline - now_ns()
             if call.is_grpc:
@@ -172,9 +172,9 @@ class Pick(CallerRequest):
             else:
                 mutations.append(set_header(TIMEOUT_HEADER, b"%.3f" % max(0.001, left / 1e6)))
         if attempt.asks and not self._wants_load:
-            mutations.append(set_header(ORCA_FORMAT_HEADER, b"bin" if call.is_grpc else b"text"))
+            mutations.append(set_header_again(ORCA_FORMAT_HEADER, b"bin" if call.is_grpc else b"text"))
         if replica_set.stages:
-            mutations.append(set_header(STAGES_HEADER, replica_set.stages))
+            mutations.append(set_header_again(STAGES_HEADER, replica_set.stages))
         for name, _ in self._head.headers:
             if name not in _OWN_HEADERS or (name == STAGES_HEADER and replica_set.stages):
                 continue

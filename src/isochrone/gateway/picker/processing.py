@@ -315,8 +315,8 @@ class Processing:
             self._stamped = StampedMessages(fleet, pick, head, self._limit)
         self.gateway.arrive(pick)
 
-    def decided(self, address: bytes, mutations: Sequence[bytes]) -> None:
-        """The worker is known."""
+    def decided(self, address: bytes, mutations: Sequence[bytes], *, recurs: bool = True) -> None:
+        """The worker is known. ``recurs``: other requests get the same reply."""
         if self._over:
             return
         self._is_decided = True
@@ -325,7 +325,10 @@ class Processing:
         if self._answered is Part.REQUEST_BODY and waiting:
             _, body, _ = waiting.pop(0)
             body, mutations = self._replaced(body, mutations)
-        self._send(replies.decision(self._answered, address, mutations, body))
+        if recurs and body is None:
+            self._send(replies.decision_again(self._answered, address, tuple(mutations)))
+        else:
+            self._send(replies.decision(self._answered, address, tuple(mutations), body))
         for part, content, ends in waiting:
             self._pass(part, content, ends)
 

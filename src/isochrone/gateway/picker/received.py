@@ -2,7 +2,7 @@
 
 Field numbers are those of ``envoy/service/ext_proc/v3/external_processor.proto``, ``envoy/config/core/v3/base.proto``
 and ``google/protobuf/struct.proto``. Only the fields that a picker goes by are read; others are stepped over by their
-length. Headers come with every request, so they are read in one loop without a call per field.
+length. Headers come with every request, and most of them came before: those are read once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from isochrone.wire.exchange import Header, Headers
 
 #: Wire types of protobuf's encoding.
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-#: Tags of HeaderMap.headers, and of HeaderValue.key, value and raw_value.
-_HEADER, _KEY, _VALUE, _RAW_VALUE = 0x0A, 0x0A, 0x12, 0x1A
+#: Tag of HeaderMap.headers.
+_HEADER = 0x0A
 _SUBSET_NAMESPACE = b"envoy.lb.subset_hint"
 _SUBSET_KEY = b"x-gateway-destination-endpoint-subset"
 #: Metadata of different routes that is remembered, and the size of one.
 _MOST_METADATA, _MAX_METADATA = 256, 4096
+#: The same of headers.
+_MOST_PAIRS, _MAX_PAIR = 4096, 512
 
 
 class Part(IntEnum):
@@ -140,6 +142,10 @@ def read_trailers(message: bytes) -> Headers:
     return read_headers(message)[0]
 
 
+#: Encoded header → its name and value. Most headers of a request are those of the one before.
+_pairs: dict[bytes, Header] = {}
+
+
 def _read_header_map(message: bytes, position: int, end: int, headers: list[Header]) -> None:
     while position < end:
         if message[position] != _HEADER:
@@ -153,31 +159,31 @@ def _read_header_map(message: bytes, position: int, end: int, headers: list[Head
         position = start + length
         if position > end:
             raise _cut_off()
-        key = value = raw = b""
-        while start < position:
-            tag = message[start]
-            if tag > 0x7F or tag & 7 != _LENGTH:
-                tag, start = read_varint(message, start)
-                start = _skip(message, start, tag & 7, tag >> 3)
-                continue
-            length = message[start + 1] if start + 1 < position else 0x80
-            begin = start + 2
-            if length > 0x7F:
-                length, begin = read_varint(message, start + 1)
-            start = begin + length
-            if start > position:
-                raise _cut_off()
-            if tag == _KEY:
-                key = message[begin:start]
-            elif tag == _RAW_VALUE:
-                raw = message[begin:start]
-            elif tag == _VALUE:
-                value = message[begin:start]
-        if start > position:
-            raise _cut_off()
-        headers.append((key, raw or value))
+        encoded = message[start:position]
+        pair = _pairs.get(encoded)
+        if pair is None:
+            pair = _read_header(encoded)
+            if length <= _MAX_PAIR:
+                if len(_pairs) >= _MOST_PAIRS:
+                    _pairs.clear()
+                _pairs[encoded] = pair
+        headers.append(pair)
     if position > end:
         raise _cut_off()
+
+
+def _read_header(message: bytes) -> Header:
+    """HeaderValue. Envoy sends values as bytes; as a string only if it is old."""
+    key = value = raw = b""
+    for number, content in _fields(message):
+        if isinstance(content, bytes):
+            if number == 1:
+                key = content
+            elif number == 2:
+                value = content
+            elif number == 3:
+                raw = content
+    return key, raw or value
 
 
 def read_body(message: bytes) -> tuple[bytes, bool]:

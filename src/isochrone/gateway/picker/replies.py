@@ -42,6 +42,10 @@ def set_header(name: bytes, value: bytes) -> bytes:
     return field(1, field(1, field(1, name) + field(3, value)) + _OVERWRITE)
 
 
+#: The same for values that recur.
+set_header_again = lru_cache(maxsize=4096)(set_header)
+
+
 @lru_cache(maxsize=256)
 def remove_header(name: bytes) -> bytes:
     """A member of HeaderMutation.remove_headers."""
@@ -57,7 +61,7 @@ def _destination(address: bytes) -> tuple[bytes, bytes]:
     return set_header(DESTINATION_HEADER, address), field(8, outer)
 
 
-def decision(part: Part, address: bytes, mutations: Iterable[bytes], body: bytes | None = None) -> bytes:
+def decision(part: Part, address: bytes, mutations: tuple[bytes, ...], body: bytes | None = None) -> bytes:
     """The request goes to a worker: the reply to its headers or, in buffered mode, to its body.
 
     ``body`` replaces the one that came; None: that one stays.
@@ -67,6 +71,10 @@ def decision(part: Part, address: bytes, mutations: Iterable[bytes], body: bytes
     if body is not None:
         common += field(3, field(1, body))
     return frame_message(field(_FIELDS[part], field(1, common + _CLEAR_ROUTE_CACHE)) + metadata)
+
+
+#: The same for decisions that recur: of requests without a deadline and without a body of their own.
+decision_again = lru_cache(maxsize=4096)(decision)
 
 
 #: Replies that change nothing. Trailers have no CommonResponse.
