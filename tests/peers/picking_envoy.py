@@ -44,7 +44,7 @@ class PickerProcess(GatewayProcess):
 
 @contextlib.contextmanager
 def start_picker(
-    workers: Sequence[ServerProcess], log_path: Path, *arguments: str, port: int = 0, check_exit: bool = True
+    workers: Sequence[ServerProcess | str], log_path: Path, *arguments: str, port: int = 0, check_exit: bool = True
 ) -> Iterator[PickerProcess]:
     """Runs ``isochrone pick`` in front of workers until the block ends."""
     command = [

@@ -230,7 +230,8 @@ def test_a_forged_destination_has_no_effect(
 
     with (
         socket.create_server(("127.0.0.1", 0)) as trap,
-        start_picker(workers, tmp_path / "picker.log") as picker,
+        # By name: the picker must find the address out.
+        start_picker([f"localhost:{one.http_port}" for one in workers], tmp_path / "picker.log") as picker,
         start_envoy(tmp_path, picker.picker_port, change=change) as envoy,
     ):
         trap.setblocking(False)
