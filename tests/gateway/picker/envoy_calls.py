@@ -14,7 +14,7 @@ import uvloop
 from ext_proc_messages import ProcessingRequest, ProcessingResponse
 
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.picker.server import PickerServer
+from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.server import GatewaySettings
 from isochrone.gateway.upstream.addresses import Upstream
@@ -37,7 +37,7 @@ class RunningPicker:
             metrics_port=None,
             rules=rules,
             exit_timeout=0.0,
-            limits=WireLimits(max_body_bytes=1 << 20),
+            limits=WireLimits(max_body_bytes=1 << 20, max_control_frames_per_second=MAX_CONTROL_FRAMES_PER_SECOND),
             seed=1,
         )
         self.server = PickerServer(settings, 0)
@@ -118,6 +118,8 @@ class EnvoyCall:
             response_deserializer=ProcessingResponse.FromString,
         )
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        #: Replies that nobody has asked for when the call had ended.
+        self.left: list[Any] = []
         self._call = method(iter(self._messages.get, None), timeout=_SECONDS)
 
     def send(self, message: Any) -> None:
@@ -140,10 +142,9 @@ class EnvoyCall:
         self._messages.put(None)
 
     def status(self) -> grpc.StatusCode:
-        """How the call ended. Waits for it, and drops replies: grpcio tells no status before they are read."""
+        """How the call ended. Waits for it, and reads what is left: grpcio tells no status before."""
         with contextlib.suppress(grpc.RpcError):
-            for _ in self._call:
-                pass
+            self.left.extend(self._call)
         code: grpc.StatusCode = self._call.code()
         self._messages.put(None)
         return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +31,15 @@ from isochrone.clock import SECOND
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.replicas import LoadReport
-from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.resilience.hedging import HedgeRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.connect import connect_http2
+from isochrone.wire.http2.client import request_block
+from isochrone.wire.receiver import Gathering
 
 NONE, STREAMED, BUFFERED, PARTIAL, DUPLEX = range(5)
 WORKERS = {"10.0.0.1:8000", "10.0.0.2:8000"}
@@ -442,12 +449,35 @@ def test_failures_count_against_the_replica(running: RunningPicker, channel: grp
         call.ask(headers_message())
         call.ask(response_message(status, headers=headers))
         assert call.status() is grpc.StatusCode.OK
+        # It is not sent again: nobody but Envoy could.
+        assert call.left == []
     assert running.do(failures) == before + 2
     for status in (200, 400, 429, 503):
         call = EnvoyCall(channel)
         call.ask(headers_message())
         call.ask(response_message(status, headers={"content-type": "application/json"}))
     assert running.do(failures) == before + 2
+
+
+def test_nothing_is_hedged_or_copied() -> None:
+    rules = GatewayRules(
+        defaults=ModelRules(hedge=HedgeRules(enabled=True), shadow=ShadowRules(share=1.0, model="n", version="1"))
+    )
+
+    def hedge_at_once(gateway: Gateway) -> None:
+        gateway.fleet.model("m").hedge_delay_ns = 1
+
+    with picker(rules) as running, grpc.insecure_channel(running.address) as channel:
+        running.do(hedge_at_once)
+        call = EnvoyCall(channel)
+        assert destination(call.ask(headers_message()))
+        # A hedge would be due by now.
+        running.do(lambda gateway: gateway.sweep(gateway.clock() + SECOND))
+        assert sum(running.in_flight().values()) == 1
+        call.ask(response_message())
+        assert call.status() is grpc.StatusCode.OK
+        assert call.left == []
+        assert running.do(lambda gateway: gateway.fleet.model("m").hedges) == 0
 
 
 def test_grpc_statuses_are_read_from_trailers(running: RunningPicker, channel: grpc.Channel) -> None:
@@ -582,6 +612,32 @@ def test_any_order_of_messages_leaves_nothing_in_flight(
             call.send(parts[index])
         call.end()
         assert call.status() in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+    _until(running.is_idle)
+
+
+def test_clients_that_give_up_at_once_cost_the_others_nothing(running: RunningPicker) -> None:
+    """Every one of them is a reset on the connection that all clients of an Envoy share."""
+
+    async def give_up() -> bytes:
+        limits = WireLimits(max_control_frames_per_second=1_000_000)
+        connection = await connect_http2("127.0.0.1", int(running.address.rpartition(":")[2]), limits=limits)
+        fields = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
+        path = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+        block = request_block(b"POST", b"http", b"x", path, fields)
+        message = headers_message().SerializeToString()
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        for _ in range(500):
+            streams = [connection.open(block, [framed], Gathering(connection.loop, 1), end=False) for _ in range(10)]
+            await asyncio.sleep(0)
+            for stream in streams:
+                stream.cancel()
+        last = Gathering(connection.loop, 1 << 20)
+        connection.open(block, [framed], last, end=True)
+        answer = bytes((await last.future).body)
+        connection.close()
+        return answer
+
+    assert b"x-gateway-destination-endpoint" in asyncio.run(give_up())
     _until(running.is_idle)
 
 

@@ -13,7 +13,7 @@ from isochrone.cli.processes.upstream_flags import Sources, read_listen, read_tl
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
-from isochrone.gateway.picker.server import PickerServer
+from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.server import GatewaySettings, StartFailed
 from isochrone.observe import logs
@@ -104,7 +104,7 @@ def pick(
             exit_timeout=exit_timeout_secs,
             reuse_port=reuse_port,
             tls=read_tls(tls_cert, tls_key),
-            limits=parse_limits(limit or []),
+            limits=parse_limits(limit or [], max_control_frames_per_second=MAX_CONTROL_FRAMES_PER_SECOND),
             seed=seed,
         )
         logs.configure(json=log_json)

@@ -9,6 +9,10 @@ from isochrone.gateway.picker.picker import Picker
 from isochrone.gateway.server import GatewayServer, GatewaySettings
 from isochrone.wire.exchange import Application
 
+#: Of one connection, beyond its calls. All clients of an Envoy share its connection: what each of them gives up is a
+#: reset there, and a limit as for one client would cut all of them off.
+MAX_CONTROL_FRAMES_PER_SECOND = 50_000
+
 
 class PickerServer(GatewayServer):
     """One picker process."""
