@@ -254,12 +254,13 @@ def test_a_picker_that_is_killed(workers: tuple[ServerProcess, ...], tmp_path: P
                 status = _infer(envoy.port)[0]
                 assert status == 200 if is_open else status in (500, 503)
             with start_picker(workers, tmp_path / "second.log", port=port) as second:
-                until(lambda: _infer(envoy.port)[0] == 200 and _requests(second) > 0)
+                until(lambda: _infer(envoy.port)[0] == 200 and _total(second, "requests") > 0)
 
 
-def _requests(picker: PickerProcess) -> float:
+def _total(picker: PickerProcess, name: str) -> float:
+    """A counter of the picker, over all models."""
     lines = picker.metrics().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("isochrone_gateway_requests_total{"))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"isochrone_gateway_{name}_total{{"))
 
 
 @pytest.mark.parametrize("mode", ["NONE", "FULL_DUPLEX_STREAMED"])
@@ -285,15 +286,32 @@ def test_clients_that_go_away_leave_nothing_in_flight(
 def test_a_worker_that_dies_is_left_out(
     server_factory: StartServer, workers: tuple[ServerProcess, ...], tmp_path: Path, repository: Path
 ) -> None:
-    with server_factory(repository, check_exit=False) as mortal:
-        all_workers = (mortal, workers[0])
-        with (
-            start_picker(all_workers, tmp_path / "picker.log") as picker,
-            start_envoy(tmp_path, picker.picker_port) as envoy,
-        ):
-            assert {_infer(envoy.port)[0] for _ in range(10)} == {200}
-            mortal.process.send_signal(signal.SIGKILL)
-            mortal.process.wait()
-            gone = f'worker_healthy{{worker="{mortal.http_url}"}} 0'
-            until(lambda: _infer(envoy.port)[0] == 200 and gone in picker.metrics())
-            assert {_infer(envoy.port)[0] for _ in range(20)} == {200}
+    with (
+        server_factory(repository, check_exit=False) as mortal,
+        start_picker((mortal, workers[0]), tmp_path / "picker.log") as picker,
+        start_envoy(tmp_path, picker.picker_port) as envoy,
+    ):
+        assert {_infer(envoy.port)[0] for _ in range(10)} == {200}
+        mortal.process.send_signal(signal.SIGKILL)
+        mortal.process.wait()
+        gone = f'worker_healthy{{worker="{mortal.http_url}"}} 0'
+        until(lambda: _infer(envoy.port)[0] in (200, 503) and gone in picker.metrics())
+        assert {_infer(envoy.port)[0] for _ in range(20)} == {200}
+
+
+def test_connections_that_envoy_cannot_make_count_as_failures(
+    server_factory: StartServer, workers: tuple[ServerProcess, ...], tmp_path: Path, repository: Path
+) -> None:
+    """Where health checks are rare, the circuit breaker goes by what Envoy answers in the worker's place."""
+    with (
+        server_factory(repository, check_exit=False) as mortal,
+        start_picker((mortal, workers[0]), tmp_path / "picker.log", "--probe-interval", "600") as picker,
+        start_envoy(tmp_path, picker.picker_port) as envoy,
+    ):
+        assert {_infer(envoy.port)[0] for _ in range(10)} == {200}
+        mortal.process.send_signal(signal.SIGKILL)
+        mortal.process.wait()
+        statuses = [_infer(envoy.port)[0] for _ in range(200)]
+        assert set(statuses) <= {200, 503}
+        assert statuses.count(503) <= 20
+        assert _total(picker, "failures") == statuses.count(503)

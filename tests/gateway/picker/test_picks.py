@@ -456,6 +456,10 @@ def test_failures_count_against_the_replica(running: RunningPicker, channel: grp
         call = EnvoyCall(channel)
         call.ask(headers_message())
         call.ask(response_message(status, headers={"content-type": "application/json"}))
+    call = EnvoyCall(channel)
+    call.ask(headers_message())
+    # A worker's: Envoy knows how long it took.
+    call.ask(response_message(503, headers={"content-type": "text/plain", "x-envoy-upstream-service-time": "3"}))
     assert running.do(failures) == before + 2
 
 

@@ -51,6 +51,7 @@ _FAILURES = frozenset((500, 502))
 #: How Envoy begins the text of its own answers, when no worker has answered.
 _PROXYS_TEXTS = (b"upstream ", b"no healthy upstream", b"no cluster", b"delayed connect error")
 _PROXYS_STATUSES = frozenset((503, 504))
+_SERVICE_TIME = b"x-envoy-upstream-service-time"
 
 
 class Phase(IntEnum):
@@ -320,8 +321,11 @@ def _value(headers: Headers, name: bytes) -> bytes:
 def _proxys_own(status: int, headers: Headers, is_grpc: bool) -> bytes:
     """How Envoy describes its own answer to a request that no worker has answered; b"": a worker has.
 
-    Of HTTP it has no description in the headers, but is plain text, which no worker's rejection is.
+    To what a worker has answered, Envoy adds the time that it took, unless it is told not to. Its own answers have a
+    text that is known or, of HTTP, are plain text, which few errors of workers are.
     """
+    if _value(headers, _SERVICE_TIME):
+        return b""
     if is_grpc:
         text = _value(headers, b"grpc-message")
         return text if text.startswith(_PROXYS_TEXTS) else b""
