@@ -16,6 +16,7 @@ from isochrone.errors import Internal, InvalidArgument, IsochroneError, Malforme
 from isochrone.gateway.picker import replies
 from isochrone.gateway.picker.bodies import NOTHING_ASKED, Asked, Collected, StampedMessages
 from isochrone.gateway.picker.calls import Call, Form, body_needed, find_call
+from isochrone.gateway.picker.order import Direction
 from isochrone.gateway.picker.pick import Pick, SilentPick
 from isochrone.gateway.picker.received import (
     BodyMode,
@@ -47,37 +48,6 @@ _DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 _CONTENT_LENGTH = b"content-length"
 
 
-class _Direction:
-    """How far the request, or the response, has come. Envoy sends headers, body and trailers in this order."""
-
-    __slots__ = ("_ended", "_reached", "mode")
-
-    def __init__(self) -> None:
-        self._reached = 0
-        self._ended = False
-        #: How its body comes; None: Envoy does not say, as before 1.33.
-        self.mode: int | None = None
-
-    def take(self, part: Part) -> None:
-        """A part has come. Raises if it is not its turn."""
-        is_body = part is Part.REQUEST_BODY or part is Part.RESPONSE_BODY
-        is_headers = part is Part.REQUEST_HEADERS or part is Part.RESPONSE_HEADERS
-        if self._ended or part < self._reached or (is_headers and self._reached):
-            raise MalformedRequest(f"{part.name.lower()} out of order: expected headers, body, trailers")
-        if is_body and self.mode == BodyMode.NONE:
-            raise MalformedRequest(f"{part.name.lower()} although protocol_config says NONE")
-        self._reached = part
-        self._ended = not (is_body or is_headers)
-
-    def end(self) -> None:
-        self._ended = True
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a part may come that must be answered."""
-        return bool(self._reached) and not self._ended and self.mode != BodyMode.NONE
-
-
 class Processing:
     """One call: the consumer of its messages, and their order."""
 
@@ -91,8 +61,8 @@ class Processing:
         limit = picker.gateway.limits.max_body_bytes
         self._limit = limit
         self._reader = MessageReader(limit + _OVERHEAD, stream)
-        self._request = _Direction()
-        self._response = _Direction()
+        self._request = Direction()
+        self._response = Direction()
         self._head: Head | None = None
         self._call: Call | None = None
         self._subset: frozenset[str] | None = None
@@ -196,7 +166,7 @@ class Processing:
         if config is None:
             return
         for name, mode in (("request", config.request_body), ("response", config.response_body)):
-            if mode not in BodyMode._value2member_map_:
+            if mode > _DUPLEX:
                 raise Unsupported(f"{name}_body_mode {mode} is not known here: expected NONE to FULL_DUPLEX_STREAMED")
         self._request.mode, self._response.mode = config.request_body, config.response_body
 
@@ -263,9 +233,11 @@ class Processing:
         collected, call = self._collected, self._call
         if collected is None or call is None or not collected.is_enough(ended):
             return
-        self._collected = None
         served = self.gateway.fleet.models.get(call.model)
-        self._decide(collected.read(served is not None and served.reads_prompts))
+        asked = collected.read(served is not None and served.reads_prompts)
+        # It may be large, and what waits has it, too.
+        collected = self._collected = None
+        self._decide(asked)
 
     def _wait_or_pass(self, part: Part, body: bytes, ends: bool) -> None:
         """A part of the request that says nothing of where it goes."""
@@ -329,8 +301,9 @@ class Processing:
             self._send(replies.decision_again(self._answered, address, tuple(mutations)))
         else:
             self._send(replies.decision(self._answered, address, tuple(mutations), body))
-        for part, content, ends in waiting:
-            self._pass(part, content, ends)
+        waiting.reverse()
+        while waiting:
+            self._pass(*waiting.pop())
 
     def _replaced(self, body: bytes, mutations: Sequence[bytes]) -> tuple[bytes | None, Sequence[bytes]]:
         """A buffered body with the version on it, and its length where the client announced one; None: as it came."""
