@@ -35,6 +35,7 @@ COMMANDS = {
         "isochrone.cli.processes.gateway",
         "Route requests to workers, by load and deadline.",
     ),
+    "pick": ("isochrone.cli.processes.pick", "Choose workers for an Envoy that forwards requests itself."),
     "control": ("isochrone.cli.processes.control", "Run one controller of a fleet."),
     "apply": ("isochrone.cli.fleet.changing.apply", "Apply a fleet file; shows the plan first."),
     "status": ("isochrone.cli.fleet.inspecting.status", "Show the state of the fleet."),
@@ -53,7 +54,7 @@ COMMANDS = {
     "events": ("isochrone.cli.fleet.inspecting.events", "Show who changed what, when."),
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
-    "render": ("isochrone.cli.render.group", "Write files for other programs from a fleet.yaml."),
+    "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import structlog
 
@@ -114,6 +114,9 @@ class GroupMember(Protocol):
 class GatewayServer:
     """One gateway process."""
 
+    #: The name of its port in the log.
+    service: ClassVar[str] = "gateway"
+
     def __init__(self, settings: GatewaySettings, group: GroupMember | None = None) -> None:
         self.settings = settings
         self._group = group
@@ -155,17 +158,16 @@ class GatewayServer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         settings = self.settings
         gateway = self.gateway
-        application = GatewayApplication(
-            gateway, allow_file_overrides=settings.allow_file_overrides, server_name=settings.server_name
-        )
+        application = self.make_application()
         metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
         accepts_late = self.make_link is not None
         if self._group is not None:
             await self._take_place(self._group, metrics)
             accepts_late = accepts_late or not self._group.listens_at_once
-        listener = await self._listen("gateway", settings.port, application, accepting=not accepts_late)
+        listener = await self.listen(self.service, settings.port, application, accepting=not accepts_late)
         if settings.metrics_port is not None:
-            await self._listen("metrics", settings.metrics_port, metrics)
+            await self.listen("metrics", settings.metrics_port, metrics)
+        await self.listen_further()
         turn = gateway.fleet.turn = listener.turn
         turn.flush_every = _FLUSH_EVERY
         gateway.set_upstreams("command line", settings.upstreams)
@@ -192,7 +194,7 @@ class GatewayServer:
         await self._first_worker()
         await gateway.settle()
         if accepts_late:
-            await self._accept(listener, "gateway", settings.port)
+            await self._accept(listener, self.service, settings.port)
         # What start-up made lives as long as the process: a full collection need not walk it again.
         gc.collect()
         gc.freeze()
@@ -201,6 +203,16 @@ class GatewayServer:
             log.info("ready", workers=len(gateway.fleet.healthy), compiled=IS_COMPILED, **self.ports)
         else:
             self._group.ready()
+
+    def make_application(self) -> Application:
+        """What its port serves."""
+        settings = self.settings
+        return GatewayApplication(
+            self.gateway, allow_file_overrides=settings.allow_file_overrides, server_name=settings.server_name
+        )
+
+    async def listen_further(self) -> None:
+        """On ports of a subclass's own."""
 
     async def _take_place(self, group: GroupMember, metrics: Application) -> None:
         """Answer the other processes of this gateway."""
@@ -220,10 +232,10 @@ class GatewayServer:
         if not self.gateway.fleet.healthy:
             log.warning("no worker is ready yet; requests are answered 503 until one is")
 
-    async def _listen(self, name: str, port: int, application: Application, *, accepting: bool = True) -> Listener:
+    async def listen(self, name: str, port: int, application: Application, *, accepting: bool = True) -> Listener:
         settings = self.settings
         guarded = SameOrigin(application, settings.allow_origins)
-        listener = self._listeners.add(guarded, settings.tls if name != "metrics" else None)
+        listener = self._listeners.add(guarded, settings.tls if name == self.service else None)
         try:
             self.ports[name] = await listener.start(
                 settings.host, port, reuse_port=settings.reuse_port, accepting=accepting
@@ -243,7 +255,7 @@ class GatewayServer:
         log.info("listening", service=name, host=self.settings.host, port=self.ports[name])
 
     def _cannot_listen(self, name: str, port: int, error: OSError) -> StartFailed:
-        flag = "--listen" if name == "gateway" else "--metrics-port"
+        flag = "--listen" if name == self.service else f"--{name}-port"
         return StartFailed(
             f"cannot listen on {self.settings.host}:{port} for {name}: {error.strerror or error}; "
             f"choose another with {flag}"

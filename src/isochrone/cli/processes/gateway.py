@@ -12,19 +12,15 @@ import typer
 import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.cli.processes.upstream_flags import Sources, read_listen, read_tls
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.errors import FlagError, IsochroneError
-from isochrone.gateway.monitoring.discovery import read_upstreams
+from isochrone.errors import IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.policies import NAMES
-from isochrone.gateway.rules.file import load_rules
-from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
-from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
-from isochrone.wire.tls import server_context
 
 EPILOG = """
 \b
@@ -113,38 +109,23 @@ def gateway(
     """Route requests to workers. By default each goes to the least busy of those that answer about as soon as the
     fastest; a request that no worker can answer within its deadline is rejected."""
     try:
-        host, _, port = listen.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:
-            raise FlagError("--listen", "HOST:PORT", repr(listen))
-        if not (upstream or upstream_dns or upstream_file or store):
-            raise StartFailed("no upstream; name one: isochrone gateway --upstream host:port")
-        if store and (upstream or upstream_dns or upstream_file or rules or policy):
-            raise StartFailed("--store brings upstreams and rules; --upstream, --rules and --policy do not go with it")
-        if policy is not None and policy not in NAMES:
-            raise FlagError("--policy", f"one of {', '.join(NAMES)}", repr(policy))
-        if bool(tls_cert) != bool(tls_key):
-            raise StartFailed("--tls-cert and --tls-key go together")
-        for path in upstream_file or []:
-            if path.exists():
-                read_upstreams(path)
-        traffic = load_rules(rules) if rules is not None else GatewayRules()
-        if policy is not None:
-            traffic = traffic.with_policy(policy)
+        host, port = read_listen(listen)
+        sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)
         settings = GatewaySettings(
-            host=(host or "0.0.0.0").removeprefix("[").removesuffix("]"),
-            port=int(port),
+            host=host,
+            port=port,
             metrics_port=None if metrics_port < 0 else metrics_port,
-            upstreams=tuple(parse_upstream(text) for text in upstream or []),
-            dns=tuple(parse_upstream(text, "--upstream-dns") for text in upstream_dns or []),
-            files=tuple(upstream_file or []),
-            rules=traffic,
+            upstreams=sources.upstreams,
+            dns=sources.dns,
+            files=sources.files,
+            rules=sources.rules(rules, policy),
             monitoring=MonitorRules(interval=probe_interval, timeout=probe_timeout),
             exit_timeout=exit_timeout_secs,
             reuse_port=reuse_port,
             server_name=server_name,
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
-            tls=server_context(tls_cert, tls_key, None) if tls_cert and tls_key else None,
+            tls=read_tls(tls_cert, tls_key),
             limits=parse_limits(limit or []),
             seed=seed,
         )

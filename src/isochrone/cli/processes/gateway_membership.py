@@ -37,7 +37,7 @@ class GatewayMembership:
         from isochrone.control.state.records import GatewayRecord
         from isochrone.store.opening import open_store
 
-        port = server.ports["gateway"]
+        port = server.ports[server.service]
         record = GatewayRecord(
             name=self.name or f"{socket.gethostname()}-{port}",
             host=self.advertise or advertised_host(server.settings.host, self.store),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from isochrone.cli.render import kubernetes
+from isochrone.cli.render import envoy, kubernetes
 
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Write files for other programs from a fleet.yaml.",
+    help="Write files for other programs.",
 )
 app.command(epilog=kubernetes.EPILOG)(kubernetes.kubernetes)
+app.command(epilog=envoy.EPILOG)(envoy.envoy)
 
 
 @app.callback()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
@@ -28,6 +28,7 @@ class ReplicaSet:
         "stage_field",
         "stages",
         "stamp",
+        "subsets",
         "tag",
         "tiers",
         "version",
@@ -53,6 +54,9 @@ class ReplicaSet:
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
         self.tiers: tuple[ReplicaSet, ...] = ()
         self.whole: ReplicaSet | None = None
+        #: Parts that callers restrict themselves to, by the addresses of their endpoints, and the replicas of the whole
+        #: that each was made from.
+        self.subsets: dict[frozenset[str], tuple[Mapping[str, Replica], ReplicaSet]] = {}
         #: The fleet's, and the last revision of them that was taken: whoever places a request compares them first.
         self.endpoint_changes = endpoint_changes
         self.seen = endpoint_changes.revision

@@ -53,6 +53,8 @@ _BY_WORKER = "worker"
 _USUAL_REJECTIONS = ("deadline_exceeded", "queue_full", "unavailable", _BY_WORKER)
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
+#: Subsets of one version that are remembered.
+_MOST_SUBSETS = 64
 
 
 PolicyMaker = Callable[[ModelRules, Random], Policy]
@@ -274,6 +276,25 @@ class ServedModel:
         """The part of a replica set a request goes by: the nearest tier that is expected to be in time."""
         index = self.tiers.choose([self._expected(part, now) for part in replica_set.tiers], deadline, now)
         return replica_set.tiers[index] if index >= 0 else replica_set
+
+    def within(self, replica_set: ReplicaSet, addresses: frozenset[str], now: int) -> ReplicaSet:
+        """The part of a replica set with these endpoints. Tiers do not count there: the caller has chosen."""
+        made_from, part = replica_set.subsets.get(addresses, (None, None))
+        if part is None:
+            part = self._make(replica_set.version, replica_set.balancer.placement, replica_set.stages)
+            # Of few endpoints, that most are unhealthy says nothing of the health checks.
+            part.balancer.rules = replace(part.balancer.rules, panic_threshold=0.0)
+        placement = replica_set.balancer.placement
+        if made_from is not replica_set.replicas or part.balancer.placement is not placement:
+            part.replicas = {each: replica for each, replica in replica_set.replicas.items() if each in addresses}
+            part.balancer.placement = placement
+            part.balancer.update(list(part.replicas.values()), now)
+            if len(replica_set.subsets) >= _MOST_SUBSETS:
+                replica_set.subsets.clear()
+            replica_set.subsets[addresses] = replica_set.replicas, part
+        if part.seen != part.endpoint_changes.revision:
+            part.catch_up(now)
+        return part
 
     def _expected(self, replica_set: ReplicaSet, now: int) -> float:
         """What a request would take in a tier, by a few of its workers."""

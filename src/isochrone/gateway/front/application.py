@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
@@ -19,6 +18,7 @@ from isochrone.gateway.front.grpc_requests import GrpcRoute
 from isochrone.gateway.front.grpc_streams import StreamRoute
 from isochrone.gateway.front.http_requests import HttpRoute
 from isochrone.gateway.front.openai_requests import OpenAIRoute
+from isochrone.gateway.front.paths import GENERATE, INFERENCE, MODEL_PATH, unquote
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.protocol.compression.codec import is_identity
 from isochrone.protocol.compression.inflating import inflating_messages
@@ -44,9 +44,6 @@ from isochrone.wire.exchange import Head, Route
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
 
-_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<rest>/.*)?$")
-_GENERATE = frozenset(("generate", "generate_stream"))
-_INFERENCE = _GENERATE | {"infer"}
 _FLEET_WIDE = re.compile(
     r"/v2/(repository/models/[^/]+/(load|unload)|logging|trace/setting|(system|cuda)sharedmemory/.*)/?$"
 )
@@ -153,10 +150,10 @@ class GatewayApplication:
             changes = bool(fleet_wide[2])
             seconds = control.LOAD_SECONDS
             return control.FanOutRoute(gateway, head, control.all_or_error, seconds, check, changes_models=changes)
-        match = _MODEL.match(text)
+        match = MODEL_PATH.match(text)
         if match is None:
             raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
-        model, version = _unquote(match["model"]), _unquote(match["version"] or "")
+        model, version = unquote(match["model"]), unquote(match["version"] or "")
         rest = (match["rest"] or "").rstrip("/")
         verb = rest.removeprefix("/")
         if verb == "stats":
@@ -168,14 +165,14 @@ class GatewayApplication:
             _expect(head, b"GET", b"HEAD")
             not_ready = (400, {"error": MODEL_NOT_READY})
             return control.LocalRoute(lambda: (200, None) if gateway.is_model_ready(model, version) else not_ready)
-        if verb in _INFERENCE:
+        if verb in INFERENCE:
             _expect(head, b"POST")
         elif verb not in ("", "config"):
             raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
         tail = rest.encode() + (b"?" + query if query else b"")
         # A stream of answers is passed on as it comes: nothing of it can be taken back.
         kind = Kind.STREAM if verb == "generate_stream" else Kind.STATELESS
-        route = GenerateRoute if verb in _GENERATE else HttpRoute
+        route = GenerateRoute if verb in GENERATE else HttpRoute
         return route(gateway, head, model, version, tail, kind)
 
     def _refuse_if_led(self) -> None:
@@ -257,10 +254,3 @@ def _expect(head: Head, *methods: bytes) -> None:
     if head.method not in methods:
         allowed = ", ".join(method.decode() for method in methods)
         raise MethodNotAllowed(f"expected {allowed}, given {head.method.decode('latin-1')[:20]}")
-
-
-def _unquote(text: str) -> str:
-    try:
-        return unquote_to_bytes(text).decode()
-    except UnicodeDecodeError:
-        raise InvalidArgument(f"the path's '{text[:100]}' is not valid UTF-8 when unquoted") from None

@@ -33,7 +33,7 @@ class FurtherAttempts(OpenRequests):
         unreached = attempt.lost and outcome is Outcome.NOT_BEGUN
         if unreached:
             request.unreached += 1
-        if request.shadow is not None or not retries.enabled or _is_exhausted(request):
+        if request.shadow is not None or not retries.enabled or _is_exhausted(request) or not request.is_repeatable:
             return None
         if now >= request.deadline or not may_repeat(retries, request.kind, outcome):
             return None
@@ -87,7 +87,7 @@ class FurtherAttempts(OpenRequests):
         if now >= request.deadline or not attempt.replica_set.version or self._fleet.is_led:
             # Under a control plane only what is committed is served: the newest there may be what is being prepared.
             return None
-        if request.shadow is not None or not request.served.budget.take(now):
+        if request.shadow is not None or not request.is_repeatable or not request.served.budget.take(now):
             return None
         request.replica_set = request.served.replica_set("")
         placing.catch_up(request, now)
@@ -109,7 +109,7 @@ class FurtherAttempts(OpenRequests):
     def _can_move(self, request: Request, now: int) -> bool:
         """Whether another replica could take a request whose attempt is given up."""
         retries = request.served.rules.retries
-        if not retries.enabled or _is_exhausted(request):
+        if not retries.enabled or _is_exhausted(request) or not request.is_repeatable:
             return False
         return placing.has_untried(request, now) and may_repeat(retries, request.kind, Outcome.LOST)
 
@@ -138,7 +138,9 @@ class FurtherAttempts(OpenRequests):
         served = request.served
         if not (served.rules.waiting_room.max_requests and served.rules.retries.enabled):
             return False
-        return not (request.attempts or request.may_have_run) and request.unreached < _UNREACHED
+        if request.attempts or request.may_have_run or not request.is_repeatable:
+            return False
+        return request.unreached < _UNREACHED
 
     def _suspect(self, loss: Loss, quarantined: Quarantined | None, now: int) -> list[Instruction]:
         """The worker's process ended under a request: the request goes on alone, unless it is quarantined."""

@@ -113,7 +113,7 @@ class RequestMachine(FurtherAttempts):
                 self.next_due = min(self.next_due, request.due_at)
                 self.suspected.wait(request)
                 return self.pump(now)
-            if served.hedge_delay_ns and request.kind is Kind.STATELESS and request.suspect is None:
+            if served.hedge_delay_ns and _is_hedged(request) and request.suspect is None:
                 request.hedge_at = now + served.hedge_delay_ns
                 if request.hedge_at < request.deadline:
                     request.due_at = request.hedge_at
@@ -134,7 +134,7 @@ class RequestMachine(FurtherAttempts):
         policy = request.replica_set.balancer.policy
         if policy.wants_probes and (probes := policy.probes(now)):
             instructions.append((Do.PROBE, None, probes))
-        if served.shadow is not None and request.suspect is None:
+        if served.shadow is not None and request.suspect is None and request.is_repeatable:
             self._copy(request, served.shadow, instructions)
         return instructions
 
@@ -548,4 +548,4 @@ class RequestMachine(FurtherAttempts):
 
 def _is_hedged(request: Request) -> bool:
     """Whether hedges may be sent for such requests."""
-    return request.kind is Kind.STATELESS and request.shadow is None
+    return request.kind is Kind.STATELESS and request.shadow is None and request.is_repeatable

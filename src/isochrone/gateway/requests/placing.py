@@ -41,6 +41,8 @@ def place(request: Request, now: int) -> Replica:
     served, replica_set, demand = request.served, request.replica_set, request.demand
     if replica_set.seen != replica_set.endpoint_changes.revision:
         replica_set.catch_up(now)
+    if request.subset is not None:
+        replica_set = request.replica_set = served.within(replica_set, request.subset, now)
     if demand.key and is_of_sequence(request):
         return _at_home(request, now)
     if replica_set.tiers:
@@ -71,6 +73,8 @@ def has_ready_worker(request: Request, now: int) -> bool:
         replica_set = served.choose(request.head, request.asked_epoch)
     if replica_set.seen != replica_set.endpoint_changes.revision:
         replica_set.catch_up(now)
+    if request.subset is not None:
+        replica_set = served.within(replica_set, request.subset, now)
     in_sequence = is_of_sequence(request)
     most = min(served.max_in_flight or _MOST_AT_ONCE, _MOST_AT_ONCE)
     return any(
@@ -194,7 +198,7 @@ def _at_home(request: Request, now: int) -> Replica:
     served = request.served
     request.replica_set = _tier_of_sequences(request.replica_set)
     home = served.sequences.home(request.demand, request.replica_set)
-    if home is None:
+    if home is None or (request.subset is not None and home.replica.endpoint.address not in request.subset):
         raise served.nobody(request.replica_set)
     request.replica_set, replica = home.replica_set, home.replica
     if request.demand.priority != _HIGHEST_PRIORITY:

@@ -98,6 +98,10 @@ class Request:
     can_wait: ClassVar[bool] = True
     #: Whether it can be found out that it ended a process.
     may_be_suspect: ClassVar[bool] = True
+    #: Whether this process sends it, so that it can send it again. A proxy sends what a picker has placed.
+    is_repeatable: ClassVar[bool] = True
+    #: Addresses of the endpoints it may go to; None: any.
+    subset: frozenset[str] | None = None
     fingerprint: bytes | None = None
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None

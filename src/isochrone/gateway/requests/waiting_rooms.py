@@ -24,6 +24,8 @@ class _Line(NamedTuple):
     model: str
     version: str
     epoch: bytes | None
+    #: Endpoints that they may go to; None: any.
+    subset: frozenset[str] | None
 
 
 class WaitingRooms:
@@ -125,7 +127,7 @@ class WaitingRooms:
 
 
 def _line_of(request: Request) -> _Line:
-    return _Line(request.served.name, request.version, request.asked_epoch)
+    return _Line(request.served.name, request.version, request.asked_epoch, request.subset)
 
 
 def _too_long(model: str, request: Request, now: int) -> IsochroneError:

@@ -97,6 +97,16 @@ class Connections:
         return len(self._http1) + len(self._http2)
 
     @property
+    def peer_host(self) -> str:
+        """The IP address that it is connected to; "": it is not connected."""
+        transports = [connection.transport for connection in self._http2]
+        transports += [connection.transport for connection in self._http1]
+        for transport in transports:
+            if peer := transport.get_extra_info("peername"):
+                return str(peer[0])
+        return ""
+
+    @property
     def is_crowded(self) -> bool:
         """Whether several connections of the gateway were ready at once lately: requests go out together."""
         return self._turn is not None and self._turn.staging

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from isochrone.errors import IsochroneError
@@ -36,20 +36,29 @@ class HealthWatchRoute(Route):
 
     streaming = True
 
-    def __init__(self, is_ready: Callable[[], bool], call: CallHead) -> None:
+    def __init__(
+        self, is_ready: Callable[[], bool], call: CallHead, services: Collection[str] = HEALTH_SERVICES, live: str = ""
+    ) -> None:
+        """``services``: those with a status. ``live``: the one that is always served; "": none is."""
         self._is_ready = is_ready
         self._call = call
+        self._services = services
+        self._live = live
 
     def open(self, exchange: Exchange) -> Consumer:
-        return _HealthWatch(exchange, self._is_ready, self._call)
+        return _HealthWatch(exchange, self._is_ready, self._call, self._services, self._live)
 
 
 class _HealthWatch:
     """One Watch call; checks the status once a second. By the health protocol, an unknown service is not an error."""
 
-    def __init__(self, stream: Any, is_ready: Callable[[], bool], call: CallHead) -> None:
+    def __init__(
+        self, stream: Any, is_ready: Callable[[], bool], call: CallHead, services: Collection[str], live: str
+    ) -> None:
         self._stream = stream
         self._is_ready = is_ready
+        self._services = services
+        self._live = live
         self._encoding = call.encoding
         self._reader = MessageReader(_MAX_MESSAGE, stream)
         self._loop = stream.connection.loop
@@ -67,7 +76,9 @@ class _HealthWatch:
             message = self._reader.take()
             if message is not None:
                 request = parse(HealthCheckRequest, bytes(unpack(*message, self._encoding, _MAX_MESSAGE)))
-                self._is_known = request.service in HEALTH_SERVICES
+                self._is_known = request.service in self._services
+                if self._live and request.service == self._live:
+                    self._is_ready = _always
                 self._reader.give_back(len(message[1]))
                 self._tell()
         except IsochroneError as error:
@@ -96,3 +107,7 @@ class _HealthWatch:
         ready = SERVING if self._is_ready() else NOT_SERVING
         self._send(ready if self._is_known else SERVICE_UNKNOWN)
         self._timer = self._loop.call_later(1.0, self._tell)
+
+
+def _always() -> bool:
+    return True
