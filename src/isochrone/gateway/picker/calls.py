@@ -22,7 +22,9 @@ _OF_MODELS = frozenset(("ModelInfer", "ModelStreamInfer", "ModelMetadata", "Mode
 #: Calls that any worker answers alike.
 _OF_ANYBODY = frozenset(("ServerLive", "ServerReady", "ServerMetadata"))
 _PATHS_OF_ANYBODY = frozenset(("/v2", "/v2/health/live", "/v2/health/ready"))
-_READING = ("", "config", "ready", "stats")
+_READING = ("", "config", "ready")
+#: Bytes of a method and path that are remembered: clients choose both.
+_MOST_REMEMBERED = 512
 
 
 class Form(IntEnum):
@@ -61,9 +63,14 @@ class Call(NamedTuple):
         return f"/v2/models/{quote(self.model, safe='')}/versions/{quote(version, safe='')}{self.tail}".encode()
 
 
-@lru_cache(maxsize=4096)
 def find_call(method: bytes, target: bytes, is_grpc: bool) -> Call:
     """Raises for what no single worker can answer."""
+    if len(method) + len(target) > _MOST_REMEMBERED:
+        return _find_call(method, target, is_grpc)
+    return _find_call_again(method, target, is_grpc)
+
+
+def _find_call(method: bytes, target: bytes, is_grpc: bool) -> Call:
     try:
         path, question, query = target.decode("ascii").partition("?")
     except UnicodeDecodeError:
@@ -88,6 +95,10 @@ def find_call(method: bytes, target: bytes, is_grpc: bool) -> Call:
     form = Form.GENERATE if verb in GENERATE else Form.PATH
     kind = Kind.STREAM if verb == "generate_stream" else Kind.STATELESS
     return Call(form, unquote(match["model"]), unquote(match["version"] or ""), rest + question + query, kind)
+
+
+#: The same for paths that recur.
+_find_call_again = lru_cache(maxsize=4096)(_find_call)
 
 
 def _grpc(path: str) -> Call:
