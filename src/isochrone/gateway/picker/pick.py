@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
 from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
@@ -150,8 +150,10 @@ class Pick(CallerRequest):
     def send(self, attempt: UpstreamAttempt) -> None:
         address = self._envoy.destinations.address(attempt.replica.endpoint.handle, self.call.is_grpc)
         if not address:
-            host = attempt.replica.endpoint.address
-            self.gateway.lost(attempt, ConnectionLost(f"the address of {host} is not known yet", unprocessed=True))
+            # No failure of the worker's: nothing was sent there.
+            self.gateway.cancelled(self)
+            name = attempt.replica.endpoint.address
+            self._envoy.refuse(Unavailable(f"the address of {name} is not known yet"), self.call)
             return
         self.phase = Phase.FORWARDED
         self._envoy.decided(address, self._mutations(attempt), recurs=self.deadline == NEVER)

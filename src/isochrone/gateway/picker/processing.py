@@ -186,10 +186,7 @@ class Processing:
         self._is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
         try:
             call = self._call = find_call(method, path, self._is_grpc)
-            subset = read_subset(message.metadata)
-            if subset is not None:
-                subset = self.destinations.named(subset, self._is_grpc)
-            self._subset = subset
+            self._subset = self.destinations.allowed(read_subset(message.metadata), self._is_grpc)
             mode = self._request.mode
             if call.form is Form.ANYBODY:
                 self._choose_anybody()
