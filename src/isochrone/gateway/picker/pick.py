@@ -114,6 +114,7 @@ class Pick(CallerRequest):
         self.version = asked.version or call.version
         self.asked_epoch = head.get(EPOCH_HEADER)
         self.kind = Kind.STREAM if asked.streams else call.kind
+        self.is_inference = call.is_inference
         if subset is not None:
             self.subset = subset
         parameters = asked.parameters
@@ -123,6 +124,10 @@ class Pick(CallerRequest):
         timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout
+        if not call.is_inference:
+            # Without the deadline, too: how long the model's queue is does not matter to it.
+            self.demand = served.plain_demand
+            return
         key = served.affinity_key(head) if served.affinity.header else b""
         if parameters.sequence and served.rules.affinity.sequence:
             key = served.affinity.key(parameters.sequence)

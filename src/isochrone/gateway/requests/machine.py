@@ -89,7 +89,7 @@ class RequestMachine(FurtherAttempts):
         try:
             if served.suspected and request.may_be_suspect:
                 self.suspected.examine(request, now)
-            if served.quotas:
+            if served.quotas and request.is_inference:
                 quota_accounts.enter(request, now)
             if request.suspect is not None and not placing.is_of_sequence(request):
                 self.next_due = min(self.next_due, request.due_at)
