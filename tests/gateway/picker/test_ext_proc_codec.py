@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from ext_proc_messages import HeaderMutation, ProcessingRequest, ProcessingResponse
-from hypothesis import given
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isochrone.errors import MalformedRequest
@@ -115,15 +116,128 @@ def test_without_a_hint_any_endpoint_may_be_chosen() -> None:
     assert read_subset(b"") is None
 
 
-@given(st.binary(max_size=200))
-def test_garbage_is_malformed_or_read(data: bytes) -> None:
+def _whole_message(part: Part, headers: list[tuple[str, bytes]], body: bytes) -> Any:
+    """One with all that a picker reads, metadata among it, and with something that it steps over."""
+    message = _request(part, headers, body, True)
+    message.attributes["envoy.filters.http.ext_proc"].update({"a": "b", "c": 1.0})
+    message.metadata_context.filter_metadata["envoy.lb"].update({"x": "y"})
+    hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+    hint.update({"x-gateway-destination-endpoint-subset": ["10.0.0.1:8000", "10.0.0.2:8000"]})
+    message.protocol_config.request_body_mode = 2
+    return message
+
+
+def _read_by_picker(data: bytes) -> tuple[object, ...]:
+    received = Received(data)
+    part = received.part
+    content: object
+    if part in (Part.REQUEST_BODY, Part.RESPONSE_BODY):
+        content = read_body(received.content)
+    elif part in (Part.REQUEST_TRAILERS, Part.RESPONSE_TRAILERS):
+        content = read_trailers(received.content)
+    else:
+        content = read_headers(received.content)
+    config = received.config
+    modes = None if config is None else (config.request_body, config.response_body)
+    return part, content, read_subset(received.metadata), modes, received.is_observed_only
+
+
+def _read_by_protobuf(data: bytes) -> tuple[object, ...]:
+    """The same, by protobuf's own code."""
+    message = ProcessingRequest.FromString(data)
+    name = message.WhichOneof("request")
+    part = Part[name.upper()] if name else Part.NOTHING
+    given = getattr(message, name) if name else message.request_headers
+    content: object
+    if part in (Part.REQUEST_BODY, Part.RESPONSE_BODY):
+        content = given.body, given.end_of_stream
+    elif part in (Part.REQUEST_TRAILERS, Part.RESPONSE_TRAILERS):
+        content = _pairs(given.trailers)
+    else:
+        content = _pairs(given.headers), given.end_of_stream
+    config = message.protocol_config
+    modes = (config.request_body_mode, config.response_body_mode) if message.HasField("protocol_config") else None
+    return part, content, _subset_by_protobuf(message), modes, message.observability_mode
+
+
+def _pairs(header_map: Any) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((each.key.encode(), each.raw_value or each.value.encode()) for each in header_map.headers)
+
+
+def _subset_by_protobuf(message: Any) -> frozenset[str] | None:
+    namespaces = message.metadata_context.filter_metadata
+    fields = namespaces["envoy.lb.subset_hint"].fields if "envoy.lb.subset_hint" in namespaces else {}
+    if "x-gateway-destination-endpoint-subset" not in fields:
+        return None
+    value = fields["x-gateway-destination-endpoint-subset"]
+    values = value.list_value.values if value.WhichOneof("kind") == "list_value" else [value]
+    texts = [each.string_value for each in values if each.WhichOneof("kind") == "string_value"]
+    return frozenset(address.strip() for text in texts for address in text.split(",") if address.strip())
+
+
+def _check_damaged(damaged: bytes) -> bool:
+    """The picker reads what protobuf reads, or says that it is malformed; returns whether it has read it."""
+    found: tuple[object, ...] | MalformedRequest
     try:
-        received = Received(data)
-        read_headers(received.content)
-        read_body(received.content)
-        read_subset(received.metadata)
-    except MalformedRequest:
-        return
+        found = _read_by_picker(damaged)
+    except MalformedRequest as error:
+        found = error
+    try:
+        expected = _read_by_protobuf(damaged)
+    except DecodeError:
+        # The picker may be more lenient: it steps over what it does not need.
+        return not isinstance(found, MalformedRequest)
+    if isinstance(found, MalformedRequest):
+        # Groups: Envoy's messages have none.
+        assert "wire type 3" in str(found) or "wire type 4" in str(found)
+        return False
+    if found[2] == frozenset() and expected[2] is None:
+        # An entry of a map without its value is none to protobuf. Here it names nobody, which is the safer reading.
+        found = (*found[:2], None, *found[3:])
+    assert found == expected
+    return True
+
+
+@settings(max_examples=150)
+@given(
+    part=st.sampled_from([part for part in Part if part]),
+    headers=st.lists(st.tuples(_NAMES, st.binary(max_size=20)), max_size=3),
+    body=st.binary(max_size=40),
+    flips=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=3),
+    cut=st.just(0) | st.integers(0, 1 << 20),
+    inserted=st.just(b"") | st.binary(max_size=6),
+)
+def test_a_damaged_message_is_malformed_or_read(
+    part: Part,
+    headers: list[tuple[str, bytes]],
+    body: bytes,
+    flips: list[tuple[int, int]],
+    cut: int,
+    inserted: bytes,
+) -> None:
+    whole = _whole_message(part, headers, body).SerializeToString()
+    damaged = bytearray(whole)
+    for place, value in flips:
+        damaged[place % len(damaged)] = value
+    place = len(inserted) * 7919 % len(damaged)
+    damaged[place:place] = inserted
+    _check_damaged(bytes(damaged[: len(damaged) - cut % len(damaged)]))
+    # Nothing damaged is remembered as what is whole.
+    assert _read_by_picker(whole) == _read_by_protobuf(whole)
+
+
+@pytest.mark.parametrize("part", [part for part in Part if part])
+def test_every_byte_of_a_message_may_be_wrong(part: Part) -> None:
+    """Also those of the metadata."""
+    whole = _whole_message(part, [(":path", b"/v2"), ("a", b"b")], b"xyz").SerializeToString()
+    assert _check_damaged(whole)
+    read = [
+        _check_damaged(whole[:place] + bytes((value,)) + whole[place + 1 :])
+        for place in range(len(whole))
+        for value in (0x00, 0x0A, 0x7F, 0x80, 0xFF, whole[place] ^ 0x01, whole[place] ^ 0x08)
+    ]
+    assert any(read)
+    assert not all(read)
 
 
 @given(headers=_HEADERS, cut=st.integers(1, 60), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))

@@ -20,6 +20,8 @@ Examples:
 
 NONE costs least: then the picker sees no bodies, so calls of gRPC and of OpenAI must name their model in the header
 x-isochrone-model, and sequences are not kept together.
+
+The picker is called without TLS. For one with --tls-cert, add a transport_socket to the cluster 'picker'.
 """
 
 

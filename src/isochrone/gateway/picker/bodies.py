@@ -1,18 +1,20 @@
 """Bodies of requests that a picker sees: what they say of where a request goes, and the versions stamped on messages.
 
-A body that is compressed is read here only up to a limit: it would hold the loop of all other requests.
+A body that is compressed is read here only up to a limit: it would hold the loop of all other requests. Where the path
+names the model, such a body is read as far as it can be, and whatever is wrong with it is for the worker to reject.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from isochrone.errors import PayloadTooLarge
+from isochrone.errors import IsochroneError, PayloadTooLarge
 from isochrone.gateway.front.stamps import Stamps
 from isochrone.gateway.picker.calls import Call, Form
 from isochrone.gateway.traffic.parameters import NONE, Parameters, read_bounded
 from isochrone.gateway.traffic.prompts import TokenTimes, generate_fields, openai_fields, token_times
-from isochrone.protocol.compression.codec import decompress, is_identity
+from isochrone.protocol.compression.codec import StartInflation, decompress, is_identity
 from isochrone.protocol.grpc.calls import unpack
 from isochrone.protocol.grpc.routing_fields import read_opening
 from isochrone.protocol.openai.answers import InvalidParameter
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.requests.request import Request
 
 _PREFIX = 5
-#: Bytes that a compressed body may have when it is decompressed.
+#: Bytes that are read of a compressed body when it is decompressed.
 _MOST_INFLATED = 1 << 20
 
 
@@ -55,7 +57,7 @@ class Collected:
         self._limit = limit
         self.body = bytearray()
         #: Bytes that say all; -1: only the whole body does.
-        self._needed = _json_length(head) if call.form is Form.PATH else -1
+        self._needed = _json_length(head) if call.form is Form.PATH and not _encoding(head) else -1
 
     def add(self, data: bytes) -> None:
         self.body += data
@@ -75,9 +77,14 @@ class Collected:
         if call.form is Form.GRPC:
             return _read_grpc(body, head)
         plain: Buffer = body
-        encoding = head.get(b"content-encoding")
-        if encoding is not None and not is_identity(encoding):
-            plain = decompress(encoding, bytes(body), _MOST_INFLATED)
+        length = _json_length(head) if call.form is Form.PATH else -1
+        if encoding := _encoding(head):
+            if call.form is Form.OPENAI:
+                plain = _inflated(lambda: decompress(encoding, bytes(body), _MOST_INFLATED))
+            elif (start := _inflated_start(encoding, body, length)) is None:
+                return NOTHING_ASKED
+            else:
+                plain = start
         if call.form is Form.OPENAI:
             fields = openai_fields(plain)
             if not fields.model:
@@ -87,24 +94,49 @@ class Collected:
         if call.form is Form.GENERATE:
             found = generate_fields(plain, reads_prompt)
             return Asked("", "", found.parameters, found.prompt, found.tokens)
-        length = _json_length(head)
         return Asked(parameters=read_bounded(plain, len(plain) if length < 0 else min(length, len(plain))))
 
 
 def _json_length(head: Head) -> int:
     """Bytes of the JSON part of an infer request; -1: all. A header that makes no sense is for the worker to reject."""
     value = head.get(b"inference-header-content-length")
-    if value is None or not value.isdigit() or len(value) > 12:
-        return -1
+    return int(value) if value is not None and value.isdigit() and len(value) <= 12 else -1
+
+
+def _encoding(head: Head) -> bytes:
+    """How the body is compressed; b"": it is not."""
     encoding = head.get(b"content-encoding")
-    return int(value) if encoding is None or is_identity(encoding) else -1
+    return b"" if encoding is None or is_identity(encoding) else encoding
+
+
+def _inflated_start(encoding: bytes, body: Buffer, length: int) -> Buffer | None:
+    """The JSON part of a compressed body; None: it cannot be read, or takes too long. ``length``: -1: all is JSON."""
+    # One byte over the limit shows that there is more.
+    most = _MOST_INFLATED + 1
+    try:
+        start = StartInflation(encoding, body, most, most if length < 0 else min(length, most)).finish()
+    except IsochroneError:
+        return None
+    return start if len(start) <= _MOST_INFLATED else None
+
+
+def _inflated(inflate: Callable[[], Buffer]) -> Buffer:
+    """What only the whole of a compressed body or message says."""
+    try:
+        return inflate()
+    except PayloadTooLarge:
+        raise PayloadTooLarge(
+            f"compressed data of more than {_MOST_INFLATED} bytes when decompressed, which is the most that a picker "
+            "reads; send it uncompressed"
+        ) from None
 
 
 def _read_grpc(body: bytearray, head: Head) -> Asked:
     size = min(len(body), _PREFIX + _length(body)) if len(body) >= _PREFIX else 0
     message = bytes(body[_PREFIX:size])
     if size and body[0]:
-        message = bytes(unpack(body[0], message, head.get(b"grpc-encoding") or b"identity", _MOST_INFLATED))
+        encoding = head.get(b"grpc-encoding") or b"identity"
+        message = bytes(_inflated(lambda: unpack(body[0], body[_PREFIX:size], encoding, _MOST_INFLATED)))
     opening = read_opening(message, 0)
     return Asked(
         opening.model.decode("utf-8", "replace"),
@@ -153,7 +185,7 @@ class StampedMessages:
     def _stamped(self, framed: bytes) -> bytes:
         message: Buffer = memoryview(framed)[_PREFIX:]
         if framed[0]:
-            message = unpack(framed[0], framed[_PREFIX:], self._encoding, _MOST_INFLATED)
+            message = _inflated(lambda: unpack(framed[0], framed[_PREFIX:], self._encoding, _MOST_INFLATED))
         opening = read_opening(message, 0)
         if self._is_first:
             self._is_first = False

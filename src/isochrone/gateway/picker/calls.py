@@ -19,10 +19,13 @@ from isochrone.protocol.openai.paths import CHAT, COMPLETIONS, MODELS
 _SERVICE = "/inference.GRPCInferenceService/"
 #: Calls of gRPC that name a model in their message.
 _OF_MODELS = frozenset(("ModelInfer", "ModelStreamInfer", "ModelMetadata", "ModelConfig", "ModelReady"))
+_OF_INFERENCE = frozenset(("ModelInfer", "ModelStreamInfer"))
 #: Calls that any worker answers alike.
 _OF_ANYBODY = frozenset(("ServerLive", "ServerReady", "ServerMetadata"))
 _PATHS_OF_ANYBODY = frozenset(("/v2", "/v2/health/live", "/v2/health/ready"))
-_READING = ("", "config", "ready", "stats")
+_READING = ("", "config", "ready")
+#: Bytes of a method and path that are remembered: clients choose both.
+_MOST_REMEMBERED = 512
 
 
 class Form(IntEnum):
@@ -50,6 +53,10 @@ class Call(NamedTuple):
     tail: str = ""
     kind: Kind = Kind.STATELESS
     is_grpc: bool = False
+    #: Whether the model works for it; False: it asks about the model.
+    is_inference: bool = True
+    #: It asks whether the model is ready, which the picker knows.
+    asks_ready: bool = False
 
     @property
     def reads_body(self) -> bool:
@@ -61,9 +68,14 @@ class Call(NamedTuple):
         return f"/v2/models/{quote(self.model, safe='')}/versions/{quote(version, safe='')}{self.tail}".encode()
 
 
-@lru_cache(maxsize=4096)
 def find_call(method: bytes, target: bytes, is_grpc: bool) -> Call:
     """Raises for what no single worker can answer."""
+    if len(method) + len(target) > _MOST_REMEMBERED:
+        return _find_call(method, target, is_grpc)
+    return _find_call_again(method, target, is_grpc)
+
+
+def _find_call(method: bytes, target: bytes, is_grpc: bool) -> Call:
     try:
         path, question, query = target.decode("ascii").partition("?")
     except UnicodeDecodeError:
@@ -83,11 +95,20 @@ def find_call(method: bytes, target: bytes, is_grpc: bool) -> Call:
         if path.startswith("/v2/"):
             raise _only_by_gateways(path)
         raise NotFound(f"no such path: {path[:200]}; this picker knows the Open Inference Protocol and OpenAI's paths")
-    if verb in INFERENCE:
+    is_inference, asks_ready = verb in INFERENCE, verb == "ready"
+    if is_inference:
         _expect_post(method, path)
+    elif asks_ready and method not in (b"GET", b"HEAD"):
+        raise _other_method(method, path, "GET or HEAD")
     form = Form.GENERATE if verb in GENERATE else Form.PATH
     kind = Kind.STREAM if verb == "generate_stream" else Kind.STATELESS
-    return Call(form, unquote(match["model"]), unquote(match["version"] or ""), rest + question + query, kind)
+    model, version = unquote(match["model"]), unquote(match["version"] or "")
+    tail = rest + question + query
+    return Call(form, model, version, tail, kind, is_inference=is_inference, asks_ready=asks_ready)
+
+
+#: The same for paths that recur.
+_find_call_again = lru_cache(maxsize=4096)(_find_call)
 
 
 def _grpc(path: str) -> Call:
@@ -97,7 +118,7 @@ def _grpc(path: str) -> Call:
     if path == name or name not in _OF_MODELS:
         raise _only_by_gateways(path)
     kind = Kind.STREAM if name == "ModelStreamInfer" else Kind.STATELESS
-    return Call(Form.GRPC, tail=name, kind=kind, is_grpc=True)
+    return Call(Form.GRPC, tail=name, kind=kind, is_grpc=True, is_inference=name in _OF_INFERENCE)
 
 
 def _only_by_gateways(path: str) -> Unsupported:
@@ -109,7 +130,11 @@ def _only_by_gateways(path: str) -> Unsupported:
 
 def _expect_post(method: bytes, path: str) -> None:
     if method != b"POST":
-        raise MethodNotAllowed(f"{path[:200]}: expected POST, given {method.decode('latin-1')[:20]}")
+        raise _other_method(method, path, "POST")
+
+
+def _other_method(method: bytes, path: str, expected: str) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{path[:200]}: expected {expected}, given {method.decode('latin-1')[:20]}")
 
 
 def body_needed(call: Call) -> InvalidArgument:

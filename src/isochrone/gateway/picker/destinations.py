@@ -1,4 +1,4 @@
-"""Addresses of workers as Envoy wants them: an IP address and a port. And which workers a subset names."""
+"""Addresses of workers as Envoy wants them: an IP address and a port. And which workers a request may go to by them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from isochrone.resolving.resolver import is_literal
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.fleet import Fleet
     from isochrone.gateway.fleet.member import Member
+    from isochrone.gateway.upstream.addresses import Upstream
 
 
 class Destinations:
@@ -18,6 +19,9 @@ class Destinations:
         self._fleet = fleet
         #: Hosts that are addresses: what they are does not change.
         self._literals: dict[str, bool] = {}
+        #: Healthy workers without an address, and the change of endpoints up to which they are known.
+        self._unknown: frozenset[str] = frozenset()
+        self._seen = -1
 
     def address(self, member: Member, is_grpc: bool) -> bytes:
         """Where a worker takes such requests; b"": its name leads to no address yet.
@@ -26,17 +30,36 @@ class Destinations:
         """
         upstream = member.upstream
         host = upstream.host if self._is_literal(upstream.host) else member.connections.peer_host
-        if not host:
-            return b""
-        port = upstream.grpc_port if is_grpc else upstream.port
-        return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        return _joined(host, upstream, is_grpc).encode() if host else b""
+
+    def allowed(self, subset: frozenset[str] | None, is_grpc: bool) -> frozenset[str] | None:
+        """The workers that a request may go to, by the names that the fleet has for them; None: to any.
+
+        ``subset``: addresses that Envoy restricts it to; None: it does not.
+        """
+        revision = self._fleet.endpoint_changes.state_revision
+        if self._unknown or self._seen != revision:
+            # An address stays known, so all are looked through only when an endpoint has changed.
+            self._seen = revision
+            self._unknown = frozenset(
+                name
+                for name, member in self._fleet.members.items()
+                if member.endpoint.healthy and not self.address(member, is_grpc)
+            )
+        if subset is not None:
+            return self.named(subset, is_grpc) - self._unknown
+        return frozenset(self._fleet.members) - self._unknown if self._unknown else None
 
     def named(self, subset: frozenset[str], is_grpc: bool) -> frozenset[str]:
-        """The workers that a subset of addresses names, by the names that the fleet has for them."""
+        """The workers that a subset of addresses names, by the names that the fleet has for them.
+
+        A worker has a port for each protocol: one that the subset has for the other does not count.
+        """
         return frozenset(
-            address
-            for address, member in self._fleet.members.items()
-            if address in subset or self.address(member, is_grpc).decode() in subset
+            name
+            for name, member in self._fleet.members.items()
+            if self.address(member, is_grpc).decode() in subset
+            or _joined(member.upstream.host, member.upstream, is_grpc) in subset
         )
 
     def _is_literal(self, host: str) -> bool:
@@ -46,3 +69,8 @@ class Destinations:
                 self._literals.clear()
             known = self._literals[host] = is_literal(host)
         return known
+
+
+def _joined(host: str, upstream: Upstream, is_grpc: bool) -> str:
+    port = upstream.grpc_port if is_grpc else upstream.port
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
 from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
@@ -114,6 +114,7 @@ class Pick(CallerRequest):
         self.version = asked.version or call.version
         self.asked_epoch = head.get(EPOCH_HEADER)
         self.kind = Kind.STREAM if asked.streams else call.kind
+        self.is_inference = call.is_inference
         if subset is not None:
             self.subset = subset
         parameters = asked.parameters
@@ -123,6 +124,10 @@ class Pick(CallerRequest):
         timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout
+        if not call.is_inference:
+            # Without the deadline, too: how long the model's queue is does not matter to it.
+            self.demand = served.plain_demand
+            return
         key = served.affinity_key(head) if served.affinity.header else b""
         if parameters.sequence and served.rules.affinity.sequence:
             key = served.affinity.key(parameters.sequence)
@@ -150,8 +155,10 @@ class Pick(CallerRequest):
     def send(self, attempt: UpstreamAttempt) -> None:
         address = self._envoy.destinations.address(attempt.replica.endpoint.handle, self.call.is_grpc)
         if not address:
-            host = attempt.replica.endpoint.address
-            self.gateway.lost(attempt, ConnectionLost(f"the address of {host} is not known yet", unprocessed=True))
+            # No failure of the worker's: nothing was sent there.
+            self.gateway.cancelled(self)
+            name = attempt.replica.endpoint.address
+            self._envoy.refuse(Unavailable(f"the address of {name} is not known yet"), self.call)
             return
         self.phase = Phase.FORWARDED
         self._envoy.decided(address, self._mutations(attempt), recurs=self.deadline == NEVER)

@@ -28,7 +28,7 @@ from isochrone.gateway.picker.received import (
     read_subset,
     read_trailers,
 )
-from isochrone.gateway.picker.refusals import refusal
+from isochrone.gateway.picker.refusals import readiness, refusal
 from isochrone.protocol.grpc.calls import OK_TRAILERS, RESPONSE_HEADERS, error_block, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.openai.model_names import pinned_model, split_name
@@ -186,13 +186,13 @@ class Processing:
         self._is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
         try:
             call = self._call = find_call(method, path, self._is_grpc)
-            subset = read_subset(message.metadata)
-            if subset is not None:
-                subset = self.destinations.named(subset, self._is_grpc)
-            self._subset = subset
+            self._subset = self.destinations.allowed(read_subset(message.metadata), self._is_grpc)
             mode = self._request.mode
             if call.form is Form.ANYBODY:
                 self._choose_anybody()
+            elif call.asks_ready:
+                self._send(readiness(self.gateway.is_model_ready(call.model, call.version)))
+                self._close(OK_TRAILERS)
             elif ends and call.reads_body:
                 self._decide(Collected(call, head, self._limit).read(False))
             elif not call.reads_body or mode not in (BodyMode.BUFFERED, _DUPLEX):

@@ -1,4 +1,4 @@
-"""Rejections as Envoy passes them to clients: the status and body that a gateway answers with, and a reason code.
+"""Answers that Envoy gives to clients by itself, as a gateway answers: rejections with a reason code, and readiness.
 
 The codes are those of llm-d's router, which clients of other pickers know.
 """
@@ -13,6 +13,7 @@ from isochrone.gateway.picker.replies import immediate
 from isochrone.protocol.openai.answers import ModelNotFound, error_object
 from isochrone.protocol.rejections import mark, rest_fields
 from isochrone.protocol.rest.answers import JSON
+from isochrone.protocol.rest.control import MODEL_NOT_READY
 from isochrone.wire.exchange import Headers
 
 REASON_HEADER = b"x-llm-d-request-dropped-reason"
@@ -34,6 +35,13 @@ def refusal(error: IsochroneError, call: Call | None, *, is_grpc: bool, stopping
     else:
         body = msgspec.json.encode({"error": error.message})
     return immediate(error.http_status, JSON + rest_fields(error) + headers, body, None, details)
+
+
+def readiness(is_ready: bool) -> bytes:
+    """The reply to Envoy when a client asks whether a model is ready."""
+    if is_ready:
+        return immediate(200, (), b"", None, b"isochrone_ready")
+    return immediate(400, JSON, msgspec.json.encode({"error": MODEL_NOT_READY}), None, b"isochrone_not_ready")
 
 
 def _reason(error: IsochroneError, stopping: bool) -> bytes:

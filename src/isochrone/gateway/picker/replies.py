@@ -30,6 +30,8 @@ _FIELDS = {
 _OVERWRITE = b"\x18\x02"
 _CLEAR_ROUTE_CACHE = b"\x28\x01"
 _ENDS = b"\x10\x01"
+#: Bytes of headers in what is remembered: clients choose some of them.
+_MOST_REMEMBERED = 1024
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -42,8 +44,12 @@ def set_header(name: bytes, value: bytes) -> bytes:
     return field(1, field(1, field(1, name) + field(3, value)) + _OVERWRITE)
 
 
-#: The same for values that recur.
-set_header_again = lru_cache(maxsize=4096)(set_header)
+_set_header_again = lru_cache(maxsize=4096)(set_header)
+
+
+def set_header_again(name: bytes, value: bytes) -> bytes:
+    """The same for values that recur."""
+    return _set_header_again(name, value) if len(value) <= _MOST_REMEMBERED else set_header(name, value)
 
 
 @lru_cache(maxsize=256)
@@ -73,8 +79,14 @@ def decision(part: Part, address: bytes, mutations: tuple[bytes, ...], body: byt
     return frame_message(field(_FIELDS[part], field(1, common + _CLEAR_ROUTE_CACHE)) + metadata)
 
 
-#: The same for decisions that recur: of requests without a deadline and without a body of their own.
-decision_again = lru_cache(maxsize=4096)(decision)
+_decision_again = lru_cache(maxsize=4096)(decision)
+
+
+def decision_again(part: Part, address: bytes, mutations: tuple[bytes, ...]) -> bytes:
+    """The same for decisions that recur: of requests without a deadline and without a body of their own."""
+    if sum(map(len, mutations)) > _MOST_REMEMBERED:
+        return decision(part, address, mutations)
+    return _decision_again(part, address, mutations)
 
 
 #: Replies that change nothing. Trailers have no CommonResponse.

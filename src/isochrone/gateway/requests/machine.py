@@ -105,7 +105,7 @@ class RequestMachine(FurtherAttempts):
         try:
             if served.suspected and request.may_be_suspect:
                 self.suspected.examine(request, now)
-            if served.quotas and request.granted is None:
+            if served.quotas and request.granted is None and request.is_inference:
                 quota_accounts.enter(request, now)
             if served.has_waiting and not waited and self._stands_behind(request, now):
                 return []

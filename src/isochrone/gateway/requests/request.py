@@ -100,6 +100,8 @@ class Request:
     may_be_suspect: ClassVar[bool] = True
     #: Whether this process sends it, so that it can send it again. A proxy sends what a picker has placed.
     is_repeatable: ClassVar[bool] = True
+    #: Whether the model works for it. A question about the model is not charged to quotas.
+    is_inference = True
     #: Addresses of the endpoints it may go to; None: any.
     subset: frozenset[str] | None = None
     fingerprint: bytes | None = None

@@ -91,20 +91,12 @@ class Connections:
         self._connecting_http2 = False
         self._tasks = BackgroundTasks()
         self._closed = False
+        #: The IP address of the last connection, whether that is still open or not; "": there was none.
+        self.peer_host = ""
 
     @property
     def open(self) -> int:
         return len(self._http1) + len(self._http2)
-
-    @property
-    def peer_host(self) -> str:
-        """The IP address that it is connected to; "": it is not connected."""
-        transports = [connection.transport for connection in self._http2]
-        transports += [connection.transport for connection in self._http1]
-        for transport in transports:
-            if peer := transport.get_extra_info("peername"):
-                return str(peer[0])
-        return ""
 
     @property
     def is_crowded(self) -> bool:
@@ -174,6 +166,7 @@ class Connections:
             connection.close()
             return
         self._http1.add(connection)
+        self._note_peer(connection)
         connection.on_closed = lambda: self._lost_http1(connection)
         self._serve_http1(connection)
 
@@ -237,6 +230,7 @@ class Connections:
             connection.close()
             return
         self._http2.append(connection)
+        self._note_peer(connection)
         connection.on_going_away = lambda: self._lost_http2(connection)
         waiting, self._waiting_http2 = self._waiting_http2, deque()
         for one in waiting:
@@ -248,6 +242,10 @@ class Connections:
             self._http2.remove(connection)
 
     # Both.
+
+    def _note_peer(self, connection: Http1ClientConnection | Http2ClientConnection) -> None:
+        if peer := connection.transport.get_extra_info("peername"):
+            self.peer_host = str(peer[0])
 
     def _wait(self, queue: deque[Waiting], waiting: Waiting) -> bool:
         if self._closed or len(queue) >= _MAX_WAITING:
