@@ -143,17 +143,12 @@ class AdsClient:
     def due(self, resources: Resources) -> list[Response]:
         """The responses to send now."""
         found = []
-        is_settled = True
         for type_url in ORDER:
             known = self._subscriptions.get(type_url)
-            if known is None:
-                continue
-            response = None if known.is_in_flight else self._due(type_url, known, resources)
+            response = None if known is None or known.is_in_flight else self._due(type_url, known, resources)
             if response is not None:
                 found.append(response)
-            is_settled = is_settled and not known.is_in_flight and not known.is_rejected
-        # Routes that wait for clusters are not in flight.
-        if is_settled and self._follows(resources):
+        if self._follows(resources):
             self.epoch = resources.epoch
         return found
 
@@ -224,13 +219,20 @@ class AdsClient:
         )
 
     def _follows(self, resources: Resources) -> bool:
-        """Whether the routes that the client uses are those of these resources, and it has their clusters."""
+        """Whether the client has acknowledged everything, and so routes by these resources.
+
+        A client that connects again may route by others until then. It sends all its subscriptions before it
+        acknowledges the first answer.
+        """
+        subscriptions = self._subscriptions.values()
+        if not subscriptions or any(known.is_in_flight or known.is_rejected for known in subscriptions):
+            return False
         routes = self._subscriptions.get(RDS)
         if routes is None:
             return True
-        existing = resources.messages.get(RDS, {})
-        for name, value in routes.acknowledged.items():
-            if name in existing and existing[name] != value:
+        # Routes that wait for their clusters are not in flight.
+        for name, value in resources.messages.get(RDS, {}).items():
+            if routes.wants(name) and routes.acknowledged.get(name) != value:
                 return False
         return CDS not in self._subscriptions or self._has_all(_all(self._clusters_used))
 

@@ -2,8 +2,9 @@
 
 Names: the models are the listeners ``MODEL.xds.isochrone.internal`` of gRPC clients, each with a route configuration
 of the same name; the listener ``xds.isochrone.internal`` has all models, chosen by the metadata ``x-isochrone-model``.
-Envoy has one route configuration, ``isochrone``. The clusters are ``MODEL/VERSION/http`` and ``MODEL/VERSION/grpc``, named
-after a version and never changed: a new version is a new cluster, so a request never changes its version on the way.
+Envoy has one route configuration, ``isochrone``. The clusters are ``MODEL/VERSION/http`` and ``MODEL/VERSION/grpc``,
+named after a version and never changed: a new version is a new cluster, so a request never changes its version on the
+way.
 
 Every route pins the version: over HTTP in the path, over gRPC in the authority (``protocol.version_pins``).
 """

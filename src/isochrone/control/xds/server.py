@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.state.events import event
@@ -71,8 +72,9 @@ class XdsServer:
     async def serve(self, host: str, port: int) -> None:
         """Serve until cancelled."""
         server = grpc.aio.server(options=_KEEPALIVE, maximum_concurrent_rpcs=_MOST_STREAMS)
+        # Requests are parsed here: grpcio would log a traceback for bytes that are none.
         handler = grpc.stream_stream_rpc_method_handler(
-            self._stream, messages.DiscoveryRequest.FromString, messages.DiscoveryResponse.SerializeToString
+            self._stream, None, messages.DiscoveryResponse.SerializeToString
         )
         methods = {"StreamAggregatedResources": handler}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.ADS, methods),))
@@ -157,7 +159,7 @@ class XdsServer:
 
     # The clients.
 
-    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
+    async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
         client, wake = Client(), asyncio.Event()
         self._clients.open.add(client)
         self._wakes[client] = wake
@@ -182,9 +184,10 @@ class XdsServer:
             self._moved.set()
             await asyncio.gather(reading, return_exceptions=True)
 
-    async def _read(self, requests: AsyncIterator[Any], client: Client, wake: asyncio.Event) -> None:
+    async def _read(self, requests: AsyncIterator[bytes], client: Client, wake: asyncio.Event) -> None:
         try:
-            async for message in requests:
+            async for encoded in requests:
+                message = _parsed(encoded)
                 if not client.name:
                     _introduce(message.node, client)
                 rejection = client.protocol.receive(_request(message))
@@ -213,6 +216,13 @@ class XdsServer:
             await self._store.transact((), (event(self._keys, record, secrets.token_hex(4)),), durable=False)
         except StoreUnavailable as error:
             log.debug("an event could not be written", error=str(error))
+
+
+def _parsed(encoded: bytes) -> Any:
+    try:
+        return messages.DiscoveryRequest.FromString(encoded)
+    except DecodeError:
+        raise InvalidArgument(f"expected a DiscoveryRequest, given {len(encoded)} bytes that are none") from None
 
 
 def _introduce(node: Any, client: Client) -> None:
