@@ -163,8 +163,12 @@ for _package, _messages in PACKAGES.items():
     _files.append(f"{_package}.proto")
 
 
+def descriptor(name: str) -> Any:
+    return _pool.FindMessageTypeByName(name)
+
+
 def _class(name: str) -> Any:
-    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))
+    return message_factory.GetMessageClass(descriptor(name))
 
 
 DiscoveryRequest = _class("envoy.service.discovery.v3.DiscoveryRequest")
