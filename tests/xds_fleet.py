@@ -87,6 +87,9 @@ class GrpcClient:
             self._process.wait()
         assert ended == 0, self._log.read_text()[-3000:]
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     @property
     def history(self) -> list[Answer]:
         lines = self._path.read_bytes().splitlines(keepends=True)

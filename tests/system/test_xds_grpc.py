@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_fleets import command, requests_had, small_fleet, until
@@ -94,3 +95,27 @@ def test_a_client_that_does_not_pin_is_told_so_and_never_served_by_chance(tmp_pa
         for answer in client.failed:
             assert "INVALID_ARGUMENT" in answer.error
             assert "trusted_xds_server" in answer.error
+
+
+def test_a_rollout_goes_on_when_the_clients_have_the_new_routes(tmp_path: Path) -> None:
+    with (
+        small_fleet(tmp_path, Shape(workers=1, gateways=1, controllers=1)) as fleet,
+        xds_controller(fleet, tmp_path) as port,
+        GrpcClient(port, tmp_path, (SOLO,)) as client,
+    ):
+        client.wait_answers()
+        client.signal(signal.SIGSTOP)
+        try:
+            identity = fleet.api.start_rollout({SOLO: "2"}, "strict")
+
+            def waits(record: dict[str, Any]) -> bool:
+                assert record["state"] != "done", "the client still routes to version 1"
+                return record["note"] == "waits for gateway control-9 (xDS) to see epoch 2"
+
+            fleet.api.wait(identity, 90, until=waits)
+        finally:
+            client.signal(signal.SIGCONT)
+        assert fleet.api.wait(identity, 90)["state"] == "done"
+        client.wait_answers()
+        assert client.history[-1].version == "2"
+        assert client.failed == []

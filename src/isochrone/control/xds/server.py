@@ -18,6 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from isochrone.background_tasks import BackgroundTasks
+from isochrone.control.api.guarding import is_loopback
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, EventRecord, XdsServerRecord
@@ -28,7 +29,7 @@ from isochrone.control.xds.clients import Client, Clients
 from isochrone.control.xds.registration import XdsRegistration
 from isochrone.control.xds.resources import ENVOY, Resources, envoy_listener, resources_of
 from isochrone.control.xds.served_versions import ServedVersions
-from isochrone.control.xds.snapshot import routed_fleet
+from isochrone.control.xds.snapshot import RoutedFleet, routed_fleet
 from isochrone.errors import FlagError, InvalidArgument
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 LISTEN_KEY = "isochrone_listen"
 #: Seconds for the workers' indexes to be read after a commit.
 _DISCOVERY_SECONDS = 0.5
+#: And at the start, when nothing is known of them.
+_FIRST_DISCOVERY_SECONDS = 5.0
 #: Seconds between two looks at clients that do not take an epoch over.
 _LOOK_SECONDS = 1.0
 #: Streams at once, and rejections that are remembered so that each is one event.
@@ -58,7 +61,9 @@ class XdsServer:
         self._registration = XdsRegistration(store, keys, lease_seconds)
         self._changed = asyncio.Event()
         self._served = ServedVersions(self._changed.set)
-        self._resources = Resources()
+        self._fleet: RoutedFleet | None = None
+        #: None: nothing is known yet. A client that connects again keeps what it has until then.
+        self._resources: Resources | None = None
         #: What the resources were made of.
         self._basis: object = None
         self._epoch_revision = self._number = 0
@@ -87,6 +92,12 @@ class XdsServer:
         try:
             await server.start()
             log.info("listening", service="xds", host=host, port=bound)
+            if not is_loopback(host):
+                log.warning(
+                    "xDS is reachable from other machines and does not authenticate clients: every client that reaches "
+                    "it learns the workers' addresses; keep it in a private network, or listen on 127.0.0.1",
+                    host=host,
+                )
             await asyncio.gather(*parts)
         finally:
             self._mirror.on_change.remove(self._changed.set)
@@ -123,34 +134,38 @@ class XdsServer:
         revision = entry.revision if entry is not None else 0
         if revision != self._epoch_revision:
             # Workers have loaded the new versions only a moment before.
-            await self._served.read_all(_DISCOVERY_SECONDS)
+            await self._served.read_all(_DISCOVERY_SECONDS if self._resources is not None else _FIRST_DISCOVERY_SECONDS)
             self._epoch_revision = revision
         basis = (revision, self._served.changes)
-        if basis == self._basis:
-            return
-        epoch = view.epoch or EpochRecord(0)
-        self._number += 1
-        resources = resources_of(routed_fleet(epoch, self._served.workers()), self._number)
+        workers = self._served.workers()
+        if basis == self._basis or (records and not workers):
+            return  # if no worker can be read, it is this controller that cannot reach them
+        # Off the loop, which a thousand models on fifty workers would hold for more than a second.
+        fleet = await asyncio.to_thread(routed_fleet, view.epoch or EpochRecord(0), workers)
         self._basis = basis
-        if epoch.epoch != self._resources.epoch:
+        if fleet == self._fleet:
+            return  # as while workers load versions that are not committed
+        self._number += 1
+        resources = await asyncio.to_thread(resources_of, fleet, self._number)
+        if self._fleet is not None and fleet.epoch != self._fleet.epoch:
             self._reported.clear()
-        if resources.messages != self._resources.messages or epoch.epoch != self._resources.epoch:
-            self._resources = resources
-            log.debug("routes published", epoch=epoch.epoch, models=len(epoch.models))
-            for wake in self._wakes.values():
-                wake.set()
-            self._moved.set()
+        self._fleet, self._resources = fleet, resources
+        log.debug("routes published", epoch=fleet.epoch, models=len(fleet.models))
+        for wake in self._wakes.values():
+            wake.set()
+        self._moved.set()
 
     async def _register(self, host: str, port: int) -> None:
         while True:
             self._moved.clear()
-            present, now = self._resources.epoch, time.monotonic()
-            epoch = self._clients.epoch(present, now)
-            for client in self._clients.late(present, now):
-                detail = f"it routes by epoch {client.protocol.epoch}, not {present}; nothing waits for it any longer"
-                self._report("xDS client is late", client.name, detail)
-            clients = len(self._clients.open)
-            await self._registration.write(XdsServerRecord(self._name, host, port, epoch, clients))
+            if self._resources is not None:
+                present, now = self._resources.epoch, time.monotonic()
+                epoch = self._clients.epoch(present, now)
+                for client in self._clients.late(present, now):
+                    detail = f"it routes by epoch {client.protocol.epoch}, not {present}; nothing waits for it now"
+                    self._report("xDS client is late", client.name, detail)
+                clients = len(self._clients.open)
+                await self._registration.write(XdsServerRecord(self._name, host, port, epoch, clients))
             try:
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._moved.wait()
@@ -167,8 +182,9 @@ class XdsServer:
         try:
             while True:
                 wake.clear()
-                for response in client.protocol.due(self._resources):
-                    await context.write(_message(response))
+                if self._resources is not None:
+                    for response in client.protocol.due(self._resources):
+                        await context.write(_message(response))
                 self._moved.set()
                 if reading.done():
                     reading.result()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from isochrone.control.agents.commitments import commitments
 from isochrone.control.state.records import EpochRecord, WorkerRecord
@@ -34,7 +35,7 @@ class ServingWorker:
     answers: bool = True
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where one worker is reached by one protocol."""
 
@@ -77,14 +78,29 @@ class RoutedFleet:
     models: Mapping[str, RoutedModel] = field(default_factory=dict)
 
 
+class _Candidate(NamedTuple):
+    """A worker and its endpoints, which all models share."""
+
+    worker: ServingWorker
+    http: Endpoint | None
+    grpc: Endpoint | None
+
+
 def routed_fleet(epoch: EpochRecord, workers: Iterable[ServingWorker]) -> RoutedFleet:
-    workers = sorted(workers, key=lambda worker: worker.record.name)
+    candidates = [_candidate(worker) for worker in sorted(workers, key=lambda worker: worker.record.name)]
     committed = finished(commitments(epoch))
-    models = {name: _routed(name, committed, workers) for name in sorted(committed)}
+    models = {name: _routed(name, committed, candidates) for name in sorted(committed)}
     return RoutedFleet(epoch.epoch, models)
 
 
-def _routed(name: str, committed: Mapping[str, Commitment], workers: list[ServingWorker]) -> RoutedModel:
+def _candidate(worker: ServingWorker) -> _Candidate:
+    record = worker.record
+    http = Endpoint(worker.address, record.port, record.region) if record.port else None
+    reads_pins = record.grpc_port and record.kind == "isochrone"
+    return _Candidate(worker, http, Endpoint(worker.address, record.grpc_port, record.region) if reads_pins else None)
+
+
+def _routed(name: str, committed: Mapping[str, Commitment], workers: list[_Candidate]) -> RoutedModel:
     commitment = committed[name]
     versions = {
         version: _version(name, version, committed, workers) for version in sorted(commitment.digests, key=_number)
@@ -96,34 +112,31 @@ def _routed(name: str, committed: Mapping[str, Commitment], workers: list[Servin
     return RoutedModel(name, commitment.version, versions, rules.version, rules.weight, rules.header.lower())
 
 
-def _version(
-    name: str, version: str, committed: Mapping[str, Commitment], workers: list[ServingWorker]
-) -> RoutedVersion:
+def _version(name: str, version: str, committed: Mapping[str, Commitment], workers: list[_Candidate]) -> RoutedVersion:
     stages = committed[name].stages.get(version, b"")
-    needed = {name: version, **(parse_stages(stages) if stages else {})}
-    having = [worker for worker in workers if _has_all(worker.served, needed, committed)]
+    needed = [
+        (model, at, known.digests.get(at, "") if (known := committed.get(model)) is not None else "")
+        for model, at in ((name, version), *(parse_stages(stages) if stages else {}).items())
+    ]
+    having = [each for each in workers if _has_all(each.worker.served, needed)]
     # If none answers, it is the network of this controller that fails, and not all workers at once.
-    having = [worker for worker in having if worker.answers] or having
+    having = [each for each in having if each.worker.answers] or having
     return RoutedVersion(
         version,
         stages,
-        _endpoints((worker, worker.record.port) for worker in having),
-        _endpoints((worker, worker.record.grpc_port) for worker in having if worker.record.kind == "isochrone"),
+        tuple(each.http for each in having if each.http is not None),
+        tuple(each.grpc for each in having if each.grpc is not None),
     )
 
 
-def _has_all(served: Served, needed: Mapping[str, str], committed: Mapping[str, Commitment]) -> bool:
-    for model, version in needed.items():
-        digest = served.get(model, {}).get(version)
-        known = committed.get(model)
-        expected = known.digests.get(version, "") if known is not None else ""
+def _has_all(served: Served, needed: Iterable[tuple[str, str, str]]) -> bool:
+    """``needed``: model, version and committed digest."""
+    for model, version, expected in needed:
+        versions = served.get(model)
+        digest = versions.get(version) if versions is not None else None
         if digest is None or not is_committed(digest, expected):
             return False
     return True
-
-
-def _endpoints(found: Iterable[tuple[ServingWorker, int]]) -> tuple[Endpoint, ...]:
-    return tuple(sorted({Endpoint(worker.address, port, worker.record.region) for worker, port in found if port}))
 
 
 def _number(version: str) -> tuple[int, str]:
