@@ -28,12 +28,12 @@ _CLIENT = Path(__file__).with_name("xds_grpc_client.py")
 
 
 @contextmanager
-def xds_controller(fleet: SupervisedFleet, directory: Path) -> Iterator[int]:
-    """A further controller of the fleet, which serves xDS: its port."""
+def xds_controller(fleet: SupervisedFleet, directory: Path, port: int = 0) -> Iterator[int]:
+    """A further controller of the fleet, which serves xDS: its port, which may be given."""
     store = f"sqlite:{fleet.file.parent / 'fleet.db'}"
     command = [
         *(sys.executable, "-m", "isochrone", "control", "--store", store, "--fleet", "proof"),
-        *("--name", "control-9", "--listen", "127.0.0.1:0", "--xds-listen", "127.0.0.1:0", "--log-json"),
+        *("--name", "control-9", "--listen", "127.0.0.1:0", "--xds-listen", f"127.0.0.1:{port}", "--log-json"),
     ]
     path = directory / "xds.log"
     with path.open("wb") as log:

@@ -139,7 +139,7 @@ def test_versions_over_both_protocols(tmp_path: Path) -> None:
 
         assert _called(envoy.address, SOLO, x_isochrone_model=SOLO) == "2"
         assert _called(envoy.address, CHAIN, x_isochrone_model=CHAIN) == "1"
-        assert _called(envoy.address, SOLO, "1", x_isochrone_model=SOLO, x_isochrone_version="1") == "1"
+        assert _called(envoy.address, SOLO, "1", x_isochrone_model=f"{SOLO}=1") == "1"
         with pytest.raises(InferenceServerException, match=r"routed to version 2 of model 'solo'.*names version 1"):
             _called(envoy.address, SOLO, "1", x_isochrone_model=SOLO)
         with pytest.raises(InferenceServerException, match="routed to model 'chain'"):

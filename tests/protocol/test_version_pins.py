@@ -79,7 +79,7 @@ def test_a_message_gets_the_version_of_its_route_and_keeps_its_own_if_that_is_th
 
 
 @pytest.mark.parametrize(
-    ("model", "version", "named"), [("other", "", "x-isochrone-model"), ("solo", "3", "x-isochrone-version")]
+    ("model", "version", "named"), [("other", "", "x-isochrone-model"), ("solo", "3", "x-isochrone-model: solo=3")]
 )
 def test_a_message_that_contradicts_its_route_is_rejected(model: str, version: str, named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):

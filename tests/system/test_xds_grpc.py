@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,22 @@ def test_rollouts_and_deaths_without_a_gateway(tmp_path: Path) -> None:
         commits = _as_fast(log.commits(fleet.api.rollouts()))
         assert len(commits) == 8
         assert_explained(client.history, commits)
+
+
+def test_clients_keep_their_routes_while_no_controller_serves_them(tmp_path: Path) -> None:
+    with small_fleet(tmp_path, Shape(workers=2, gateways=1, controllers=1)) as fleet, ExitStack() as clients:
+        with xds_controller(fleet, tmp_path) as port:
+            client = clients.enter_context(GrpcClient(port, tmp_path, (SOLO,)))
+            client.wait_answers()
+        client.wait_answers(20)
+        # Nothing waits for clients of a controller that is gone: they find the old version as the previous one.
+        assert fleet.api.wait(fleet.api.start_rollout({SOLO: "2"}, "strict"), 90)["state"] == "done"
+        client.wait_answers(20)
+        assert client.history[-1].version == "1"
+        with xds_controller(fleet, tmp_path, port):
+            until(lambda: client.history[-1].version == "2", "the client to follow again")
+        clients.close()
+        assert client.failed == []
 
 
 def test_a_client_that_does_not_pin_is_told_so_and_never_served_by_chance(tmp_path: Path) -> None:

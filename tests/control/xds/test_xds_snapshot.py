@@ -112,9 +112,15 @@ def _taken(routes: list[Any], path: str, **headers: str) -> Any:
         is_grpc = path.startswith("/inference.")
         if bool(prefix) is is_grpc or route.match.HasField("runtime_fraction"):
             continue
-        if all(named.get(each.name) == each.string_match.exact for each in route.match.headers):
+        if all(_matches(each, named.get(each.name)) for each in route.match.headers):
             return route
     return None
+
+
+def _matches(matcher: Any, value: str | None) -> bool:
+    if matcher.present_match:
+        return (value is not None) is not matcher.invert_match
+    return value == matcher.string_match.exact
 
 
 def test_http_requests_are_pinned_in_their_path() -> None:
@@ -132,16 +138,15 @@ def test_http_requests_are_pinned_in_their_path() -> None:
 
 def test_grpc_calls_are_pinned_by_the_name_of_their_endpoint() -> None:
     found = _fleet()
-    (version_1, version_2, plain) = _routes(found, model_authority("solo"))
-    assert [each.route.cluster for each in (version_1, version_2, plain)] == [
-        "solo/1/grpc",
-        "solo/2/grpc",
-        "solo/2/grpc",
-    ]
-    assert all(each.route.auto_host_rewrite.value for each in (version_1, version_2, plain))
+    own, call = _routes(found, model_authority("solo")), "/inference.GRPCInferenceService/ModelInfer"
+    assert all(each.route.auto_host_rewrite.value for each in own)
+    assert _taken(own, call).route.cluster == "solo/2/grpc"
+    for named, version in (("solo", "2"), ("solo=1", "1"), ("solo=2", "2")):
+        assert _taken(own, call, x_isochrone_model=named).route.cluster == f"solo/{version}/grpc"
+    for named in ("solo=3", "other", ""):
+        assert _taken(own, call, x_isochrone_model=named) is None, "never another version than the one that was named"
     assert _endpoints(found, "solo/2/grpc") == {(port, f"v2.solo.{DOMAIN}") for port in (9000, 9001)}
     assert _endpoints(found, "solo/1/http") == {(port, "") for port in (8000, 8001)}
-    call = "/inference.GRPCInferenceService/ModelInfer"
     for name in (ENVOY, DOMAIN):
         assert _taken(_routes(found, name), call, x_isochrone_model="solo").route.cluster == "solo/2/grpc"
         assert _taken(_routes(found, name), call) is None, "the model of a call is not known without metadata"

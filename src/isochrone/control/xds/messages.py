@@ -76,7 +76,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         "Cluster.TypedExtensionProtocolOptionsEntry": f"string key = 1; {_ANY} value = 2",
     },
     _ROUTE: {
-        "HeaderMatcher": "string name = 1; envoy.type.matcher.v3.StringMatcher string_match = 13",
+        "HeaderMatcher": "string name = 1; bool present_match = 7; bool invert_match = 8; "
+        "envoy.type.matcher.v3.StringMatcher string_match = 13",
         "RouteMatch": "string prefix = 1; repeated HeaderMatcher headers = 6; "
         f"{_CORE}.RuntimeFractionalPercent runtime_fraction = 9; envoy.type.matcher.v3.RegexMatcher safe_regex = 10; "
         "string path_separated_prefix = 14",

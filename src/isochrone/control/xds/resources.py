@@ -1,10 +1,10 @@
 """Writes a routed fleet as xDS resources. Pure.
 
 Names: the models are the listeners ``MODEL.xds.isochrone.internal`` of gRPC clients, each with a route configuration
-of the same name; the listener ``xds.isochrone.internal`` has all models, chosen by the metadata ``x-isochrone-model``.
-Envoy has one route configuration, ``isochrone``. The clusters are ``MODEL/VERSION/http`` and ``MODEL/VERSION/grpc``,
-named after a version and never changed: a new version is a new cluster, so a request never changes its version on the
-way.
+of the same name; the listener ``xds.isochrone.internal`` has all models, chosen by the metadata ``x-isochrone-model``,
+which can also name a version. Envoy has one route configuration, ``isochrone``. The clusters are
+``MODEL/VERSION/http`` and ``MODEL/VERSION/grpc``, named after a version and never changed: a new version is a new
+cluster, so a request never changes its version on the way.
 
 Every route pins the version: over HTTP in the path, over gRPC in the authority (``protocol.version_pins``).
 """
@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from isochrone.control.xds import messages
 from isochrone.control.xds.snapshot import Endpoint, RoutedFleet, RoutedModel, RoutedVersion
+from isochrone.protocol.openai.model_names import MODEL_HEADER, pinned_value
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.version_pins import DOMAIN, model_authority, pinned_authority
@@ -31,7 +32,6 @@ RDS = messages.type_url(messages.RouteConfiguration)
 
 #: Envoy's route configuration, and the listener of an Envoy that asks for one.
 ENVOY = "isochrone"
-MODEL_HEADER, VERSION_HEADER = "x-isochrone-model", "x-isochrone-version"
 #: The calls that a pinned authority has a meaning for.
 _INFERENCE_CALLS = r"/inference\.GRPCInferenceService/Model(Stream)?Infer"
 
@@ -108,28 +108,39 @@ def envoy_listener(host: str, port: int) -> bytes:
 
 def _grpc_routes(models: Iterable[RoutedModel], *, by_model: bool) -> Iterator[dict[str, Any]]:
     """``by_model``: they are for many models, which the metadata tells apart."""
+    key = MODEL_HEADER.decode()
     for model in models:
-        chosen = [_header(MODEL_HEADER, quote(model.name, safe=""))] if by_model else []
-        action = {"auto_host_rewrite": {"value": True}, "timeout": {}}
-
-        def match(*headers: dict[str, Any], chosen: list[dict[str, Any]] = chosen) -> dict[str, Any]:
-            return {"safe_regex": {"regex": _INFERENCE_CALLS}, "headers": [*chosen, *headers]}
-
         for version in model.versions:
-            to = cluster_name(model.name, version, "grpc")
-            yield {"match": match(_header(VERSION_HEADER, version)), "route": {"cluster": to, **action}}
-        stable = cluster_name(model.name, model.version, "grpc")
-        if not model.canary:
-            yield {"match": match(), "route": {"cluster": stable, **action}}
-            continue
-        canary = cluster_name(model.name, model.canary, "grpc")
-        for word, to in (("always", canary), ("never", stable)):
-            if model.canary_header:
-                yield {"match": match(_header(model.canary_header, word)), "route": {"cluster": to, **action}}
-        share = round(model.share * _PARTS)
-        weights = [(stable, _PARTS - share), (canary, share)]
-        split = {"clusters": [{"name": name, "weight": {"value": weight}} for name, weight in weights if weight]}
-        yield {"match": match(), "route": {"weighted_clusters": split, **action}}
+            named = _header(key, pinned_value(model.name, version).decode())
+            yield _grpc_route(_call(named), cluster=cluster_name(model.name, version, "grpc"))
+        yield from _by_share(model, _header(key, pinned_value(model.name, "").decode()))
+        if not by_model:
+            # Without the metadata. A version that is not committed has no route.
+            yield from _by_share(model, {"name": key, "present_match": True, "invert_match": True})
+
+
+def _by_share(model: RoutedModel, chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The routes of calls that name no version."""
+    stable = cluster_name(model.name, model.version, "grpc")
+    if not model.canary:
+        yield _grpc_route(_call(chosen), cluster=stable)
+        return
+    canary = cluster_name(model.name, model.canary, "grpc")
+    for word, to in (("always", canary), ("never", stable)):
+        if model.canary_header:
+            yield _grpc_route(_call(chosen, _header(model.canary_header, word)), cluster=to)
+    share = round(model.share * _PARTS)
+    weights = [(stable, _PARTS - share), (canary, share)]
+    split = {"clusters": [{"name": name, "weight": {"value": weight}} for name, weight in weights if weight]}
+    yield _grpc_route(_call(chosen), weighted_clusters=split)
+
+
+def _grpc_route(match: dict[str, Any], **to: Any) -> dict[str, Any]:
+    return {"match": match, "route": {**to, "auto_host_rewrite": {"value": True}, "timeout": {}}}
+
+
+def _call(*headers: dict[str, Any]) -> dict[str, Any]:
+    return {"safe_regex": {"regex": _INFERENCE_CALLS}, "headers": list(headers)}
 
 
 def _http_routes(model: RoutedModel) -> Iterator[dict[str, Any]]:

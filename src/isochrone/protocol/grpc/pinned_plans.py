@@ -5,6 +5,8 @@ Messages are decoded without regard to the authority, since all calls share the 
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.grpc.plan import GrpcPlan
 from isochrone.protocol.version_pins import Pin
@@ -39,9 +41,10 @@ class PinnedPlans:
         if plan.model_version == pin.version:
             return plan
         if plan.model_version:
+            name = quote(pin.model, safe="")
             raise InvalidArgument(
                 f"the call was routed to version {pin.version} of model '{pin.model}', and its message names version "
-                f"{plan.model_version}; send the metadata x-isochrone-version with the version in the message"
+                f"{plan.model_version}; send the metadata x-isochrone-model: {name}={plan.model_version}"
             )
         other = plan.copy()
         other.model_version, other.key = pin.version, (pin.model, pin.version)
