@@ -16,38 +16,48 @@ def _client(clients: Clients, epoch: int) -> Client:
 
 
 def test_without_clients_there_is_nothing_to_wait_for() -> None:
-    assert Clients().epoch(7, 100.0) == 7
+    clients = Clients()
+    clients.commit(7, 100.0)
+    assert clients.epoch(100.0) == 7
 
 
 def test_the_slowest_client_counts_until_patience_ends() -> None:
     clients = Clients()
-    slow = _client(clients, 6)
-    _client(clients, 7)
-    assert clients.epoch(7, 100.0) == 6
-    assert clients.epoch(7, 100.0 + PATIENCE - 0.1) == 6
-    assert clients.late(7, 100.0 + PATIENCE - 0.1) == []
-    assert clients.epoch(7, 100.0 + PATIENCE) == 7
-    assert clients.late(7, 100.0 + PATIENCE) == [slow]
-    assert clients.late(7, 200.0) == [], "reported once"
+    slow, quick = _client(clients, 6), _client(clients, 7)
+    clients.commit(7, 100.0)
+    for waited in (0.0, PATIENCE - 0.1):
+        assert clients.epoch(100.0 + waited) == 6
+        assert clients.newly_late(100.0 + waited) == []
+        clients.commit(7, 100.0 + waited)
+    assert clients.epoch(100.0 + PATIENCE) == 7
+    assert clients.newly_late(100.0 + PATIENCE) == [slow]
+    assert clients.newly_late(200.0) == [], "reported once"
     slow.protocol.epoch = 7
-    assert clients.epoch(7, 201.0) == 7
-    # The next epoch: it has its time again.
-    assert clients.epoch(8, 300.0) == 7
-    assert clients.late(8, 300.0 + PATIENCE)[0] in clients.open
+    # The next epoch: all have their time again.
+    clients.commit(8, 300.0)
+    assert clients.epoch(300.0) == 7
+    quick.protocol.epoch = 8
+    assert clients.newly_late(300.0 + PATIENCE) == [slow]
 
 
-def test_a_client_that_comes_on_has_its_time_anew() -> None:
+def test_clients_that_connect_again_and_again_have_no_more_time_than_others() -> None:
     clients = Clients()
-    client = _client(clients, 5)
-    assert clients.epoch(7, 100.0) == 5
-    client.protocol.epoch = 6
-    assert clients.epoch(7, 100.0 + PATIENCE) == 6
+    clients.commit(7, 100.0)
+    for second in range(int(PATIENCE)):
+        clients.open = {Client("crash loop")}
+        assert clients.epoch(100.0 + second) == 0, "it may route by any earlier epoch"
+    clients.open = {Client("crash loop")}
+    assert clients.epoch(100.0 + PATIENCE) == 7
 
 
 def test_a_client_that_leaves_is_not_waited_for() -> None:
     clients = Clients()
-    clients.open.discard(_client(clients, 1))
-    assert clients.epoch(7, 100.0) == 7
+    gone = _client(clients, 1)
+    clients.commit(7, 100.0)
+    assert clients.epoch(100.0) == 1
+    clients.open.discard(gone)
+    assert clients.epoch(100.0) == 7
+    assert clients.newly_late(200.0) == []
 
 
 def test_a_rollout_drains_only_when_the_clients_of_xds_have_seen_its_epoch() -> None:

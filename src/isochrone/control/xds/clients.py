@@ -1,7 +1,7 @@
 """How far the clients of one server have come: the epoch that all of them route by. Pure.
 
-The leader keeps the old version of a rollout until then. A client that does not take an epoch over within the patience
-counts no longer: one broken client must not hold the versions of a fleet.
+The leader keeps the old version of a rollout until then. Clients have a limited time for each epoch, from its commit
+on: neither a client that does not follow nor one that connects again and again may hold the versions of a fleet.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from isochrone.control.xds.ads import AdsClient
 
-#: Seconds for a client to take over an epoch.
+#: Seconds for all clients to take over an epoch.
 PATIENCE = 10.0
 
 
@@ -18,11 +18,10 @@ PATIENCE = 10.0
 class Client:
     """One stream."""
 
-    name: str = ""
+    #: Its address, until it says its name.
+    name: str
+    is_introduced: bool = False
     protocol: AdsClient = field(default_factory=AdsClient)
-    #: Since when it routes by another epoch than the present one, and by which; None: it does not.
-    behind: tuple[float, int] | None = None
-    is_reported: bool = False
 
 
 class Clients:
@@ -31,30 +30,27 @@ class Clients:
     def __init__(self, patience: float = PATIENCE) -> None:
         self._patience = patience
         self.open: set[Client] = set()
+        #: The committed epoch, and since when.
+        self._committed = 0
+        self._since = 0.0
+        #: Clients that were too late for it.
+        self._late: set[Client] = set()
 
-    def epoch(self, present: int, now: float) -> int:
-        """The epoch that all clients have reached, if the server publishes the present one."""
-        reached = present
-        for client in self.open:
-            if self._is_awaited(client, present, now):
-                reached = min(reached, client.protocol.epoch)
-        return reached
+    def commit(self, epoch: int, now: float) -> None:
+        if epoch != self._committed:
+            self._committed, self._since = epoch, now
+            self._late.clear()
 
-    def late(self, present: int, now: float) -> list[Client]:
-        """Clients that are out of patience, each once per epoch."""
-        found = []
-        for client in self.open:
-            is_late = client.protocol.epoch != present and not self._is_awaited(client, present, now)
-            if is_late and not client.is_reported:
-                found.append(client)
-            client.is_reported = is_late
+    def epoch(self, now: float) -> int:
+        """The epoch that all clients have reached, or would have."""
+        if now - self._since >= self._patience:
+            return self._committed
+        return min([self._committed, *(client.protocol.epoch for client in self.open)])
+
+    def newly_late(self, now: float) -> list[Client]:
+        """Clients that nothing waits for any longer, each once per epoch."""
+        if now - self._since < self._patience:
+            return []
+        found = [client for client in self.open - self._late if client.protocol.epoch != self._committed]
+        self._late = {client for client in self._late if client in self.open}.union(found)
         return found
-
-    def _is_awaited(self, client: Client, present: int, now: float) -> bool:
-        epoch = client.protocol.epoch
-        if epoch == present:
-            client.behind = None
-            return False
-        if client.behind is None or client.behind[1] != epoch:
-            client.behind = now, epoch
-        return now - client.behind[0] < self._patience

@@ -67,6 +67,8 @@ class XdsServer:
         #: What the resources were made of.
         self._basis: object = None
         self._epoch_revision = self._number = 0
+        #: Of the epoch's record: the revision, and its number.
+        self._seen_commit = (0, 0)
         self._clients = Clients()
         self._wakes: dict[Client, asyncio.Event] = {}
         #: A client has come, gone, or taken something over.
@@ -159,10 +161,12 @@ class XdsServer:
         while True:
             self._moved.clear()
             if self._resources is not None:
-                present, now = self._resources.epoch, time.monotonic()
-                epoch = self._clients.epoch(present, now)
-                for client in self._clients.late(present, now):
-                    detail = f"it routes by epoch {client.protocol.epoch}, not {present}; nothing waits for it now"
+                now = time.monotonic()
+                # From the commit on, whether or not its routes can be published.
+                self._clients.commit(self._committed(), now)
+                epoch = self._clients.epoch(now)
+                for client in self._clients.newly_late(now):
+                    detail = f"it routes by epoch {client.protocol.epoch}, not {epoch}; nothing waits for it now"
                     self._report("xDS client is late", client.name, detail)
                 clients = len(self._clients.open)
                 await self._registration.write(XdsServerRecord(self._name, host, port, epoch, clients))
@@ -172,10 +176,18 @@ class XdsServer:
             except TimeoutError:
                 pass
 
+    def _committed(self) -> int:
+        """The number of the committed epoch; of the last one that could be read."""
+        entry = self._mirror.entries.get(self._keys.epoch)
+        if entry is not None and entry.revision != self._seen_commit[0]:
+            record = View(self._keys, {entry.key: entry}).epoch
+            self._seen_commit = (entry.revision, record.epoch if record is not None else self._seen_commit[1])
+        return self._seen_commit[1]
+
     # The clients.
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        client, wake = Client(), asyncio.Event()
+        client, wake = Client(context.peer()), asyncio.Event()
         self._clients.open.add(client)
         self._wakes[client] = wake
         reading = asyncio.ensure_future(self._read(requests, client, wake))
@@ -204,7 +216,8 @@ class XdsServer:
         try:
             async for encoded in requests:
                 message = _parsed(encoded)
-                if not client.name:
+                if not client.is_introduced:
+                    client.is_introduced = True
                     _introduce(message.node, client)
                 rejection = client.protocol.receive(_request(message))
                 if rejection is not None:
@@ -243,7 +256,7 @@ def _parsed(encoded: bytes) -> Any:
 
 def _introduce(node: Any, client: Client) -> None:
     """Take the client's name, and the listener that it asks for, from its first request."""
-    client.name = (node.id or node.user_agent_name or "unnamed")[:200]
+    client.name = (node.id or client.name)[:200]
     wanted = node.metadata.fields.get(LISTEN_KEY) if LISTEN_KEY in node.metadata.fields else None
     if wanted is not None:
         client.protocol.own_listener = {ENVOY: envoy_listener(*_address(wanted.string_value))}
