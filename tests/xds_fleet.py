@@ -25,6 +25,7 @@ from logged_ports import wait_ports
 
 LIMIT = 120.0
 _CLIENT = Path(__file__).with_name("xds_grpc_client.py")
+_CALLS = Path(__file__).with_name("xds_grpc_calls.py")
 
 
 @contextmanager
@@ -57,6 +58,29 @@ def grpc_bootstrap(port: int) -> dict[str, Any]:
     return {"xds_servers": [server], "node": {"id": "test-client", "cluster": "tests"}}
 
 
+def _environment(bootstrap: dict[str, Any]) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+        "GRPC_XDS_BOOTSTRAP_CONFIG": json.dumps(bootstrap),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+
+
+def grpc_calls(port: int, *calls: tuple[str, str, str, str, dict[str, str]]) -> list[str]:
+    """What came of some calls: see ``xds_grpc_calls``."""
+    ended = subprocess.run(
+        [sys.executable, str(_CALLS)],
+        input=json.dumps(calls),
+        env=_environment(grpc_bootstrap(port)),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found: list[str] = json.loads(ended.stdout)
+    return found
+
+
 class GrpcClient:
     """``with GrpcClient(port, directory, models) as client``: calls them until the block ends."""
 
@@ -67,11 +91,7 @@ class GrpcClient:
         self._models = models
 
     def __enter__(self) -> GrpcClient:
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
-            "GRPC_XDS_BOOTSTRAP_CONFIG": json.dumps(self._bootstrap),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
+        environment = _environment(self._bootstrap)
         command = [sys.executable, str(_CLIENT), *self._models]
         with self._path.open("wb") as out, self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=log, env=environment)

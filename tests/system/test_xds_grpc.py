@@ -20,7 +20,8 @@ from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import CHAIN, SOLO, STAGES
 from bench.control.rollout_log import RolloutLog
 from bench.control.running_fleet import WORKER
-from xds_fleet import GrpcClient, assert_explained, grpc_bootstrap, xds_controller
+from isochrone.protocol.version_pins import DOMAIN, model_authority
+from xds_fleet import GrpcClient, assert_explained, grpc_bootstrap, grpc_calls, xds_controller
 
 pytestmark = pytest.mark.long
 
@@ -96,6 +97,37 @@ def test_clients_keep_their_routes_while_no_controller_serves_them(tmp_path: Pat
             until(lambda: client.history[-1].version == "2", "the client to follow again")
         clients.close()
         assert client.failed == []
+
+
+def test_versions_models_and_what_has_no_route(tmp_path: Path) -> None:
+    everything, solo, model = f"xds:///{DOMAIN}", f"xds:///{model_authority(SOLO)}", "x-isochrone-model"
+    no_route = "StatusCode.UNAVAILABLE No matching route found in xDS route config"
+    expected: list[tuple[tuple[str, str, str, str, dict[str, str]], str]] = [
+        (("infer", solo, SOLO, "", {}), "2"),
+        (("stream", solo, SOLO, "", {}), "2"),
+        (("infer", solo, SOLO, "1", {model: "solo=1"}), "1"),
+        (("stream", solo, SOLO, "", {model: "solo=1"}), "1"),
+        (("infer", everything, SOLO, "", {model: SOLO}), "2"),
+        (("infer", everything, CHAIN, "", {model: CHAIN}), "1"),
+        (("infer", everything, SOLO, "", {}), no_route),
+        (("infer", solo, SOLO, "3", {model: "solo=3"}), no_route),
+        (("ready", solo, "", "", {}), no_route),
+    ]
+    shape = Shape(workers=1, gateways=1, controllers=1)
+    with small_fleet(tmp_path, shape) as fleet, xds_controller(fleet, tmp_path) as port:
+        assert fleet.api.wait(fleet.api.start_rollout({SOLO: "2"}), 90)["state"] == "done"
+        until(lambda: grpc_calls(port, expected[0][0]) == ["2"], "the routes to arrive")
+        assert grpc_calls(port, *(call for call, _ in expected)) == [outcome for _, outcome in expected]
+        absent, contradicting, other = grpc_calls(
+            port,
+            ("infer", f"xds:///{model_authority('nobody')}", "nobody", "", {}),
+            ("infer", solo, SOLO, "1", {}),
+            ("stream", solo, CHAIN, "", {}),
+        )
+        assert "StatusCode.UNAVAILABLE" in absent
+        assert "does not exist" in absent
+        assert contradicting.startswith("StatusCode.INVALID_ARGUMENT the call was routed to version 2 of model 'solo'")
+        assert "the call was routed to model 'solo', and its message names model 'chain'" in other
 
 
 def test_a_client_that_does_not_pin_is_told_so_and_never_served_by_chance(tmp_path: Path) -> None:
