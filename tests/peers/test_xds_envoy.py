@@ -44,12 +44,12 @@ def until(look: Callable[[], object], what: str) -> None:
 
 @contextmanager
 def _fleet(directory: Path, versions: int = 4, slow: str = "") -> Iterator[tuple[SupervisedFleet, int]]:
-    """With the port of xDS. ``slow``: a worker on which the model takes ten times as long."""
+    """With the port of xDS. ``slow``: a worker on which the model takes 0.1 s longer."""
     repository = directory / "models"
     write_repository(repository, versions, Service(milliseconds=2.0))
     for source in repository.glob(f"{SOLO}/*/model.py") if slow else ():
         text = source.read_text()
-        waiting = f'        if _named("{slow}"):\n            time.sleep(0.03)\n        given = inputs'
+        waiting = f'        if _named("{slow}"):\n            time.sleep(0.1)\n        given = inputs'
         assert "        given = inputs" in text
         source.write_text(text.replace("        given = inputs", waiting))
     shape = Shape(workers=3, gateways=1, controllers=1, lease_seconds=2.0)
@@ -182,14 +182,14 @@ def _answered(fleet: SupervisedFleet) -> list[int]:
 
 def _shares(fleet: SupervisedFleet, wait: Callable[[int], None]) -> list[int]:
     """Requests of each worker once the weights are known."""
-    wait(200)
+    wait(400)
     before = _answered(fleet)
     wait(300)
     return [after - earlier for after, earlier in zip(_answered(fleet), before, strict=True)]
 
 
 def test_load_reports_steer_envoy_and_grpc(tmp_path: Path) -> None:
-    """A worker that takes over ten times as long gets a small share, not a third."""
+    """A worker that takes fifty times as long gets a small share, not a third."""
     with _fleet(tmp_path, slow="cpu-1") as (fleet, port):
         with _envoy(port, tmp_path) as envoy:
             with FleetLoad([envoy.address], rate=100.0, models=(SOLO,)) as load:
