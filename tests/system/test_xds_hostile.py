@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import pytest
@@ -34,9 +34,18 @@ METHOD = f"/{messages.ADS}/StreamAggregatedResources"
 class _Index(BaseHTTPRequestHandler):
     """A worker, as far as its index goes."""
 
+    #: Version → digest.
+    served: ClassVar[dict[str, str]] = {"1": "d1"}
+    reads: ClassVar[int] = 0
+
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = json.dumps([{"name": "solo", "version": "1", "state": "READY", "digest": "d1"}]).encode()
+        _Index.reads += 1
+        rows = [
+            {"name": "solo", "version": version, "state": "READY", "digest": digest}
+            for version, digest in self.served.items()
+        ]
+        body = json.dumps(rows).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -243,3 +252,28 @@ def test_clients_that_vanish_leave_nothing(server: Server) -> None:
         until(lambda: counted(40, 0), "all to be counted, and none to have taken the epoch over")
     until(lambda: counted(0, 1), "none to be left")
     assert _endpoints(server) == 1
+
+
+def test_routes_wait_for_a_worker_that_has_the_new_version(server: Server) -> None:
+    """The last test here: it changes the epoch."""
+    with closing(Stream(server, "waiting")) as stream:
+        routes = stream.ask(RDS, ENVOY)
+        stream.send(RDS, ENVOY, nonce=routes.nonce)
+        server.write(
+            Put(KEYS.epoch, encode(EpochRecord(2, {"solo": Assignment("2", "d2", "1", "d1", pools=("cpu",))})))
+        )
+        read = _Index.reads + 10
+        until(lambda: _Index.reads > read, "the worker to be asked")
+        with closing(Stream(server)) as other:
+            (resource,) = other.ask(RDS, ENVOY).resources
+            assert b"solo/1/http" in resource.value
+            assert b"solo/2/http" not in resource.value
+        _Index.served = {"1": "d1", "2": "d2"}
+        changed = stream.next()
+        (resource,) = changed.resources
+        assert b"solo/2/http" in resource.value
+        with closing(Stream(server)) as other:
+            (endpoints,) = other.ask(EDS, "solo/2/http").resources
+            assert len(messages.ClusterLoadAssignment.FromString(endpoints.value).endpoints) == 1
+        stream.send(RDS, ENVOY, nonce=changed.nonce)
+        until(lambda: (record := server.record()) is not None and record.epoch == 2, "the client to be with it")

@@ -11,7 +11,7 @@ from xds_fleets import clusters_of, worker
 from isochrone.control.state.records import Assignment, EpochRecord, Split, WorkerRecord
 from isochrone.control.xds import messages
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources, resources_of
-from isochrone.control.xds.snapshot import ServingWorker, routed_fleet
+from isochrone.control.xds.snapshot import RoutedFleet, ServingWorker, loses_endpoints, routed_fleet
 from isochrone.protocol.version_pins import DOMAIN, model_authority, pin_of
 
 VERSIONS = st.sampled_from(["1", "2", "3"])
@@ -205,6 +205,18 @@ def test_regions_count_as_much_as_they_have_workers() -> None:
         ("north", 2),
         ("south", 1),
     ]
+
+
+def test_a_change_to_a_version_that_nobody_serves_is_noticed() -> None:
+    def fleet(version: str, *served: str) -> RoutedFleet:
+        workers = [worker(0, {"solo": dict.fromkeys(served, "d")})]
+        return routed_fleet(EpochRecord(1, {"solo": Assignment(version, "d")}), workers)
+
+    assert loses_endpoints(fleet("1", "1"), fleet("2", "1"))
+    assert not loses_endpoints(fleet("1", "1"), fleet("2", "1", "2"))
+    assert not loses_endpoints(fleet("1", "1"), fleet("1")), "its workers are gone"
+    assert not loses_endpoints(fleet("1"), fleet("2")), "it was not served before"
+    assert not loses_endpoints(RoutedFleet(), fleet("1"))
 
 
 def test_no_epoch_is_an_empty_fleet() -> None:

@@ -25,11 +25,11 @@ from isochrone.control.state.records import EpochRecord, EventRecord, XdsServerR
 from isochrone.control.state.view import View
 from isochrone.control.xds import messages
 from isochrone.control.xds.ads import Rejection, Request, Response
-from isochrone.control.xds.clients import Client, Clients
+from isochrone.control.xds.clients import PATIENCE, Client, Clients
 from isochrone.control.xds.registration import XdsRegistration
 from isochrone.control.xds.resources import ENVOY, Resources, envoy_listener, resources_of
 from isochrone.control.xds.served_versions import ServedVersions
-from isochrone.control.xds.snapshot import RoutedFleet, routed_fleet
+from isochrone.control.xds.snapshot import RoutedFleet, loses_endpoints, routed_fleet
 from isochrone.errors import FlagError, InvalidArgument
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -42,6 +42,8 @@ LISTEN_KEY = "isochrone_listen"
 _DISCOVERY_SECONDS = 0.5
 #: And at the start, when nothing is known of them.
 _FIRST_DISCOVERY_SECONDS = 5.0
+#: Seconds until routes are made again that would lead nowhere.
+_RETRY_SECONDS = 0.2
 #: Seconds between two looks at clients that do not take an epoch over.
 _LOOK_SECONDS = 1.0
 #: Streams at once, and rejections that are remembered so that each is one event.
@@ -67,6 +69,8 @@ class XdsServer:
         #: What the resources were made of.
         self._basis: object = None
         self._epoch_revision = self._number = 0
+        #: When the epoch of that revision was read.
+        self._commit_read = 0.0
         #: Of the epoch's record: the revision, and its number.
         self._seen_commit = (0, 0)
         self._clients = Clients()
@@ -131,19 +135,29 @@ class XdsServer:
         records = {name: record for name, record in view.workers.items() if name not in drained}
         self._served.keep(records)
         entry = view.entries.get(keys.epoch)
+        revision = entry.revision if entry is not None else 0
+        if (revision, self._served.changes) == self._basis:
+            return
         if entry is not None and view.is_unreadable(keys.epoch):
             return  # the last one counts; the leader reports it
-        revision = entry.revision if entry is not None else 0
+        # Before anything is awaited: the records may change meanwhile.
+        epoch = view.epoch or EpochRecord(0)
         if revision != self._epoch_revision:
             # Workers have loaded the new versions only a moment before.
             await self._served.read_all(_DISCOVERY_SECONDS if self._resources is not None else _FIRST_DISCOVERY_SECONDS)
-            self._epoch_revision = revision
+            self._epoch_revision, self._commit_read = revision, time.monotonic()
         basis = (revision, self._served.changes)
         workers = self._served.workers()
-        if basis == self._basis or (records and not workers):
+        if records and not workers:
             return  # if no worker can be read, it is this controller that cannot reach them
         # Off the loop, which a thousand models on fifty workers would hold for more than a second.
-        fleet = await asyncio.to_thread(routed_fleet, view.epoch or EpochRecord(0), workers)
+        fleet = await asyncio.to_thread(routed_fleet, epoch, workers)
+        if self._fleet is not None and loses_endpoints(self._fleet, fleet):
+            # Workers load a version before its commit: those that cannot be read now will be read soon.
+            if time.monotonic() - self._commit_read < PATIENCE:
+                self._tasks.start(self._publish_later())
+                return
+            log.warning("routes lead to a version that no worker is known to serve", epoch=fleet.epoch)
         self._basis = basis
         if fleet == self._fleet:
             return  # as while workers load versions that are not committed
@@ -156,6 +170,10 @@ class XdsServer:
         for wake in self._wakes.values():
             wake.set()
         self._moved.set()
+
+    async def _publish_later(self) -> None:
+        await asyncio.sleep(_RETRY_SECONDS)
+        self._changed.set()
 
     async def _register(self, host: str, port: int) -> None:
         while True:

@@ -93,6 +93,17 @@ def routed_fleet(epoch: EpochRecord, workers: Iterable[ServingWorker]) -> Routed
     return RoutedFleet(epoch.epoch, models)
 
 
+def loses_endpoints(before: RoutedFleet, after: RoutedFleet) -> bool:
+    """Whether a model changes from a version that is served to one that no worker is known to serve."""
+    for name, model in after.models.items():
+        known = before.models.get(name)
+        if known is None or known.version == model.version:
+            continue
+        if known.versions[known.version].http and not model.versions[model.version].http:
+            return True
+    return False
+
+
 def _candidate(worker: ServingWorker) -> _Candidate:
     record = worker.record
     http = Endpoint(worker.address, record.port, record.region) if record.port else None
