@@ -71,6 +71,7 @@ class XdsServer:
         self._epoch_revision = self._number = 0
         #: When the epoch of that revision was read.
         self._commit_read = 0.0
+        self._is_retrying = False
         #: Of the epoch's record: the revision, and its number.
         self._seen_commit = (0, 0)
         self._clients = Clients()
@@ -155,7 +156,9 @@ class XdsServer:
         if self._fleet is not None and loses_endpoints(self._fleet, fleet):
             # Workers load a version before its commit: those that cannot be read now will be read soon.
             if time.monotonic() - self._commit_read < PATIENCE:
-                self._tasks.start(self._publish_later())
+                if not self._is_retrying:
+                    self._is_retrying = True
+                    self._tasks.start(self._publish_later())
                 return
             log.warning("routes lead to a version that no worker is known to serve", epoch=fleet.epoch)
         self._basis = basis
@@ -173,6 +176,7 @@ class XdsServer:
 
     async def _publish_later(self) -> None:
         await asyncio.sleep(_RETRY_SECONDS)
+        self._is_retrying = False
         self._changed.set()
 
     async def _register(self, host: str, port: int) -> None:
