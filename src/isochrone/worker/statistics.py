@@ -184,6 +184,11 @@ class ModelStatistics:
     def execution_count(self) -> int:
         return sum(batch[0] for batch in self._batches.values())
 
+    @property
+    def answered(self) -> int:
+        """Requests answered well, from the cache included."""
+        return self._computed + len(self._pending_times) // _WIDTH + self._cache_hits
+
     def to_protobuf(self) -> service_pb2.ModelStatistics:
         """The protocol's message. ``success`` and ``queue`` include cache hits, the compute stages do not."""
         self.fold()

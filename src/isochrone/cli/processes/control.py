@@ -30,6 +30,7 @@ EPILOG = """
 Examples:
   isochrone control --store sqlite:state/fleet.db --fleet demo
   isochrone control --store etcd:http://10.0.0.1:2379 --fleet plant --name c2 --listen 0.0.0.0:8003
+  isochrone control --store sqlite:state/fleet.db --fleet demo --name c2 --listen 127.0.0.1:0 --xds-listen :18000
 
 'isochrone up' starts controllers itself. Of several controllers, one leads; the others stand by.
 """
@@ -63,15 +64,23 @@ def control(
         str,
         typer.Option(help="host:port of the external scaler for KEDA; without it none is served.", metavar="ADDRESS"),
     ] = "",
+    xds_listen: Annotated[
+        str,
+        typer.Option(
+            help="host:port of xDS, for Envoy and gRPC clients that route by themselves; without it none is served.",
+            metavar="ADDRESS",
+        ),
+    ] = "",
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run one controller of a fleet."""
     with failing_as("control"):
         host, port = _address(listen, "--listen")
         scaler = _address(scaler_listen, "--scaler-listen") if scaler_listen else None
+        xds = _address(xds_listen, "--xds-listen") if xds_listen else None
         opened = open_store(store)
         logs.configure(json=log_json)
-        reached = _Access(host, port, (host, *(allow_host or ())), read_origins(allow_origin or ()), scaler)
+        reached = _Access(host, port, (host, *(allow_host or ())), read_origins(allow_origin or ()), scaler, xds)
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
 
@@ -94,6 +103,8 @@ class _Access:
     origins: tuple[str, ...]
     #: The address of the scaler for KEDA; None: none is served.
     scaler: tuple[str, int] | None = None
+    #: The address of xDS; None: it is not served.
+    xds: tuple[str, int] | None = None
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -125,6 +136,11 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             from isochrone.control.scaling.keda_scaler import KedaScaler, serve_scaler  # it imports gRPC
 
             parts.append(asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys), *reached.scaler)))
+        if reached.xds is not None:
+            from isochrone.control.xds.server import XdsServer  # it imports gRPC
+
+            xds = XdsServer(store, keys, mirror, name, lease_seconds)
+            parts.append(asyncio.ensure_future(xds.serve(*reached.xds)))
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
             for part in done:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from isochrone.control.state.records import Fault, ProcessRecord, RolloutRecord, Split
+from isochrone.control.state.records import Fault, ProcessRecord, RolloutRecord, Split, XdsServerRecord
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -114,6 +114,8 @@ class Status(msgspec.Struct, frozen=True):
     processes: tuple[ProcessRecord, ...] = ()
     #: Records of the store that cannot be read: they are ignored.
     faults: tuple[Fault, ...] = ()
+    #: Controllers that serve xDS.
+    xds_servers: tuple[XdsServerRecord, ...] = ()
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -58,6 +58,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
         aborted=_last_aborted(view.rollouts),
         processes=(*view.processes.values(), *_starting(view, names)),
         faults=tuple(view.faults()),
+        xds_servers=tuple(view.xds_servers.values()),
     )
 
 

@@ -47,6 +47,7 @@ def observe(
             if key.startswith(keys.known_gateways)
         },
         epochs_seen=dict(view.epochs_seen.values()),
+        xds_epochs={name: record.epoch for name, record in view.xds_servers.items()},
         switch=switch,
         switch_since=switch_since,
         acknowledgements=acknowledgements,

@@ -15,7 +15,7 @@ import msgspec
 from isochrone.control.rollout.decision import Decision, enter
 from isochrone.control.rollout.desired_versions import WITHDRAWN, lack_of_memory, needed
 from isochrone.control.rollout.first_loads import tries_began, with_first_loads
-from isochrone.control.rollout.observed_state import ObservedState, ObservedWorker
+from isochrone.control.rollout.observed_state import XDS_SUFFIX, ObservedState, ObservedWorker
 from isochrone.control.rollout.switching import switch
 from isochrone.control.state.records import (
     ABORTED,
@@ -312,7 +312,9 @@ def _drain(record: RolloutRecord, observed: ObservedState) -> Decision:
 
 def _waits(late: list[str], epoch: int, waited: float) -> str:
     """After a while with the advice for a gateway that never will."""
-    hint = f"; if one is dead for good, run: isochrone forget {late[0]}" if waited > HINT_SECONDS else ""
+    # An xDS server stops waiting for its clients by itself.
+    can_forget = waited > HINT_SECONDS and not late[0].endswith(XDS_SUFFIX)
+    hint = f"; if one is dead for good, run: isochrone forget {late[0]}" if can_forget else ""
     return f"waits for gateway {', '.join(late)} to see epoch {epoch}{hint}"
 
 

@@ -16,6 +16,8 @@ from isochrone.control.state.records import (
 )
 
 READY, LOADING = "READY", "LOADING"
+#: Behind the name of a controller that stands for its xDS clients.
+XDS_SUFFIX = " (xDS)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class ObservedState:
     known_gateways: Mapping[str, str] = field(default_factory=dict)
     #: By a gateway's incarnation: the last epoch that it reported. It never serves an earlier one afterwards.
     epochs_seen: Mapping[str, int] = field(default_factory=dict)
+    #: By controller that serves xDS: the epoch that all its clients have taken over.
+    xds_epochs: Mapping[str, int] = field(default_factory=dict)
     switch: SwitchRecord | None = None
     #: When the switch entered its phase, by the clock of ``now``.
     switch_since: float = 0.0
@@ -104,12 +108,14 @@ class ObservedState:
         return expected is not None and bool(worker.repositories) and worker.repositories != expected
 
     def lagging(self, epoch: int) -> list[str]:
-        """Gateways that may still serve an earlier epoch."""
-        return sorted(
+        """Gateways that may still serve an earlier epoch, and xDS servers with clients that may."""
+        gateways = sorted(
             name
             for name, incarnation in self.known_gateways.items()
             if max(self._epoch_of(name), self.epochs_seen.get(incarnation, 0)) < epoch
         )
+        # Their clients are waited for no longer than ``xds.clients.PATIENCE``.
+        return gateways + [name + XDS_SUFFIX for name, seen in sorted(self.xds_epochs.items()) if seen < epoch]
 
     def _epoch_of(self, name: str) -> int:
         gateway = self.gateways.get(name)

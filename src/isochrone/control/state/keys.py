@@ -41,6 +41,7 @@ class Keys:
         self.drains = f"{self.prefix}drains/"
         self.standbys = f"{self.prefix}standbys/"
         self.processes = f"{self.prefix}processes/"
+        self.xds_servers = f"{self.prefix}xds-servers/"
         self.events = f"{self.prefix}events/"
 
     def worker(self, name: str) -> str:
@@ -80,6 +81,10 @@ class Keys:
     def process(self, name: str) -> str:
         """A process that died and does not serve yet."""
         return self.processes + name
+
+    def xds_server(self, name: str) -> str:
+        """A controller that serves xDS and the epoch that its clients have taken over, under its lease."""
+        return self.xds_servers + name
 
     def event(self, stamp: str) -> str:
         return self.events + stamp

@@ -137,6 +137,17 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class XdsServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A controller that serves xDS."""
+
+    name: str
+    host: str
+    port: int
+    #: The epoch that all its clients route by, and how many there are.
+    epoch: int = 0
+    clients: int = 0
+
+
 class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that died, until it serves again; its supervisor writes the record. A status also uses it for a process
     that is not registered yet."""

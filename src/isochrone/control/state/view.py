@@ -29,6 +29,7 @@ from isochrone.control.state.records import (
     SwitchRecord,
     Unreadable,
     WorkerRecord,
+    XdsServerRecord,
     decode,
 )
 from isochrone.store.base import Compare, Entry
@@ -119,6 +120,7 @@ class View:
             keys.processes: ProcessRecord,
             keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
+            keys.xds_servers: XdsServerRecord,
         }
         return next((kind for prefix, kind in groups.items() if key.startswith(prefix)), None)
 
@@ -192,6 +194,11 @@ class View:
     @property
     def gateways(self) -> dict[str, GatewayRecord]:
         return self.under(self.keys.gateways, GatewayRecord)
+
+    @property
+    def xds_servers(self) -> dict[str, XdsServerRecord]:
+        """By controller."""
+        return self.under(self.keys.xds_servers, XdsServerRecord)
 
     @property
     def served_epochs(self) -> dict[str, EpochRecord]:

@@ -17,6 +17,7 @@ from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
+from isochrone.protocol.version_pins import pin_of
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.http2.hpack import Encoder
 
@@ -94,14 +95,17 @@ class CallHead:
     ``is_plain``.
     """
 
-    __slots__ = ("encoding", "is_plain", "stages", "timeout_ns", "wants_load", "wants_timing")
+    __slots__ = ("encoding", "is_plain", "pin", "stages", "timeout_ns", "wants_load", "wants_timing")
 
     def __init__(self, head: Head) -> None:
         self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
         self.encoding = head.get(b"grpc-encoding") or b"identity"
-        self.stages = stages_of(head)
+        #: The version that a control plane's route chose; None: the message says which.
+        self.pin = pin_of(head.authority)
+        self.stages = stages_of(head) if self.pin is None or self.pin.stages is None else self.pin.stages
         self.wants_timing = head.get(TIMING_HEADER) is not None
-        self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
+        # A client that balances by itself cannot ask (gRFC A58).
+        self.wants_load = self.pin is not None or head.get(ORCA_FORMAT_HEADER) is not None
         #: The caller asks for no trailing metadata, so the trailers of successful calls are constant.
         self.is_plain = not (self.wants_timing or self.wants_load)
 

@@ -44,6 +44,7 @@ from isochrone.control.state.records import (
     RolloutRecord,
     Split,
     VerdictRecord,
+    XdsServerRecord,
 )
 
 CHANGES = {"detector": Change("2", "1")}
@@ -232,6 +233,15 @@ def test_the_fleet_is_shown_with_what_is_unusual() -> None:
     assert "gw-2 – – not registered" in shown
     assert "store is unreachable" not in shown
     assert "the store is unreachable (the disk is full)" in printed(status_view.picture(a_status(False), 100.0))
+
+
+def test_controllers_that_serve_xds_are_shown_with_the_epoch_of_their_clients() -> None:
+    assert "xDS" not in printed(status_view.picture(a_status(), 100.0))
+    servers = (XdsServerRecord("c2", "127.0.0.1", 18000, 8, 3), XdsServerRecord("c3", "::1", 18001, 9))
+    status = msgspec.structs.replace(a_status(), xds_servers=servers)
+    shown = " ".join(printed(status_view.picture(status, 100.0)).split())
+    assert "c2 127.0.0.1:18000 3 8" in shown
+    assert "c3 [::1]:18001 0 9" in shown
 
 
 def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:

@@ -27,6 +27,8 @@ def picture(status: Status, now: float) -> RenderableType:
     if not status.generation:
         parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
     parts += [_models(status), _workers(status, now), _gateways(status, now)]
+    if status.xds_servers:
+        parts.append(_xds_servers(status))
     if status.aborted is not None:
         # One line: "isochrone rollout status ID" shows the rest.
         at = status.aborted.since.get(ABORTED, status.aborted.at)
@@ -90,6 +92,15 @@ def _gateways(status: Status, now: float) -> Table:
     for process in status.processes:
         if process.role == "gateway" and process.name not in listed:
             made.add_row(process.name, "–", "–", _dead(process))
+    return made
+
+
+def _xds_servers(status: Status) -> Table:
+    made = table("xDS", "controller", "address", "clients", "epoch", right=("clients", "epoch"))
+    for server in status.xds_servers:
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        epoch = Text(str(server.epoch or "–"), style="yellow" if server.epoch != status.epoch else "")
+        made.add_row(server.name, f"{host}:{server.port}", str(server.clients), epoch)
     return made
 
 
