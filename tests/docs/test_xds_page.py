@@ -10,7 +10,7 @@ import yaml
 
 from isochrone.control.xds.clients import PATIENCE
 from isochrone.control.xds.server import LISTEN_KEY
-from isochrone.protocol.version_pins import model_authority, pin_of, pinned_authority
+from isochrone.protocol.version_pins import Pin, model_authority, pin_of, pinned_authority
 from xds_fleet import envoy_bootstrap, grpc_bootstrap
 
 PAGE = (Path(__file__).parents[2] / "docs" / "xds.md").read_text()
@@ -34,5 +34,5 @@ def test_names_and_times() -> None:
     assert f"xds:///{model_authority('detector')}" in PAGE
     pinned = pinned_authority("detector", "2")
     assert f"`{pinned}`" in PAGE
-    assert pin_of(pinned.encode()) is not None
+    assert pin_of(pinned.encode()) == Pin("detector", "2", None)
     assert f"at most {PATIENCE:g} seconds" in PAGE
