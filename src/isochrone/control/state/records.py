@@ -143,8 +143,8 @@ class XdsServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     host: str
     port: int
-    #: The epoch that no rollout has to wait for any longer: all its clients have acknowledged it, or their time for it is
-    #: over. And how many clients there are, late ones included.
+    #: The epoch that rollouts wait for no longer: all its clients have acknowledged it, or their time for it is over.
+    #: And how many clients there are, late ones included.
     epoch: int = 0
     clients: int = 0
 
