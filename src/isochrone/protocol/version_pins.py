@@ -22,6 +22,8 @@ from isochrone.protocol.stages import Stages, parse_stages
 DOMAIN = "xds.isochrone.internal"
 
 _DOMAIN_BYTES = DOMAIN.encode()
+#: Bytes of authorities that are remembered: some thousands. A count would not bound the lists of stages.
+_MOST_BYTES = 256 * 1024
 _PIN = re.compile(rb"v([1-9][0-9]{0,18})\.([^;]+?)(?:;(.+))?\.xds\.isochrone\.internal")
 
 
@@ -34,10 +36,35 @@ class Pin(NamedTuple):
     stages: Stages | None
 
 
-def pin_of(authority: bytes) -> Pin | None:
-    """The pin in an authority; None: it is not in the domain of pins. Raise ``InvalidArgument``."""
-    if not authority.endswith(_DOMAIN_BYTES):
-        return None
+def is_of_pins(authority: bytes) -> bool:
+    """Whether an authority is in the domain of pins."""
+    return authority.endswith(_DOMAIN_BYTES)
+
+
+class Pins:
+    """The pins of authorities. Header blocks may differ in every call (``traceparent``); authorities recur."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Pin] = {}
+        self._bytes = 0
+
+    def of(self, authority: bytes) -> Pin | None:
+        """The pin in an authority; None: it is not in the domain of pins. Raise ``InvalidArgument``."""
+        if not authority.endswith(_DOMAIN_BYTES):
+            return None
+        pin = self._known.get(authority)
+        if pin is None:
+            pin = pin_of(authority)
+            self._bytes += len(authority)
+            if self._bytes > _MOST_BYTES:
+                self._known.clear()
+                self._bytes = len(authority)
+            self._known[authority] = pin
+        return pin
+
+
+def pin_of(authority: bytes) -> Pin:
+    """The pin in an authority of the domain. Raise ``InvalidArgument``."""
     found = _PIN.fullmatch(authority)
     if found is None:
         raise InvalidArgument(

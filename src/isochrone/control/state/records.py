@@ -143,7 +143,8 @@ class XdsServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     host: str
     port: int
-    #: The epoch that all its clients route by, and how many there are.
+    #: The epoch that rollouts wait for no longer: all its clients have acknowledged it, or their time for it is over.
+    #: And how many clients there are, late ones included.
     epoch: int = 0
     clients: int = 0
 

@@ -39,6 +39,7 @@ from isochrone.protocol.openai.paths import MODELS, find_path
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.protocol.rest.control import MODEL_NOT_READY
 from isochrone.protocol.rest.headers import inflating
+from isochrone.protocol.version_pins import DOMAIN, is_of_pins
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
@@ -184,6 +185,12 @@ class GatewayApplication:
     # gRPC.
 
     def _grpc(self, head: Head) -> Route:
+        if is_of_pins(head.authority):
+            given = head.authority.decode("latin-1")[:200]
+            raise InvalidArgument(
+                f"authority: expected the gateway's own name or address, given '{given}'; "
+                f"names under {DOMAIN} are of workers, and a gateway takes the version from the message or the epoch"
+            )
         gateway = self._gateway
         path = head.target
         if path in _TO_ONE:

@@ -17,13 +17,13 @@ from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
-from isochrone.protocol.version_pins import pin_of
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.http2.hpack import Encoder
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.version_pins import Pin
     from isochrone.wire.http2.server_stream import ServerStream
 
 log = structlog.get_logger(__name__)
@@ -97,15 +97,15 @@ class CallHead:
 
     __slots__ = ("encoding", "is_plain", "pin", "stages", "timeout_ns", "wants_load", "wants_timing")
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, pin: Pin | None = None) -> None:
         self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
         self.encoding = head.get(b"grpc-encoding") or b"identity"
         #: The version that a control plane's route chose; None: the message says which.
-        self.pin = pin_of(head.authority)
-        self.stages = stages_of(head) if self.pin is None or self.pin.stages is None else self.pin.stages
+        self.pin = pin
+        self.stages = stages_of(head) if pin is None or pin.stages is None else pin.stages
         self.wants_timing = head.get(TIMING_HEADER) is not None
         # A client that balances by itself cannot ask (gRFC A58).
-        self.wants_load = self.pin is not None or head.get(ORCA_FORMAT_HEADER) is not None
+        self.wants_load = pin is not None or head.get(ORCA_FORMAT_HEADER) is not None
         #: The caller asks for no trailing metadata, so the trailers of successful calls are constant.
         self.is_plain = not (self.wants_timing or self.wants_load)
 

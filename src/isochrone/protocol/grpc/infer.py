@@ -19,7 +19,7 @@ from isochrone.protocol.grpc.calls import (
     unexpected,
 )
 from isochrone.protocol.grpc.decoder import InferDecoder
-from isochrone.protocol.grpc.pinned_plans import PinnedPlans
+from isochrone.protocol.grpc.pinned_plans import pinned_plan
 from isochrone.protocol.grpc.plan import Answer, GrpcPlan
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.rejections import mark
@@ -41,7 +41,7 @@ class InferRoute(Route):
         self._limit = max_body_bytes
         self._decode = decoder.decode
         self.call = call
-        self._pinned = PinnedPlans(call.pin) if call.pin is not None else None
+        self._pin = call.pin
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -51,8 +51,8 @@ class InferRoute(Route):
                 plan, request_id, inputs = self._decode(body, 5)
             else:
                 plan, request_id, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
-            if self._pinned is not None:
-                plan = self._pinned.of(plan)
+            if self._pin is not None:
+                plan = pinned_plan(plan, self._pin)
             if plan.regions:
                 request = SharedMemoryGrpcRequest(exchange, self, plan, request_id, inputs)
                 infer_with_regions(self.service, request, plan.choices)

@@ -42,7 +42,17 @@ class Answer:
 class GrpcPlan(Plan):
     """A decoded message head."""
 
-    __slots__ = ("answers", "bools", "choices", "is_plain", "is_regional", "regions", "shared_inputs", "sources")
+    __slots__ = (
+        "answers",
+        "bools",
+        "choices",
+        "is_plain",
+        "is_regional",
+        "pinned",
+        "regions",
+        "shared_inputs",
+        "sources",
+    )
 
     #: (name, numpy type, shape, count, byte size) of each input; the size is 0 from the first that is not plain.
     sources: list[Any]
@@ -57,6 +67,8 @@ class GrpcPlan(Plan):
     #: Shared memory that the request reads or writes.
     regions: tuple[str, ...]
     answers: dict[Any, Answer]
+    #: By version: the plans of calls whose authority pins it (``pinned_plans``); None: there was none.
+    pinned: dict[str, GrpcPlan] | None
 
     def copy(self) -> GrpcPlan:
         other = GrpcPlan(self.model_name, self.model_version, self.inputs, self.outputs)
@@ -64,7 +76,7 @@ class GrpcPlan(Plan):
         other.sources, other.choices = self.sources, self.choices
         other.is_plain, other.bools, other.regions = self.is_plain, self.bools, self.regions
         other.is_regional, other.shared_inputs = self.is_regional, self.shared_inputs
-        other.answers = self.answers
+        other.answers, other.pinned = self.answers, self.pinned
         return other
 
 
@@ -125,6 +137,7 @@ def plan_of(message: Any) -> GrpcPlan:
     plan.bools = tuple(name for name, datatype, _ in described if datatype == "BOOL")
     plan.regions = regions_named(regions, choices)
     plan.answers = {}
+    plan.pinned = None
     return plan
 
 
@@ -133,7 +146,7 @@ def with_parameters(plan: GrpcPlan, message: Any) -> GrpcPlan:
     parameters = plain_parameters(message.parameters)
     fields = read_parameters(parameters)
     other = plan.copy()
-    other.step_plans = None
+    other.step_plans, other.pinned = None, None
     # The answers of ensembles differ by sequence.
     other.answers = {}
     other.parameters = {key: value for key, value in parameters.items() if key not in PLAN_PARAMETERS}

@@ -18,6 +18,7 @@ from isochrone.protocol.grpc.health import HealthWatchRoute
 from isochrone.protocol.grpc.infer import InferRoute
 from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
 from isochrone.protocol.grpc.stream import StreamInferRoute
+from isochrone.protocol.version_pins import Pins
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class GrpcRouter:
         self._service = service
         self._max_body_bytes = max_body_bytes
         self._decoder = InferDecoder(service)
+        self._pins = Pins()
 
     def route(self, head: Head) -> Route:
         try:
@@ -45,7 +47,7 @@ class GrpcRouter:
             return GrpcErrorRoute(error)
 
     def _find(self, head: Head) -> Route:
-        call = CallHead(head)
+        call = CallHead(head, self._pins.of(head.authority))
         path = head.target
         service, limit = self._service, self._max_body_bytes
         if path == SERVICE + b"ModelInfer":

@@ -30,7 +30,7 @@ from isochrone.protocol.grpc.calls import (
 )
 from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.message_reader import MessageReader
-from isochrone.protocol.grpc.pinned_plans import PinnedPlans
+from isochrone.protocol.grpc.pinned_plans import pinned_plan
 from isochrone.protocol.grpc.plan import GrpcPlan
 from isochrone.protocol.grpc.routing_fields import request_id as id_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
@@ -79,7 +79,7 @@ class InferStream:
         self._limit = max_body_bytes
         self._reader = MessageReader(max_body_bytes, stream)
         self._decoder = decoder
-        self._pinned = PinnedPlans(call.pin) if call.pin is not None else None
+        self._pin = call.pin
         #: Requests not yet over, oldest first.
         self._outstanding: deque[StreamInferRequest] = deque()
         self._outstanding_bytes = 0
@@ -225,8 +225,8 @@ class InferStream:
         try:
             body = unpack(flag, payload, self.call.encoding, self._limit)
             plan, request_id, inputs = self._decoder.decode(body, 0)
-            if self._pinned is not None:
-                plan = self._pinned.of(plan)
+            if self._pin is not None:
+                plan = pinned_plan(plan, self._pin)
             kind = SharedMemoryStreamRequest if plan.regions else StreamInferRequest
             request = kind(self, plan, request_id, inputs, arrived)
             request.deadline = self.call.deadline(self._opened, 0) if self.call.timeout_ns else request.deadline
