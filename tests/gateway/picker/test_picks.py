@@ -298,11 +298,23 @@ def test_a_buffered_body_is_answered_with_the_decision(channel: grpc.Channel) ->
     first = call.ask(headers_message(mode=BUFFERED))
     assert first.WhichOneof("response") == "request_headers"
     assert not destination(first)
+    # What a client forged must not stand until the body comes, which may never happen.
+    removed = first.request_headers.response.header_mutation.remove_headers
+    assert list(removed) == ["x-gateway-destination-endpoint"]
     decision = call.ask(body_message(b'{"inputs":[]}', ends=True))
     assert destination(decision) in WORKERS
     assert not decision.request_body.response.HasField("body_mutation")
     assert set_headers(decision.request_body.response)[":path"].endswith("/versions/3/infer")
     call.ask(response_message())
+
+
+def test_a_request_of_headers_and_trailers_is_refused_where_the_body_decides(channel: grpc.Channel) -> None:
+    call = EnvoyCall(channel)
+    call.ask(headers_message(mode=BUFFERED))
+    refusal = call.ask(trailers_message()).immediate_response
+    assert refusal.status.code == 400
+    assert "no body" in json.loads(refusal.body)["error"]
+    assert call.status() is grpc.StatusCode.OK
 
 
 def test_a_buffered_grpc_message_gets_its_version(channel: grpc.Channel) -> None:

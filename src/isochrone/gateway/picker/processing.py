@@ -46,6 +46,8 @@ log = structlog.get_logger(__name__)
 _OVERHEAD = 1 << 20
 _DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 _CONTENT_LENGTH = b"content-length"
+#: The reply to headers whose decision comes with the body.
+_WITHOUT_DESTINATION = replies.changed(Part.REQUEST_HEADERS, [replies.remove_header(replies.DESTINATION_HEADER)])
 
 
 class Processing:
@@ -201,7 +203,9 @@ class Processing:
                 self._collected = Collected(call, head, self._limit)
                 if mode == BodyMode.BUFFERED:
                     self._answered = Part.REQUEST_BODY
-                    self._send(replies.unchanged(Part.REQUEST_HEADERS))
+                    # A client's own would stand until the body comes, and Envoy may be told to show no trailers: then a
+                    # request without a body never gets a decision.
+                    self._send(_WITHOUT_DESTINATION)
         except IsochroneError as error:
             self.refuse(error, self._call)
 
