@@ -231,6 +231,25 @@ def test_a_deadline_that_passes_is_answered_while_the_worker_still_works(
         until(lambda: picker.in_flight() == 0)
 
 
+@pytest.mark.parametrize("mode", ["BUFFERED", "FULL_DUPLEX_STREAMED"])
+def test_a_deadline_that_passes_while_the_body_is_awaited(
+    workers: tuple[ServerProcess, ...], tmp_path: Path, mode: str
+) -> None:
+    with (
+        start_picker(workers, tmp_path / "picker.log") as picker,
+        start_envoy(tmp_path, picker.picker_port, mode) as envoy,
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", envoy.port, timeout=60)
+        connection.putrequest("POST", "/v2/models/identity/infer")
+        connection.putheader("content-length", str(len(_JSON)))
+        connection.putheader("x-request-timeout-ms", "50")
+        connection.endheaders(_JSON[:10])
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("x-llm-d-request-dropped-reason")) == (504, "rejected-ttl-expired")
+        connection.close()
+        assert _infer(envoy.port)[0] == 200
+
+
 @pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("is_removed_first", [True, False])
 def test_a_forged_destination_has_no_effect(
