@@ -110,6 +110,11 @@ def test_a_body_without_memory_is_answered_to_the_client(headers: dict[str, str]
         assert refusal.status.code == 503
         assert refusal.grpc_status.status == (14 if headers else 0)
         assert second.status() is grpc.StatusCode.OK
+        # Headers that nobody could read are a request all the same.
+        third = EnvoyCall(channel)
+        refusal = third.ask(headers_message(headers={"x-long": "x" * 300_000})).immediate_response
+        assert refusal.status.code == 503
+        assert third.status() is grpc.StatusCode.OK
         first.cancel()
         _until(lambda: running.buffered() == 0)
 
