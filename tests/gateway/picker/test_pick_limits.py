@@ -134,7 +134,7 @@ def test_a_message_over_the_limit_is_answered_to_the_client() -> None:
 
 def test_a_fault_is_answered_to_the_client_while_envoy_can() -> None:
     def break_it(gateway: Gateway) -> None:
-        gateway.arrive = None  # type: ignore[method-assign, assignment]
+        gateway.arrive = None
 
     with picker() as running, grpc.insecure_channel(running.address) as channel:
         before = EnvoyCall(channel)
@@ -158,8 +158,8 @@ def test_without_memory_for_answers_undecided_calls_are_refused() -> None:
         for connection in listener.connections:
             assert isinstance(connection, Http2ServerConnection)
             for stream in list(connection.streams.values()):
-                assert stream.consumer is not None  # type: ignore[attr-defined]
-                stream.consumer.shed()  # type: ignore[attr-defined]
+                assert stream.consumer is not None
+                stream.consumer.shed()
 
     with picker() as running, grpc.insecure_channel(running.address) as channel:
         decided, undecided = EnvoyCall(channel), EnvoyCall(channel)
