@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -61,8 +62,7 @@ def test_messages_that_are_not_whole_are_within_the_budget() -> None:
             assert call.receive().WhichOneof("response") == "request_body"
             call.send(body_message(message[:size], ends=False))
             # Nothing is said of a part of a message, unless there is no memory for it.
-            least = len(calls) * (size - 16_384)
-            _until(lambda least=least: running.buffered() >= least or _is_rejecting(running))
+            _until(partial(_has_come, running, len(calls) * (size - 16_384)))
             if _is_rejecting(running):
                 break
             assert len(calls) <= 10
@@ -82,6 +82,10 @@ def test_messages_that_are_not_whole_are_within_the_budget() -> None:
         _until(lambda: running.buffered() == 0)
         first.cancel()
         _until(running.is_idle)
+
+
+def _has_come(running: RunningPicker, least: int) -> bool:
+    return running.buffered() >= least or _is_rejecting(running)
 
 
 def _is_rejecting(running: RunningPicker) -> bool:
@@ -133,8 +137,11 @@ def test_a_message_over_the_limit_is_answered_to_the_client() -> None:
 
 
 def test_a_fault_is_answered_to_the_client_while_envoy_can() -> None:
+    def fault(request: object) -> None:
+        raise RuntimeError("a fault")
+
     def break_it(gateway: Gateway) -> None:
-        gateway.arrive = None
+        vars(gateway)["arrive"] = fault
 
     with picker() as running, grpc.insecure_channel(running.address) as channel:
         before = EnvoyCall(channel)
