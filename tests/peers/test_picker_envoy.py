@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h2.connection
+import h2.events
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -26,6 +28,7 @@ from server_process import ServerProcess, StartServer
 pytestmark = pytest.mark.peers
 
 _MODES = ("NONE", "STREAMED", "BUFFERED", "FULL_DUPLEX_STREAMED")
+_DESTINATION = "x-gateway-destination-endpoint"
 _JSON = json.dumps({"inputs": [{"name": "INPUT0", "shape": [2], "datatype": "FP32", "data": [1.0, 2.0]}]}).encode()
 
 
@@ -213,16 +216,44 @@ def test_a_deadline_that_nobody_meets_is_refused_before_envoy_forwards(
 def test_a_deadline_that_passes_is_answered_while_the_worker_still_works(
     workers: tuple[ServerProcess, ...], tmp_path: Path
 ) -> None:
-    with start_picker(workers, tmp_path / "picker.log") as picker, start_envoy(tmp_path, picker.picker_port) as envoy:
-        status, _, body = _infer(envoy.port, "slow", {"x-request-timeout-ms": "100"})
-        assert status == 504
-        assert b"deadline" in body.lower() or b"timeout" in body.lower()
+    (worker, *_) = workers
+    with start_picker([worker], tmp_path / "picker.log") as picker, start_envoy(tmp_path, picker.picker_port) as envoy:
+        # The worker keeps the same deadline, unless it hangs.
+        worker.process.send_signal(signal.SIGSTOP)
+        try:
+            status, headers, body = _infer(envoy.port, "slow", {"x-request-timeout-ms": "100"})
+        finally:
+            worker.process.send_signal(signal.SIGCONT)
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (504, "rejected-ttl-expired")
+        # The picker's answer: to a worker's, Envoy adds the time that it took.
+        assert "x-envoy-upstream-service-time" not in headers
+        assert b"no answer within" in body
         until(lambda: picker.in_flight() == 0)
 
 
+@pytest.mark.parametrize("mode", ["BUFFERED", "FULL_DUPLEX_STREAMED"])
+def test_a_deadline_that_passes_while_the_body_is_awaited(
+    workers: tuple[ServerProcess, ...], tmp_path: Path, mode: str
+) -> None:
+    with (
+        start_picker(workers, tmp_path / "picker.log") as picker,
+        start_envoy(tmp_path, picker.picker_port, mode) as envoy,
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", envoy.port, timeout=60)
+        connection.putrequest("POST", "/v2/models/identity/infer")
+        connection.putheader("content-length", str(len(_JSON)))
+        connection.putheader("x-request-timeout-ms", "50")
+        connection.endheaders(_JSON[:10])
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("x-llm-d-request-dropped-reason")) == (504, "rejected-ttl-expired")
+        connection.close()
+        assert _infer(envoy.port)[0] == 200
+
+
+@pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("is_removed_first", [True, False])
 def test_a_forged_destination_has_no_effect(
-    workers: tuple[ServerProcess, ...], tmp_path: Path, is_removed_first: bool
+    workers: tuple[ServerProcess, ...], tmp_path: Path, is_removed_first: bool, mode: str
 ) -> None:
     def change(filters: list[dict[str, Any]]) -> None:
         if not is_removed_first:
@@ -232,14 +263,53 @@ def test_a_forged_destination_has_no_effect(
         socket.create_server(("127.0.0.1", 0)) as trap,
         # By name: the picker must find the address out.
         start_picker([f"localhost:{one.http_port}" for one in workers], tmp_path / "picker.log") as picker,
-        start_envoy(tmp_path, picker.picker_port, change=change) as envoy,
+        start_envoy(tmp_path, picker.picker_port, mode, change=change) as envoy,
     ):
         trap.setblocking(False)
-        forged = {"x-gateway-destination-endpoint": f"127.0.0.1:{trap.getsockname()[1]}"}
+        forged = {_DESTINATION: f"127.0.0.1:{trap.getsockname()[1]}"}
         for _ in range(5):
             assert _infer(envoy.port, headers=forged)[0] == 200
+        for _ in range(3):
+            # The worker's 400, or the picker's own where it waits for a body.
+            assert _status_without_body(envoy.port, forged) == 400
         with pytest.raises(BlockingIOError):
             trap.accept()
+
+
+@pytest.mark.parametrize("mode", _MODES)
+def test_requests_without_a_body_do_not_pass_admission_by(
+    workers: tuple[ServerProcess, ...], tmp_path: Path, mode: str
+) -> None:
+    """Headers and trailers, and no body between them that Envoy would show."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("quota: {rate: 0.001, burst: 1}\n")
+    with (
+        start_picker(workers, tmp_path / "picker.log", "--rules", str(rules)) as picker,
+        start_envoy(tmp_path, picker.picker_port, mode, fallback=workers) as envoy,
+    ):
+        assert _infer(envoy.port)[0] == 200
+        before = [_runs(worker, "identity") for worker in workers]
+        assert {_status_without_body(envoy.port, {}) for _ in range(3)} <= {400, 429}
+        assert [_runs(worker, "identity") for worker in workers] == before
+        # Not even with an error.
+        assert "cluster.fallback.upstream_rq_total: 0" in envoy.stats()
+
+
+def _status_without_body(port: int, headers: dict[str, str]) -> int:
+    """The status of a request of headers and trailers."""
+    connection = h2.connection.H2Connection()
+    connection.initiate_connection()
+    pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/v2/models/identity/infer")]
+    connection.send_headers(1, [*pseudo, *headers.items()])
+    connection.send_headers(1, [("x-checksum", "0")], end_stream=True)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(connection.data_to_send())
+        while data := client.recv(65536):
+            for event in connection.receive_data(data):
+                if isinstance(event, h2.events.ResponseReceived):
+                    return int(dict(event.headers)[b":status"])
+            client.sendall(connection.data_to_send())
+    raise AssertionError("Envoy closed the connection")
 
 
 @pytest.mark.parametrize("is_open", [True, False])

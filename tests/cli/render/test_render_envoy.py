@@ -49,12 +49,13 @@ def test_only_a_fallback_lets_requests_pass_without_the_picker() -> None:
     assert [each["endpoint"]["address"]["socket_address"]["address"] for each in members] == ["10.0.0.1", "::1"]
 
 
-def test_full_duplex_sends_trailers() -> None:
-    modes = {
-        mode: _filters(_rendered("--body-mode", mode))[1]["typed_config"] for mode in ("NONE", "FULL_DUPLEX_STREAMED")
-    }
-    assert modes["NONE"]["processing_mode"]["request_trailer_mode"] == "SKIP"
-    assert modes["FULL_DUPLEX_STREAMED"]["processing_mode"]["request_trailer_mode"] == "SEND"
+@pytest.mark.parametrize(
+    ("mode", "trailers"),
+    [("NONE", "SKIP"), ("STREAMED", "SKIP"), ("BUFFERED", "SEND"), ("FULL_DUPLEX_STREAMED", "SEND")],
+)
+def test_trailers_are_sent_where_the_body_decides(mode: str, trailers: str) -> None:
+    configuration = _filters(_rendered("--body-mode", mode))[1]["typed_config"]
+    assert configuration["processing_mode"]["request_trailer_mode"] == trailers
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,11 @@ class RunningPicker:
     """One picker. Its workers are healthy for as long as nobody says otherwise; nothing is sent to them."""
 
     def __init__(
-        self, rules: GatewayRules, upstreams: Sequence[Upstream], serves: Mapping[str, Mapping[str, str]]
+        self,
+        rules: GatewayRules,
+        upstreams: Sequence[Upstream],
+        serves: Mapping[str, Mapping[str, str]],
+        limits: WireLimits,
     ) -> None:
         settings = GatewaySettings(
             host="127.0.0.1",
@@ -37,7 +41,7 @@ class RunningPicker:
             metrics_port=None,
             rules=rules,
             exit_timeout=0.0,
-            limits=WireLimits(max_body_bytes=1 << 20, max_control_frames_per_second=MAX_CONTROL_FRAMES_PER_SECOND),
+            limits=limits,
             seed=1,
         )
         self.server = PickerServer(settings, 0)
@@ -84,6 +88,10 @@ class RunningPicker:
             self.do(lambda gateway: {name: each.endpoint.in_flight for name, each in gateway.fleet.members.items()})
         )
 
+    def buffered(self) -> int:
+        """Bytes that are reserved for what has come and was not consumed, and for what was not sent."""
+        return int(self.do(lambda gateway: self.server._listeners.snapshot().buffered))
+
     def is_idle(self) -> bool:
         """Nothing is in flight, and the machine has nothing open or held."""
         is_open = self.do(lambda gateway: bool(gateway.machine.open) or gateway.machine.held > 0)
@@ -100,8 +108,11 @@ def picker(
     rules: GatewayRules | None = None,
     upstreams: Sequence[Upstream] = (Upstream("10.0.0.1", 8000, 8000), Upstream("10.0.0.2", 8000, 8000)),
     serves: Mapping[str, Mapping[str, str]] | None = None,
+    **limits: Any,
 ) -> Iterator[RunningPicker]:
-    made = RunningPicker(rules or GatewayRules(), upstreams, serves or SERVES)
+    """``limits``: fields of ``WireLimits``."""
+    given = {"max_body_bytes": 1 << 20, "max_control_frames_per_second": MAX_CONTROL_FRAMES_PER_SECOND, **limits}
+    made = RunningPicker(rules or GatewayRules(), upstreams, serves or SERVES, WireLimits(**given))
     try:
         yield made
     finally:

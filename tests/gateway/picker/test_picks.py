@@ -139,6 +139,15 @@ def test_calls_without_a_model_go_to_any_worker(channel: grpc.Channel, path: str
     assert call.status() is grpc.StatusCode.OK
 
 
+def test_calls_without_a_model_are_spread_over_idle_workers(channel: grpc.Channel) -> None:
+    named = []
+    for _ in range(6):
+        call = EnvoyCall(channel)
+        named.append(destination(call.ask(headers_message("/v2/health/ready", method="GET", ends=True))))
+        assert call.status() is grpc.StatusCode.OK
+    assert {name: named.count(name) for name in named} == dict.fromkeys(WORKERS, 3)
+
+
 @pytest.mark.parametrize(
     ("path", "method", "status"),
     [
@@ -298,11 +307,23 @@ def test_a_buffered_body_is_answered_with_the_decision(channel: grpc.Channel) ->
     first = call.ask(headers_message(mode=BUFFERED))
     assert first.WhichOneof("response") == "request_headers"
     assert not destination(first)
+    # What a client forged must not stand until the body comes, which may never happen.
+    removed = first.request_headers.response.header_mutation.remove_headers
+    assert list(removed) == ["x-gateway-destination-endpoint"]
     decision = call.ask(body_message(b'{"inputs":[]}', ends=True))
     assert destination(decision) in WORKERS
     assert not decision.request_body.response.HasField("body_mutation")
     assert set_headers(decision.request_body.response)[":path"].endswith("/versions/3/infer")
     call.ask(response_message())
+
+
+def test_a_request_of_headers_and_trailers_is_refused_where_the_body_decides(channel: grpc.Channel) -> None:
+    call = EnvoyCall(channel)
+    call.ask(headers_message(mode=BUFFERED))
+    refusal = call.ask(trailers_message()).immediate_response
+    assert refusal.status.code == 400
+    assert "no body" in json.loads(refusal.body)["error"]
+    assert call.status() is grpc.StatusCode.OK
 
 
 def test_a_buffered_grpc_message_gets_its_version(channel: grpc.Channel) -> None:
@@ -337,7 +358,6 @@ def test_full_duplex_hands_every_byte_back(running: RunningPicker, data: st.Data
         if with_trailers:
             call.send(trailers_message())
         assert destination(call.receive()) in WORKERS
-        expected = _infer(raw=raw) if not is_grpc else b""
         received, is_last = b"", False
         while not is_last:
             reply = call.receive()
@@ -350,10 +370,11 @@ def test_full_duplex_hands_every_byte_back(running: RunningPicker, data: st.Data
         if is_grpc:
             assert int.from_bytes(received[1:5], "big") == len(received) - 5
             message = service_pb2.ModelInferRequest.FromString(received[5:])
-            assert (message.model_version, message.raw_input_contents[0]) == ("3", raw)
-        else:
-            assert received == body
-            assert expected
+            assert message.model_version == "3"
+            message.ClearField("model_version")
+            received = _framed(message)
+        assert received == body
+        assert is_last is not with_trailers
         call.ask(response_message())
         back = call.ask(body_message(b"z", ends=True, response=True)).response_body.response
         assert back.body_mutation.streamed_response.body == b"z"
@@ -499,6 +520,25 @@ def test_grpc_statuses_are_read_from_trailers(running: RunningPicker, channel: g
         assert reply.WhichOneof("response") == "response_trailers"
         assert call.status() is grpc.StatusCode.OK
         assert running.do(failures) == before + expected
+
+
+def test_what_one_envoy_sends_says_nothing_of_another() -> None:
+    """One is told to send trailers, the other is not: its responses are over with their headers."""
+    alone = (("grpc.use_local_subchannel_pool", 1),)
+    with (
+        picker() as running,
+        grpc.insecure_channel(running.address, alone) as telling,
+        grpc.insecure_channel(running.address, alone) as silent,
+    ):
+        for channel, has_trailers in ((telling, True), (silent, False), (telling, True)):
+            call = EnvoyCall(channel)
+            call.ask(headers_message(_INFER, headers=_GRPC, mode=BUFFERED))
+            call.ask(body_message(_infer(), ends=True))
+            call.ask(response_message(headers={"content-type": "application/grpc"}))
+            if has_trailers:
+                call.ask(trailers_message({"grpc-status": "0"}, response=True))
+            assert running.is_idle()
+            call.cancel()
 
 
 def test_a_stream_is_in_flight_until_envoy_ends_it(running: RunningPicker, channel: grpc.Channel) -> None:

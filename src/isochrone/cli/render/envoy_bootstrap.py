@@ -76,7 +76,8 @@ def _without_destination() -> dict[str, Any]:
 
 
 def _ext_proc(settings: EnvoySettings) -> dict[str, Any]:
-    is_duplex = settings.body_mode == "FULL_DUPLEX_STREAMED"
+    # Where the body decides, trailers say that none will come: the request would pass the picker by otherwise.
+    decides_by_body = settings.body_mode in ("BUFFERED", "FULL_DUPLEX_STREAMED")
     configuration = {
         "grpc_service": {"envoy_grpc": {"cluster_name": _PICKER}},
         "failure_mode_allow": bool(settings.fallback),
@@ -84,7 +85,7 @@ def _ext_proc(settings: EnvoySettings) -> dict[str, Any]:
         "processing_mode": {
             "request_header_mode": "SEND",
             "request_body_mode": settings.body_mode,
-            "request_trailer_mode": "SEND" if is_duplex else "SKIP",
+            "request_trailer_mode": "SEND" if decides_by_body else "SKIP",
             # By these the picker knows how the worker answered; load reports of gRPC are in trailers.
             "response_header_mode": "SEND",
             "response_trailer_mode": "SEND",

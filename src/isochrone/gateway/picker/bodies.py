@@ -159,7 +159,12 @@ class StampedMessages:
         self._buffer = bytearray()
         self._is_first = True
 
-    def feed(self, data: bytes) -> bytes:
+    @property
+    def held(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: Buffer) -> bytes:
         """The messages that have come, as they go to the worker."""
         buffer = self._buffer
         buffer += data

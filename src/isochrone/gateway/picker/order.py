@@ -32,6 +32,10 @@ class Direction:
         self._ended = True
 
     @property
+    def has_begun(self) -> bool:
+        return bool(self._reached)
+
+    @property
     def is_open(self) -> bool:
         """Whether a part may come that must be answered."""
         return bool(self._reached) and not self._ended and self.mode != BodyMode.NONE

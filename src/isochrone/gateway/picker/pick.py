@@ -54,6 +54,11 @@ _PROXYS_STATUSES = frozenset((503, 504))
 _SERVICE_TIME = b"x-envoy-upstream-service-time"
 
 
+def timeout_of(call: Call, head: Head) -> int:
+    """The time that a request's headers give it, in ns; 0: they say nothing."""
+    return parse_timeout(head.get(b"grpc-timeout")) if call.is_grpc else timeout_header(head)
+
+
 class Phase(IntEnum):
     """How far a request has come."""
 
@@ -118,7 +123,7 @@ class Pick(CallerRequest):
         if subset is not None:
             self.subset = subset
         parameters = asked.parameters
-        timeout = parse_timeout(head.get(b"grpc-timeout")) if call.is_grpc else timeout_header(head)
+        timeout = timeout_of(call, head)
         if parameters.timeout_ns and (not timeout or parameters.timeout_ns < timeout):
             timeout = parameters.timeout_ns
         timeout = timeout or served.deadline_ns

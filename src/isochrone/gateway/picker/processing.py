@@ -7,17 +7,20 @@ An Envoy that breaks the protocol gets a gRPC status on this call; a client's mi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, MalformedRequest, Unavailable, Unsupported
 from isochrone.gateway.picker import replies
 from isochrone.gateway.picker.bodies import NOTHING_ASKED, Asked, Collected, StampedMessages
+from isochrone.gateway.picker.body_times import BodyTimes
 from isochrone.gateway.picker.calls import Call, Form, body_needed, find_call
 from isochrone.gateway.picker.order import Direction
-from isochrone.gateway.picker.pick import Pick, SilentPick
+from isochrone.gateway.picker.pick import Pick, SilentPick, timeout_of
 from isochrone.gateway.picker.received import (
     BodyMode,
     Part,
@@ -32,7 +35,7 @@ from isochrone.gateway.picker.refusals import readiness, refusal
 from isochrone.protocol.grpc.calls import OK_TRAILERS, RESPONSE_HEADERS, error_block, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.openai.model_names import pinned_model, split_name
-from isochrone.wire.exchange import Head
+from isochrone.wire.exchange import Buffer, Head
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
@@ -44,8 +47,12 @@ log = structlog.get_logger(__name__)
 
 #: What a message has beside a body.
 _OVERHEAD = 1 << 20
+#: What a part that waits takes beside its body.
+_PART = 128
 _DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 _CONTENT_LENGTH = b"content-length"
+#: The reply to headers whose decision comes with the body.
+_WITHOUT_DESTINATION = replies.changed(Part.REQUEST_HEADERS, [replies.remove_header(replies.DESTINATION_HEADER)])
 
 
 class Processing:
@@ -72,9 +79,12 @@ class Processing:
         self._stamped: StampedMessages | None = None
         #: The worker is known. Parts of the request that came before wait for it.
         self._is_decided = False
-        self._waiting: list[tuple[Part, bytes, bool]] = []
-        #: Bytes of messages that wait.
+        self._waiting: list[tuple[Part, Buffer, bool]] = []
+        self._waited = 0
+        #: Bytes of messages that are reserved.
         self._held = 0
+        #: While the body is collected: looks whether it takes too long.
+        self._timer: asyncio.TimerHandle | None = None
         #: Which part the decision answers.
         self._answered = Part.REQUEST_HEADERS
         self._over = False
@@ -82,7 +92,7 @@ class Processing:
 
     @property
     def sees_trailers(self) -> bool:
-        return self._picker.sees_trailers
+        return self.stream.connection in self._picker.with_trailers
 
     # Envoy's side.
 
@@ -93,19 +103,32 @@ class Processing:
             self._reader.feed(data)
             while not self._over and (message := self._reader.take()) is not None:
                 flag, payload = message
-                size = len(payload)
+                self._held += len(payload)
                 self._take(Received(bytes(unpack(flag, payload, self._encoding, self._limit))))
-                if self._waiting or self._collected is not None:
-                    self._held += size
-                else:
-                    self._reader.give_back(size + self._held)
-                    self._held = 0
-        except IsochroneError as error:
+                if not self._settle():
+                    raise Unavailable(self._reader.no_memory())
+        except (InvalidArgument, Unsupported) as error:
             self._fail(error)
+        except IsochroneError as error:
+            self._refuse_or_fail(error)
         except Exception as error:
             # A fault of ours with one request must not touch the others.
             log.error("a request failed unexpectedly", exc_info=error)
-            self._fail(Internal(f"{type(error).__name__}: {error}"))
+            self._refuse_or_fail(Internal(f"{type(error).__name__}: {error}"))
+
+    def _settle(self) -> bool:
+        """Reserve the bytes that are kept of the messages that came, and no others; False: there is no memory."""
+        kept = self._waited
+        if self._collected is not None:
+            kept += len(self._collected.body)
+        if self._stamped is not None:
+            kept += self._stamped.held
+        if kept > self._held and not self._reader.reserve(kept - self._held):
+            return False
+        if kept < self._held:
+            self._reader.give_back(self._held - kept)
+        self._held = kept
+        return True
 
     def ended(self) -> None:
         """Envoy needs nothing more."""
@@ -117,7 +140,9 @@ class Processing:
         self._leave()
 
     def shed(self) -> None:
-        """What waits here is bounded by the windows."""
+        """There is no memory for answers. Of a request without a decision nothing has run."""
+        if self._head is not None and not self._is_decided and not self._response.has_begun:
+            self.refuse(Unavailable(self.stream.no_memory()).not_begun(), self._call)
 
     def stopping(self) -> None:
         """A call that ends well lets Envoy go on alone, unless it waits for a decision or for parts of a body."""
@@ -198,12 +223,42 @@ class Processing:
             elif not call.reads_body or mode not in (BodyMode.BUFFERED, _DUPLEX):
                 self._decide(self._asked_by_headers(call, head))
             else:
-                self._collected = Collected(call, head, self._limit)
+                self._collect(call, head)
                 if mode == BodyMode.BUFFERED:
                     self._answered = Part.REQUEST_BODY
-                    self._send(replies.unchanged(Part.REQUEST_HEADERS))
+                    # A client's own would stand until the body comes, and Envoy may be told to show no trailers: then a
+                    # request without a body never gets a decision.
+                    self._send(_WITHOUT_DESTINATION)
         except IsochroneError as error:
             self.refuse(error, self._call)
+
+    def _collect(self, call: Call, head: Head) -> None:
+        timeout = timeout_of(call, head)
+        if call.model:
+            # It may raise: what a fleet does not serve needs no body.
+            timeout = timeout or self.gateway.fleet.model(call.model).deadline_ns
+        self._collected = Collected(call, head, self._limit)
+        self._watch(BodyTimes(self.arrived, timeout, self.gateway.limits.body_timeout))
+
+    def _watch(self, times: BodyTimes) -> None:
+        seconds = max(times.due - now_ns(), MILLISECOND) / SECOND
+        self._timer = self.stream.connection.loop.call_later(seconds, self._check_times, times)
+
+    def _check_times(self, times: BodyTimes) -> None:
+        if self._collected is None:
+            return
+        try:
+            times.check(now_ns(), len(self._collected.body))
+        except IsochroneError as error:
+            self.refuse(error, self._call)
+        else:
+            self._watch(times)
+
+    def _stop_collecting(self) -> None:
+        self._collected = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _asked_by_headers(self, call: Call, head: Head) -> Asked:
         """What can be known without the body."""
@@ -224,34 +279,45 @@ class Processing:
             return
         try:
             self._collected.add(body)
-            self._waiting.append((Part.REQUEST_BODY, body, ends))
-            self._look_at_body(ended=ends or self._request.mode == BodyMode.BUFFERED)
+            self._look_at_body(ended=ends or self._request.mode == BodyMode.BUFFERED, ends=ends)
         except IsochroneError as error:
             self.refuse(error, self._call)
 
-    def _look_at_body(self, *, ended: bool) -> None:
+    def _look_at_body(self, *, ended: bool, ends: bool, has_trailers: bool = False) -> None:
+        """``ended``: no more of the body comes; ``ends``: the request ends with it."""
         collected, call = self._collected, self._call
         if collected is None or call is None or not collected.is_enough(ended):
             return
         served = self.gateway.fleet.models.get(call.model)
         asked = collected.read(served is not None and served.reads_prompts)
-        # It may be large, and what waits has it, too.
-        collected = self._collected = None
+        self._wait(Part.REQUEST_BODY, collected.body, ends)
+        self._stop_collecting()
+        if has_trailers:
+            self._wait(Part.REQUEST_TRAILERS, b"", True)
         self._decide(asked)
 
     def _wait_or_pass(self, part: Part, body: bytes, ends: bool) -> None:
         """A part of the request that says nothing of where it goes."""
         if self._is_decided:
             self._pass(part, body, ends)
-            return
-        self._waiting.append((part, body, ends))
-        if part is Part.REQUEST_TRAILERS and self._collected is not None:
+        elif self._collected is None:
+            self._wait(part, body, ends)
+        else:
+            # Trailers: they end the body.
             try:
                 if self._answered is Part.REQUEST_BODY:
                     raise InvalidArgument("the request has trailers and no body")
-                self._look_at_body(ended=True)
+                self._look_at_body(ended=True, ends=False, has_trailers=True)
             except IsochroneError as error:
                 self.refuse(error, self._call)
+
+    def _wait(self, part: Part, body: Buffer, ends: bool) -> None:
+        self._waiting.append((part, body, ends))
+        self._waited += len(body) + _PART
+
+    def _take_waiting(self) -> list[tuple[Part, Buffer, bool]]:
+        waiting, self._waiting, self._waited = self._waiting, [], 0
+        return waiting
 
     # The decision.
 
@@ -265,7 +331,9 @@ class Processing:
         ]
         if not known:
             raise Unavailable("no worker is ready")
-        self.decided(min(known)[1], ())
+        least = min(in_flight for in_flight, _ in known)
+        alike = [address for in_flight, address in known if in_flight == least]
+        self.decided(alike[self._picker.take_turn(len(alike))], ())
         if self._request.mode == BodyMode.NONE and not self._over:
             # Envoy goes on alone: nothing of the response matters here.
             self._close(OK_TRAILERS)
@@ -281,7 +349,7 @@ class Processing:
             asked = asked._replace(version=version)
         served = fleet.models.get(model) or fleet.model(model)
         # A gRPC worker reports its load in trailers, which not every Envoy is told to send here.
-        kind = Pick if not call.is_grpc or self._picker.sees_trailers else SilentPick
+        kind = Pick if not call.is_grpc or self.sees_trailers else SilentPick
         pick = self._pick = kind(self, call, head, served, asked, self._subset)
         if call.form is Form.GRPC and self._request.mode in (BodyMode.BUFFERED, _DUPLEX):
             self._stamped = StampedMessages(fleet, pick, head, self._limit)
@@ -292,11 +360,15 @@ class Processing:
         if self._over:
             return
         self._is_decided = True
-        waiting, self._waiting = self._waiting, []
+        waiting = self._take_waiting()
         body: bytes | None = None
         if self._answered is Part.REQUEST_BODY and waiting:
-            _, body, _ = waiting.pop(0)
-            body, mutations = self._replaced(body, mutations)
+            _, came, _ = waiting.pop(0)
+            try:
+                body, mutations = self._replaced(came, mutations)
+            except IsochroneError as error:
+                self.refuse(error, self._call)
+                return
         if recurs and body is None:
             self._send(replies.decision_again(self._answered, address, tuple(mutations)))
         else:
@@ -304,8 +376,9 @@ class Processing:
         waiting.reverse()
         while waiting:
             self._pass(*waiting.pop())
+        self._settle()
 
-    def _replaced(self, body: bytes, mutations: Sequence[bytes]) -> tuple[bytes | None, Sequence[bytes]]:
+    def _replaced(self, body: Buffer, mutations: Sequence[bytes]) -> tuple[bytes | None, Sequence[bytes]]:
         """A buffered body with the version on it, and its length where the client announced one; None: as it came."""
         if self._stamped is None:
             return None, mutations
@@ -323,7 +396,7 @@ class Processing:
         self._send(refusal(error, call, is_grpc=self._is_grpc, stopping=self.gateway.stopping))
         self._close(OK_TRAILERS)
 
-    def _pass(self, part: Part, body: bytes, ends: bool) -> None:
+    def _pass(self, part: Part, body: Buffer, ends: bool) -> None:
         """Reply to a part that goes on unchanged, or handed back."""
         if self._over:
             return
@@ -350,12 +423,13 @@ class Processing:
             self._response.end()
         pick = self._pick
         mutations: Sequence[bytes] = ()
-        if pick is not None:
-            if not self._is_decided:
-                # Envoy answers by itself what it has not forwarded.
-                self._collected = None
-                self._waiting = []
+        if not self._is_decided:
+            # Envoy answers by itself what it has not forwarded.
+            self._stop_collecting()
+            self._take_waiting()
+            if pick is not None:
                 pick.leave()
+        if pick is not None:
             mutations = pick.responded(headers, ends)
         self._send(replies.changed(Part.RESPONSE_HEADERS, mutations))
         # An end of ours is cheaper for Envoy than its own. Trailers of gRPC may follow, if it is told to send them.
@@ -365,7 +439,7 @@ class Processing:
 
     def _response_trailers(self, content: bytes) -> None:
         if self._is_grpc:
-            self._picker.sees_trailers = True
+            self._picker.with_trailers.add(self.stream.connection)
         mutations = self._pick.ended_with(read_trailers(content)) if self._pick is not None else ()
         self._send(replies.changed(Part.RESPONSE_TRAILERS, mutations))
         if not self._request.is_open:
@@ -392,8 +466,17 @@ class Processing:
         self._leave()
         self.stream.abort()
 
+    def _refuse_or_fail(self, error: IsochroneError) -> None:
+        """No memory, a limit, a fault of ours. The client is answered while Envoy can: when a call fails, Envoy may go
+        on without admission."""
+        is_known = self._head is not None or isinstance(error, Unavailable)
+        if is_known and not self._response.has_begun:
+            self.refuse(error, self._call)
+        else:
+            self._fail(error)
+
     def _fail(self, error: IsochroneError) -> None:
-        """Envoy's mistake, or a fault of ours: the call ends with a status."""
+        """Envoy's mistake, or one that only Envoy can hear of: the call ends with a status."""
         if self._over:
             return
         block = error_block(error.grpc_status, error.message, trailers_only=not self.stream.begun)
@@ -408,7 +491,8 @@ class Processing:
     def _leave(self) -> None:
         """The call is over, whoever ended it; so is its request."""
         self._over = True
-        self._collected = None
-        self._waiting = []
+        self._stop_collecting()
+        self._take_waiting()
+        self._stamped = None
         if self._pick is not None:
             self._pick.leave()
