@@ -23,6 +23,7 @@ from real_fleets import until
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, EpochRecord, WorkerRecord, XdsServerRecord, decode, encode
 from isochrone.control.xds import messages
+from isochrone.control.xds.clients import MOST_PER_HOST
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS
 from isochrone.store.base import Put
 from isochrone.store.mirror import Mirror
@@ -75,7 +76,8 @@ class Server:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         ports = wait_ports(self.log, "xds", "control", lives=lambda: self.process.poll() is None)
         self.api = f"http://127.0.0.1:{ports['control']}"
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{ports['xds']}")
+        self.address = f"127.0.0.1:{ports['xds']}"
+        self.channel = grpc.insecure_channel(self.address)
 
     def write(self, *operations: Put) -> None:
         async def transact() -> None:
@@ -289,6 +291,34 @@ def test_a_stream_that_asks_for_nothing_is_no_client_and_ends(server: Server) ->
     record = server.record()
     assert record is not None
     assert (record.clients, record.epoch) == (0, 1)
+
+
+def test_one_host_does_not_take_all_streams(server: Server) -> None:
+    async def open_all() -> tuple[Any, str]:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            method = channel.stream_stream(METHOD)
+            calls = [method() for _ in range(MOST_PER_HOST + 1)]
+            codes = [asyncio.ensure_future(call.code()) for call in calls]
+            done, _ = await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+            refused = calls[codes.index(done.pop())]
+            found = await refused.code(), await refused.details()
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*codes)
+            return found
+
+    code, details = asyncio.run(open_all())
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert details.startswith(f"expected at most {MOST_PER_HOST} streams of one host")
+    # Once the others are gone, there is room again.
+    until(lambda: _endpoints_or_none(server) == 1, "the streams to be given back")
+
+
+def _endpoints_or_none(server: Server) -> int | None:
+    try:
+        return _endpoints(server)
+    except grpc.RpcError:
+        return None
 
 
 def test_a_client_that_returns_has_its_routes_first(server: Server) -> None:

@@ -4,7 +4,7 @@ The leader keeps the old version of a rollout until then. Clients have a limited
 on: neither a client that does not follow nor one that connects again and again may hold the versions of a fleet. A
 client that was late is not waited for again until it has caught up, and a stream that asks for nothing is no client.
 
-Every question is answered from counts: a thousand clients acknowledge a commit at the same time.
+Clients are grouped by epoch, so that no answer needs all of them: a thousand acknowledge a commit at the same time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Clients:
         #: The clients that have subscribed, since when, and the epoch of those that are waited for.
         self._subscribed: dict[Client, float] = {}
         self._waited: dict[Client, int] = {}
-        self._by_epoch: Counter[int] = Counter()
+        self._by_epoch: dict[int, dict[Client, None]] = {}
         #: Clients that were too late for an epoch and have not caught up.
         self._late: set[Client] = set()
         #: The committed epoch, and since when.
@@ -84,12 +84,12 @@ class Clients:
         if self._waited.get(client) != epoch:
             self._wait_no_longer(client)
             self._waited[client] = epoch
-            self._by_epoch[epoch] += 1
+            self._by_epoch.setdefault(epoch, {})[client] = None
 
     def _wait_no_longer(self, client: Client) -> None:
         epoch = self._waited.pop(client, None)
         if epoch is not None:
-            self._by_epoch[epoch] -= 1
+            del self._by_epoch[epoch][client]
             if not self._by_epoch[epoch]:
                 del self._by_epoch[epoch]
 
@@ -105,14 +105,11 @@ class Clients:
 
     def newly_late(self, now: float) -> list[Client]:
         """Clients that nothing waits for any longer, each once until it has caught up."""
-        if now - self._since < self._patience or all(epoch >= self._committed for epoch in self._by_epoch):
+        if now - self._since < self._patience:
             return []
-        found = [
-            client
-            for client, epoch in self._waited.items()
-            # One that has just connected has its time, too.
-            if epoch < self._committed and now - self._subscribed[client] >= self._patience
-        ]
+        behind = [client for epoch, group in self._by_epoch.items() if epoch < self._committed for client in group]
+        # One that has just connected has its time, too.
+        found = [client for client in behind if now - self._subscribed[client] >= self._patience]
         for client in found:
             self._wait_no_longer(client)
             self._late.add(client)

@@ -231,9 +231,8 @@ class XdsServer:
         peer = context.peer()
         client, wake = Client(peer, host=peer.rpartition(":")[0]), asyncio.Event()
         if not self._clients.enter(client):
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{client.host} has {MOST_PER_HOST} streams already"
-            )
+            message = f"expected at most {MOST_PER_HOST} streams of one host, given one more by {client.host}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         self._wakes[client] = wake
         reading = asyncio.ensure_future(self._read(requests, client, wake))
         has_waited = False
@@ -243,11 +242,12 @@ class XdsServer:
                 if client.protocol.is_returning and not has_waited:
                     has_waited = True
                     await asyncio.sleep(_RETURN_SECONDS)
-                if self._resources is not None:
-                    for response in client.protocol.due(self._resources):
-                        await context.write(_message(response))
+                responses = client.protocol.due(self._resources) if self._resources is not None else []
+                # Before anything is written: a client that does not read counts as well.
                 self._clients.moved(client, time.monotonic())
                 self._moved.set()
+                for response in responses:
+                    await context.write(_message(response))
                 if reading.done():
                     reading.result()
                     return
