@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,8 +23,10 @@ from real_fleets import until
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, EpochRecord, WorkerRecord, XdsServerRecord, decode, encode
 from isochrone.control.xds import messages
+from isochrone.control.xds.clients import MOST_PER_HOST
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS
 from isochrone.store.base import Put
+from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
 from logged_ports import wait_ports
 
@@ -59,13 +62,13 @@ class Server:
     """A controller that serves xDS for one model on one worker."""
 
     def __init__(self, directory: Path, worker_port: int) -> None:
-        self._store = f"sqlite:{directory / 'fleet.db'}"
+        self.store = f"sqlite:{directory / 'fleet.db'}"
         self.write(
             Put(KEYS.worker("w1"), encode(WorkerRecord("w1", "127.0.0.1", worker_port, worker_port, pool="cpu"))),
             Put(KEYS.epoch, encode(EpochRecord(1, {"solo": Assignment("1", "d1", pools=("cpu",))}))),
         )
         command = [
-            *(sys.executable, "-m", "isochrone", "control", "--store", self._store, "--fleet", "hostile"),
+            *(sys.executable, "-m", "isochrone", "control", "--store", self.store, "--fleet", "hostile"),
             *("--listen", "127.0.0.1:0", "--xds-listen", "127.0.0.1:0", "--log-json"),
         ]
         self.log = directory / "control.log"
@@ -73,11 +76,12 @@ class Server:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         ports = wait_ports(self.log, "xds", "control", lives=lambda: self.process.poll() is None)
         self.api = f"http://127.0.0.1:{ports['control']}"
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{ports['xds']}")
+        self.address = f"127.0.0.1:{ports['xds']}"
+        self.channel = grpc.insecure_channel(self.address)
 
     def write(self, *operations: Put) -> None:
         async def transact() -> None:
-            store = open_store(self._store)
+            store = open_store(self.store)
             try:
                 await store.transact((), operations)
             finally:
@@ -87,7 +91,7 @@ class Server:
 
     def record(self) -> XdsServerRecord | None:
         async def get() -> Any:
-            store = open_store(self._store)
+            store = open_store(self.store)
             try:
                 return await store.get(KEYS.xds_server("c1"))
             finally:
@@ -130,8 +134,10 @@ class Stream:
         self.call = call(iter(self._requests.get, None), timeout=60)
         self._node: dict[str, Any] = {"id": node, "metadata": metadata}
 
-    def send(self, kind: str, *names: str, nonce: str = "", error: str = "") -> None:
-        request = messages.DiscoveryRequest(type_url=kind, resource_names=names, response_nonce=nonce, node=self._node)
+    def send(self, kind: str, *names: str, nonce: str = "", error: str = "", version: str = "") -> None:
+        request = messages.DiscoveryRequest(
+            type_url=kind, resource_names=names, response_nonce=nonce, node=self._node, version_info=version
+        )
         if error:
             request.error_detail.code, request.error_detail.message = 3, error
         self._requests.put(request)
@@ -203,7 +209,7 @@ def test_too_many_names_are_refused_and_many_are_not(server: Server) -> None:
         stream.send(CDS, *names, "one more")
         code, details = _status(stream)
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert details == "resource_names: expected at most 10000 names, given 10001"
+        assert details == "resource_names: expected at most 10000 names that do not exist, given 10001"
 
 
 def test_unknown_types_and_names_are_left_unanswered(server: Server) -> None:
@@ -252,6 +258,79 @@ def test_clients_that_vanish_leave_nothing(server: Server) -> None:
         until(lambda: counted(40, 0), "all to be counted, and none to have taken the epoch over")
     until(lambda: counted(0, 1), "none to be left")
     assert _endpoints(server) == 1
+
+
+def test_clients_that_come_and_go_write_to_the_store_at_its_pace(server: Server) -> None:
+    def flap() -> None:
+        for number in range(60):
+            with closing(Stream(server, f"flapping-{number}")) as stream:
+                stream.ask(CDS)
+
+    async def count() -> tuple[int, float]:
+        store = open_store(server.store)
+        mirror = Mirror(store, KEYS.xds_servers)
+        changes: list[float] = []
+        try:
+            await mirror.start()
+            mirror.on_change.append(lambda: changes.append(time.monotonic()))
+            began = time.monotonic()
+            await asyncio.to_thread(flap)
+            return len(changes), time.monotonic() - began
+        finally:
+            await mirror.stop()
+            await store.close()
+
+    changes, seconds = asyncio.run(count())
+    assert changes <= seconds + 2, "at most one a second"
+
+
+def test_a_stream_that_asks_for_nothing_is_no_client_and_ends(server: Server) -> None:
+    with closing(Stream(server)) as stream:
+        stream.send("type.googleapis.com/envoy.service.runtime.v3.Runtime", "x")
+        assert _status(stream) == (grpc.StatusCode.DEADLINE_EXCEEDED, "expected a subscription within 5 s")
+    record = server.record()
+    assert record is not None
+    assert (record.clients, record.epoch) == (0, 1)
+
+
+def test_one_host_does_not_take_all_streams(server: Server) -> None:
+    async def open_all() -> tuple[Any, str]:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            method = channel.stream_stream(METHOD)
+            calls = [method() for _ in range(MOST_PER_HOST + 1)]
+            codes = [asyncio.ensure_future(call.code()) for call in calls]
+            done, _ = await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+            refused = calls[codes.index(done.pop())]
+            found = await refused.code(), await refused.details()
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*codes)
+            return found
+
+    code, details = asyncio.run(open_all())
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert details.startswith(f"expected at most {MOST_PER_HOST} streams of one host")
+    # Once the others are gone, there is room again.
+    until(lambda: _endpoints_or_none(server) == 1, "the streams to be given back")
+
+
+def _endpoints_or_none(server: Server) -> int | None:
+    try:
+        return _endpoints(server)
+    except grpc.RpcError:
+        return None
+
+
+def test_a_client_that_returns_has_its_routes_first(server: Server) -> None:
+    """As Envoy does: all its subscriptions at once, with what it has of each."""
+    with closing(Stream(server)) as stream:
+        stream.send(CDS, version="1.1")
+        stream.send(EDS, "solo/1/http", "solo/1/grpc", "solo/gone/http", version="1.1")
+        stream.send(RDS, ENVOY, version="1.1")
+        first, second = stream.next(), stream.next()
+        assert [first.type_url, second.type_url] == [EDS, RDS]
+        stream.send(RDS, ENVOY, nonce=second.nonce)
+        assert stream.next().type_url == CDS
 
 
 def test_routes_wait_for_a_worker_that_has_the_new_version(server: Server) -> None:

@@ -111,6 +111,39 @@ class TestSteps:
         fast = with_state(rollout(), SWITCHING)
         assert advance(fast, observed(worker("w1", BOTH), switch=other)).commit is None
 
+    def test_clients_of_xds_that_connect_do_not_end_a_switch(self) -> None:
+        """Their server falls back to epoch 0 until they have routes. They do not take part in the switch."""
+        epoch = EpochRecord(1, {"m": assignment("1", previous="0")})
+        seen = observed(worker("w1", BOTH), epoch=epoch, xds_epochs={"c1": 0})
+        before = advance(switching(), seen)
+        assert before.switch is None
+        assert before.record.note == "waits for gateway c1 (xDS) to see epoch 1"
+        for phase, then in ((ANNOUNCED, switch(HOLDING)), (HOLDING, None)):
+            during = replace(
+                seen,
+                switch=switch(phase),
+                switch_since=100.0,
+                acknowledgements=acknowledgements_of(phase, "a", "b"),
+            )
+            decision = advance(switching(attempts=1), during)
+            assert decision.switch == then
+            assert decision.ends_switch == (decision.commit is not None) == (phase == HOLDING)
+        # A gateway that has not seen the epoch still ends it.
+        joined = replace(during, known_gateways={**seen.known_gateways, "late": "late-first"})
+        ended = advance(switching(attempts=1), joined)
+        assert ended.ends_switch
+        assert ended.commit is None
+
+    def test_advice_for_late_clients_of_xds_is_no_command_that_does_not_exist(self) -> None:
+        epoch = EpochRecord(1, {"m": assignment("1", previous="0")})
+        seen = observed(worker("w1", BOTH), epoch=epoch, xds_epochs={"c1": 0}, now=100_000.0)
+        decision = advance(switching(), seen)
+        assert decision.record.state == ABORTING
+        assert "gateway c1 (xDS) still serves an earlier epoch" in decision.record.reason
+        assert "forget" not in decision.record.reason
+        both = advance(switching(), replace(seen, known_gateways={**seen.known_gateways, "late": "late-first"}))
+        assert both.record.reason.endswith("run 'isochrone forget late'")
+
     def test_ensembles_that_run_the_model_are_held_too(self) -> None:
         epoch = EpochRecord(
             1, {"m": assignment(), "e": assignment(stages=("m",)), "f": assignment(stages=("e",)), "n": assignment()}

@@ -19,24 +19,42 @@ def worker(number: int, served: Mapping[str, Mapping[str, str]], **fields: objec
     return ServingWorker(record, "127.0.0.1", served, **fields)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=256)
 def resources(epoch: int, version: int, workers: int = 2, models: tuple[str, ...] = ("solo",)) -> Resources:
     """Version ``version`` of each model is committed, and the one before it stands by."""
-    previous = (str(version - 1), f"d{version - 1}") if version > 1 else ("", "")
-    assignment = Assignment(str(version), f"d{version}", *previous)
-    served = {model: {str(number): f"d{number}" for number in range(1, 20)} for model in models}
+    return resources_by_model(epoch, workers, **dict.fromkeys(models, version))
+
+
+@lru_cache(maxsize=2048)
+def resources_by_model(epoch: int, workers: int = 2, **versions: int) -> Resources:
+    """As ``resources``, with a version for each model."""
+    served = {model: {str(number): f"d{number}" for number in range(1, 20)} for model in versions}
     fleet = routed_fleet(
-        EpochRecord(epoch, dict.fromkeys(models, assignment)), [worker(number, served) for number in range(workers)]
+        EpochRecord(epoch, {model: _assignment(version) for model, version in versions.items()}),
+        [worker(number, served) for number in range(workers)],
     )
     return resources_of(fleet, epoch)
+
+
+def without_previous(epoch: int, version: int) -> Resources:
+    """Only that version of one model is committed."""
+    served = {"solo": {str(version): f"d{version}"}}
+    only = EpochRecord(epoch, {"solo": Assignment(str(version), f"d{version}")})
+    return resources_of(routed_fleet(only, [worker(0, served)]), epoch)
+
+
+def _assignment(version: int) -> Assignment:
+    previous = (str(version - 1), f"d{version - 1}") if version > 1 else ("", "")
+    return Assignment(str(version), f"d{version}", *previous)
 
 
 class SimulatedClient:
     """The client's end of a stream. ``has``: what it holds of each type, by name.
 
-    Messages wait in both directions until they are delivered, so that any interleaving can be tried. ``routed``: the
-    clusters that its present routes name.
+    Messages wait in both directions until they are delivered, so that any interleaving can be tried. ``routes``: the
+    route configurations that it follows. ``routed``: the clusters that its present routes name.
     """
+
+    routes: tuple[str, ...]
 
     def __init__(self) -> None:
         self.server = AdsClient()
@@ -66,8 +84,9 @@ class SimulatedClient:
 
     def publish(self, current: Resources) -> None:
         """The server has something, or its client has."""
-        for routes in current.clusters.values():
-            self._epochs.setdefault(routes, set()).add(current.epoch)
+        routes = frozenset().union(*(current.clusters.get(name, frozenset()) for name in self.routes))
+        self._epochs.setdefault(routes, set()).add(current.epoch)
+        self.epochs_used |= self._epochs.get(self.routed, set())
         for response in self.server.due(current):
             self.responses += 1
             self.to_client.append(response)
@@ -113,6 +132,8 @@ class SimulatedClient:
 class SimulatedEnvoy(SimulatedClient):
     """Takes all clusters and listeners. A route to a cluster that it does not have is an error at once."""
 
+    routes = (ENVOY,)
+
     def begin(self) -> None:
         self.server.own_listener = {ENVOY: b"a listener"}
         self.subscribe(CDS)
@@ -127,28 +148,52 @@ class SimulatedEnvoy(SimulatedClient):
         elif kind == RDS:
             self.routed = clusters_of(self.has[RDS][ENVOY])
 
+    def connect_again(self) -> None:
+        """A new stream: all subscriptions arrive, with what the client has of each, before anything is answered."""
+        self.server = AdsClient()
+        self.server.own_listener = {ENVOY: b"a listener"}
+        self.to_server.clear()
+        self.to_client.clear()
+        self.nonces.clear()
+        for kind, names in self.names.items():
+            self.server.receive(Request(kind, names, version="1.1"))
+
 
 class SimulatedGrpc(SimulatedClient):
-    """Follows one listener to its routes, clusters and endpoints. Uses new routes once it has all of it."""
+    """Follows listeners to their routes, clusters and endpoints. Uses new routes once it has all of theirs."""
+
+    models: tuple[str, ...] = ("solo",)
 
     def begin(self) -> None:
-        self.subscribe(LDS, model_authority("solo"))
+        self.routes = tuple(map(model_authority, self.models))
+        self._routed: dict[str, frozenset[str]] = {}
+        self.subscribe(LDS, *self.routes)
 
     def took(self, kind: str) -> None:
-        name = model_authority("solo")
-        if kind == LDS and name in self.has[LDS]:
-            self.subscribe(RDS, name)
-        if name not in self.has[RDS]:
-            return
-        coming = clusters_of(self.has[RDS][name])
-        wanted = sorted(coming | self.routed)
+        if kind == LDS:
+            self.subscribe(RDS, *(name for name in self.routes if name in self.has[LDS]))
+        coming = {name: clusters_of(self.has[RDS][name]) for name in self.routes if name in self.has[RDS]}
+        wanted = sorted(frozenset().union(*coming.values(), *self._routed.values()))
         if kind == RDS:
             self.subscribe(CDS, *wanted)
-        self.subscribe(EDS, *(name for name in wanted if name in self.has[CDS]))
-        if all(each in self.has[CDS] and each in self.has[EDS] for each in coming):
-            self.routed = coming
-            self.subscribe(CDS, *sorted(coming))
-            self.subscribe(EDS, *sorted(coming))
+        if CDS in self.names:
+            self.subscribe(EDS, *(name for name in wanted if name in self.has[CDS]))
+        ready = {
+            name: found
+            for name, found in coming.items()
+            if all(each in self.has[CDS] and each in self.has[EDS] for each in found)
+        }
+        self._routed.update(ready)
+        self.routed = frozenset().union(*self._routed.values())
+        if ready and len(ready) == len(coming):
+            self.subscribe(CDS, *sorted(self.routed))
+            self.subscribe(EDS, *sorted(self.routed))
+
+
+class SimulatedGrpcOfTwo(SimulatedGrpc):
+    """A process with a channel for each of two models."""
+
+    models = ("solo", "other")
 
 
 def clusters_of(routes: bytes) -> frozenset[str]:

@@ -109,13 +109,17 @@ class ObservedState:
 
     def lagging(self, epoch: int) -> list[str]:
         """Gateways that may still serve an earlier epoch, and xDS servers with clients that may."""
-        gateways = sorted(
+        # Their clients are waited for no longer than ``xds.clients.PATIENCE``.
+        servers = [name + XDS_SUFFIX for name, seen in sorted(self.xds_epochs.items()) if seen < epoch]
+        return self.lagging_gateways(epoch) + servers
+
+    def lagging_gateways(self, epoch: int) -> list[str]:
+        """Gateways that may still serve an earlier epoch."""
+        return sorted(
             name
             for name, incarnation in self.known_gateways.items()
             if max(self._epoch_of(name), self.epochs_seen.get(incarnation, 0)) < epoch
         )
-        # Their clients are waited for no longer than ``xds.clients.PATIENCE``.
-        return gateways + [name + XDS_SUFFIX for name, seen in sorted(self.xds_epochs.items()) if seen < epoch]
 
     def _epoch_of(self, name: str) -> int:
         gateway = self.gateways.get(name)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.observed_state import ObservedState
+from isochrone.control.rollout.observed_state import XDS_SUFFIX, ObservedState
 from isochrone.control.state.records import (
     ABORTING,
     ANNOUNCED,
@@ -39,9 +39,10 @@ PAUSE_SECONDS = 0.5
 
 def switch(record: RolloutRecord, observed: ObservedState) -> Decision:
     """The next step of a rollout that is prepared."""
-    late = _lagging(record, observed)
+    is_running = observed.switch is not None and observed.switch.rollout == record.identity
+    late = _lagging(record, observed, is_running=is_running)
     if late:
-        if observed.switch is not None and observed.switch.rollout == record.identity:
+        if is_running:
             # The gateway joined while requests wait: they must not wait for its discovery.
             return _again(record, observed, f"gateway {', '.join(late)} has not seen the last epoch")
         return _wait_for_gateways(record, observed, late)
@@ -53,15 +54,21 @@ def switch(record: RolloutRecord, observed: ObservedState) -> Decision:
     return _strict(record, observed)
 
 
-def _lagging(record: RolloutRecord, observed: ObservedState) -> list[str]:
+def _lagging(record: RolloutRecord, observed: ObservedState, *, is_running: bool) -> list[str]:
     """Gateways that have not seen the last change of a model that now loses its previous version: they may still serve
-    that version."""
+    that version.
+
+    Clients of xDS do not take part in a switch. Those that connect while it is running must not end it.
+    """
     losing = [
         before
         for name, change in record.changes.items()
         if (before := observed.epoch.models.get(name)) is not None and before.previous not in ("", change.version)
     ]
-    return observed.lagging(max(before.epoch for before in losing)) if losing else []
+    if not losing:
+        return []
+    epoch = max(before.epoch for before in losing)
+    return observed.lagging_gateways(epoch) if is_running else observed.lagging(epoch)
 
 
 def _changes_anything(record: RolloutRecord, observed: ObservedState) -> bool:
@@ -73,13 +80,18 @@ def _wait_for_gateways(record: RolloutRecord, observed: ObservedState, late: lis
     names = ", ".join(late)
     since = record.since.get(record.state, observed.now)
     if observed.now - since > record.prepare_seconds:
-        reason = (
-            f"gateway {names} still serves an earlier epoch; if it is dead for good, run 'isochrone forget {late[0]}'"
-        )
+        reason = f"gateway {names} still serves an earlier epoch; {_advice(late[0])}"
         return Decision(enter(record, ABORTING, observed.now, reason=reason), event="aborted")
     return Decision(
         msgspec.structs.replace(record, note=f"waits for gateway {names} to see epoch {observed.epoch.epoch}")
     )
+
+
+def _advice(late: str) -> str:
+    if late.endswith(XDS_SUFFIX):
+        # Gateways come first: only clients of xDS are late. No command forgets those.
+        return "its clients have a few seconds after each commit; start the rollout again"
+    return f"if it is dead for good, run 'isochrone forget {late}'"
 
 
 def _strict(record: RolloutRecord, observed: ObservedState) -> Decision:

@@ -25,7 +25,7 @@ from isochrone.control.state.records import EpochRecord, EventRecord, XdsServerR
 from isochrone.control.state.view import View
 from isochrone.control.xds import messages
 from isochrone.control.xds.ads import Rejection, Request, Response
-from isochrone.control.xds.clients import PATIENCE, Client, Clients
+from isochrone.control.xds.clients import MOST_PER_HOST, PATIENCE, Client, Clients
 from isochrone.control.xds.registration import XdsRegistration
 from isochrone.control.xds.resources import ENVOY, Resources, envoy_listener, resources_of
 from isochrone.control.xds.served_versions import ServedVersions
@@ -44,8 +44,14 @@ _DISCOVERY_SECONDS = 0.5
 _FIRST_DISCOVERY_SECONDS = 5.0
 #: Seconds until routes are made again that would lead nowhere.
 _RETRY_SECONDS = 0.2
-#: Seconds between two looks at clients that do not take an epoch over.
+#: Seconds between two looks at clients that do not take an epoch over, and between two changes of the server's record.
 _LOOK_SECONDS = 1.0
+#: Seconds for a stream to subscribe to something.
+_FIRST_REQUEST_SECONDS = 5.0
+#: Seconds for the other subscriptions of a client that returns, which sends all of them at once.
+_RETURN_SECONDS = 0.1
+#: Clients that are woken at once. A large fleet's clients would hold the loop, which may also lead.
+_SLICE = 8
 #: Streams at once, and rejections that are remembered so that each is one event.
 _MOST_STREAMS, _MOST_REPORTED = 4096, 1024
 #: A client that is gone without a word is noticed after these.
@@ -74,6 +80,7 @@ class XdsServer:
         self._is_retrying = False
         #: Of the epoch's record: the revision, and its number.
         self._seen_commit = (0, 0)
+        self._published = asyncio.Event()
         self._clients = Clients()
         self._wakes: dict[Client, asyncio.Event] = {}
         #: A client has come, gone, or taken something over.
@@ -170,9 +177,15 @@ class XdsServer:
             self._reported.clear()
         self._fleet, self._resources = fleet, resources
         log.debug("routes published", epoch=fleet.epoch, models=len(fleet.models))
-        for wake in self._wakes.values():
-            wake.set()
+        self._published.set()
         self._moved.set()
+        await self._wake_clients()
+
+    async def _wake_clients(self) -> None:
+        for number, wake in enumerate(list(self._wakes.values()), 1):
+            wake.set()
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
 
     async def _publish_later(self) -> None:
         await asyncio.sleep(_RETRY_SECONDS)
@@ -180,6 +193,7 @@ class XdsServer:
         self._changed.set()
 
     async def _register(self, host: str, port: int) -> None:
+        written = None
         while True:
             self._moved.clear()
             if self._resources is not None:
@@ -190,8 +204,13 @@ class XdsServer:
                 for client in self._clients.newly_late(now):
                     detail = f"it routes by epoch {client.protocol.epoch}, not {epoch}; nothing waits for it now"
                     self._report("xDS client is late", client.name, detail)
-                clients = len(self._clients.open)
-                await self._registration.write(XdsServerRecord(self._name, host, port, epoch, clients))
+                record = XdsServerRecord(self._name, host, port, epoch, len(self._clients))
+                await self._registration.write(record)
+                if record != written:
+                    # Clients that come and go must not write to the store at their pace.
+                    written = record
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    continue
             try:
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._moved.wait()
@@ -209,43 +228,63 @@ class XdsServer:
     # The clients.
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        client, wake = Client(context.peer()), asyncio.Event()
-        self._clients.open.add(client)
+        peer = context.peer()
+        client, wake = Client(peer, host=peer.rpartition(":")[0]), asyncio.Event()
+        if not self._clients.enter(client):
+            message = f"expected at most {MOST_PER_HOST} streams of one host, given one more by {client.host}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         self._wakes[client] = wake
         reading = asyncio.ensure_future(self._read(requests, client, wake))
+        has_waited = False
         try:
             while True:
                 wake.clear()
-                if self._resources is not None:
-                    for response in client.protocol.due(self._resources):
-                        await context.write(_message(response))
+                if client.protocol.is_returning and not has_waited:
+                    has_waited = True
+                    await asyncio.sleep(_RETURN_SECONDS)
+                responses = client.protocol.due(self._resources) if self._resources is not None else []
+                # Before anything is written: a client that does not read counts as well.
+                self._clients.moved(client, time.monotonic())
                 self._moved.set()
+                for response in responses:
+                    await context.write(_message(response))
                 if reading.done():
                     reading.result()
                     return
+                if client.is_overdue and not client.protocol.is_subscribed:
+                    message = f"expected a subscription within {_FIRST_REQUEST_SECONDS:g} s"
+                    await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, message)
                 await wake.wait()
         except InvalidArgument as error:
             self._report("xDS client refused", client.name, error.message)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
         finally:
             reading.cancel()
-            self._clients.open.discard(client)
+            self._clients.leave(client)
             del self._wakes[client]
             self._moved.set()
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self, requests: AsyncIterator[bytes], client: Client, wake: asyncio.Event) -> None:
+        def end_silence() -> None:
+            client.is_overdue = True
+            wake.set()
+
+        # What a client asks for is judged by what there is.
+        await self._published.wait()
+        overdue = asyncio.get_running_loop().call_later(_FIRST_REQUEST_SECONDS, end_silence)
         try:
             async for encoded in requests:
                 message = _parsed(encoded)
                 if not client.is_introduced:
                     client.is_introduced = True
                     _introduce(message.node, client)
-                rejection = client.protocol.receive(_request(message))
+                rejection = client.protocol.receive(_request(message), self._resources or Resources())
                 if rejection is not None:
                     self._reject(client, rejection)
                 wake.set()
         finally:
+            overdue.cancel()
             wake.set()
 
     def _reject(self, client: Client, rejection: Rejection) -> None:
@@ -297,7 +336,8 @@ def _address(text: str) -> tuple[str, int]:
 
 def _request(message: Any) -> Request:
     error = message.error_detail.message or "no reason given" if message.HasField("error_detail") else None
-    return Request(message.type_url, tuple(message.resource_names), message.response_nonce, error)
+    names = tuple(message.resource_names)
+    return Request(message.type_url, names, message.response_nonce, error, message.version_info)
 
 
 def _message(response: Response) -> Any:
