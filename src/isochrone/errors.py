@@ -26,6 +26,7 @@ and no class.
     │   └── FetchFailed          500  INTERNAL             a model's files could not be fetched, for now
     ├── Unsupported              501  UNIMPLEMENTED
     ├── Unavailable              503  UNAVAILABLE          temporarily: loading, unloading, stopping
+    │   ├── NoWorkerReady        503  UNAVAILABLE          no worker can take requests for the model now
     │   └── ConnectionLost       503  UNAVAILABLE          a server closed before its answer was complete
     └── DeadlineExceeded         504  DEADLINE_EXCEEDED    the deadline has passed or cannot be met
 """
@@ -220,6 +221,10 @@ class Unavailable(IsochroneError):
     code = "unavailable"
     http_status = 503
     grpc_status = GRPC_UNAVAILABLE
+
+
+class NoWorkerReady(Unavailable):
+    """No worker can take a request for this model now. A gateway may let the request wait for one."""
 
 
 class ConnectionLost(Unavailable):

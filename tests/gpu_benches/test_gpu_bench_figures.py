@@ -13,6 +13,7 @@ from bench.gpu.load.generators import fault
 from bench.gpu.serve.__main__ import serve_options
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
 from bench.gpu.serve.report import report
+from bench.gpu.serve.stages import STAGES, means_us
 from bench.gpu.two_tower.open_figures import SECOND, RateSearch, Requests
 
 
@@ -56,7 +57,7 @@ def test_results_are_on_disk_after_every_figure(tmp_path: Path) -> None:
 
 def test_cells_are_chosen_by_pattern() -> None:
     cells = plan(["resnet50", "encoder"], 256)
-    assert len(cells) == 2 * 3 * 2 * 3
+    assert len(cells) == 2 * 4 * 2 * 3
     found = chosen(cells, "encoder/overlap/cuda_shm/*")
     assert found == [Cell("encoder", "overlap", "cuda_shm", 1), Cell("encoder", "overlap", "cuda_shm", 256)]
     assert chosen(cells, "") == cells
@@ -93,6 +94,7 @@ def served(
         **vars(cell),
         **figure,
         "server_cores": 1.0,
+        "stages_us": {"queue": 10.0, "compute_infer": 620.0},
         "problem": "",
         **more,
     }
@@ -120,6 +122,17 @@ def test_promises_are_judged_against_raw_of_the_same_round() -> None:
     assert "MET: encoder/overlap/cuda_shm/1: +0.200 ms" in text
     text, _ = report([*RAW, served(800, 9000, 256), served(1, 800, 1)], 64, "cuda")
     assert text.count("MISSED") == 2
+
+
+def test_stages_are_means_of_the_requests_between_two_readings() -> None:
+    before = dict.fromkeys(STAGES, (10, 5_000_000))
+    after = {**before, "queue": (14, 5_008_000), "compute_infer": (12, 6_200_000)}
+    assert means_us(before, after) == {"queue": 2.0, "compute_infer": 600.0}
+    text, _ = report([*RAW, served(1, 700, 1)], 64, "cuda")
+    header, _, row = (
+        line.split("|") for line in text.splitlines() if "1 in flight" in line or "0.700" in line or "--" in line
+    )
+    assert row[[name.strip() for name in header].index("mean compute_infer ms")].strip() == "0.620"
 
 
 def test_what_is_judged_is_what_a_cell_promises(monkeypatch: pytest.MonkeyPatch) -> None:

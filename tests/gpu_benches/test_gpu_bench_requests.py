@@ -5,7 +5,20 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from bench.gpu.load.messages import RegionPair, answered, heading, infer_message, messages_of
-from bench.gpu.models.specs import ENCODER, FULL, MODELS, NO_GRAPHS, NO_OVERLAP, TINY, TWO_TOWER, config_text, spec_of
+from bench.gpu.models.specs import (
+    ENCODER,
+    FULL,
+    MODELS,
+    NO_GRAPHS,
+    NO_OVERLAP,
+    OVERLAP,
+    TINY,
+    TWO_TOWER,
+    VARIANTS,
+    config_text,
+    spec_of,
+    variant_name,
+)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -54,16 +67,12 @@ def test_version_and_id_are_read_in_any_order(order: tuple[int, ...]) -> None:
 
 
 def test_variants_differ_in_their_configuration_alone() -> None:
-    text = config_text(spec_of(ENCODER, FULL), "cuda")
-    assert 'key: "overlap" value: { string_value: "true" }' in text
-    assert 'string_value: "1,2,4,8,16,32,64"' in text
-    assert "graphs: true" in text
-    assert 'key: "overlap" value: { string_value: "false" }' in config_text(
-        spec_of(f"{ENCODER}-{NO_OVERLAP}", FULL), "cuda", NO_OVERLAP
-    )
-    plain = config_text(spec_of(f"{ENCODER}-{NO_GRAPHS}", FULL), "cuda", NO_GRAPHS)
-    assert "graphs: false" in plain
-    assert "graph_batch_sizes" not in plain
+    for variant in VARIANTS:
+        text = config_text(spec_of(variant_name(ENCODER, variant), FULL), "cuda", variant)
+        graphs, overlap = variant in (OVERLAP, NO_OVERLAP), variant in (OVERLAP, NO_GRAPHS)
+        assert f'key: "overlap" value: {{ string_value: "{str(overlap).lower()}" }}' in text
+        assert f"graphs: {str(graphs).lower()}" in text
+        assert ('string_value: "1,2,4,8,16,32,64"' in text) == graphs
     assert "KIND_CPU" in config_text(spec_of(ENCODER, TINY), "cpu")
 
 

@@ -63,13 +63,13 @@ class Load:
         if kind == "stream":
             with grpc.insecure_channel(self._gateway.grpc_url) as channel:
                 stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-                yield lambda values: _streamed(stub, values)
+                yield lambda values: streamed(stub, values)
         else:
             with closing(StockClient(kind, self._gateway)) as client:
                 yield lambda values: client.infer("identity_int32", {"IN": values}).as_numpy("OUT").tolist()
 
 
-def _streamed(stub: Any, values: Array) -> list[int]:
+def streamed(stub: Any, values: Array) -> list[int]:
     """A whole stream for one request."""
     request = service_pb2.ModelInferRequest(model_name="identity_int32")
     request.inputs.add(name="IN", datatype="INT32", shape=values.shape)

@@ -16,9 +16,10 @@ RESNET, RESNET_UINT8, ENCODER, TWO_TOWER = "resnet50", "resnet50_uint8", "encode
 MODELS = (RESNET, RESNET_UINT8, ENCODER, TWO_TOWER)
 #: The encoder compiled by AOTInductor.
 ENCODER_AOTI = "encoder_aoti"
-#: Graphs with overlapped copies; graphs with copies in line; neither.
-OVERLAP, NO_OVERLAP, NO_GRAPHS = "overlap", "no_overlap", "no_graphs"
-VARIANTS = (OVERLAP, NO_OVERLAP, NO_GRAPHS)
+#: Graphs with overlapped copies; graphs with copies in line; overlapped copies without graphs; neither.
+OVERLAP, NO_OVERLAP, NO_GRAPHS, NEITHER = "overlap", "no_overlap", "no_graphs", "neither"
+VARIANTS = (OVERLAP, NO_OVERLAP, NO_GRAPHS, NEITHER)
+_WITH_GRAPHS, _WITH_OVERLAP = (OVERLAP, NO_OVERLAP), (OVERLAP, NO_GRAPHS)
 SAMPLES = 32
 
 _NUMPY = {"UINT8": np.uint8, "FP16": np.float16, "FP32": np.float32, "INT32": np.int32}
@@ -166,11 +167,11 @@ def config_text(
     if device == "cpu":
         lines.append("instance_group { kind: KIND_CPU count: 1 }")
     else:
-        graphs = "false" if variant == NO_GRAPHS else "true"
+        graphs = "true" if variant in _WITH_GRAPHS else "false"
         lines.append("instance_group { kind: KIND_GPU count: 1 gpus: [ 0 ] }")
         lines.append(f"optimization {{ cuda {{ graphs: {graphs} }} }}")
-        keys["overlap"] = "true" if variant == OVERLAP else "false"
-        if variant != NO_GRAPHS:
+        keys["overlap"] = "true" if variant in _WITH_OVERLAP else "false"
+        if variant in _WITH_GRAPHS:
             keys["graph_batch_sizes"] = ",".join(map(str, spec.sizes.graph_batch_sizes))
     keys |= parameters or {}
     lines += [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in keys.items()]

@@ -1,7 +1,7 @@
 """``python -m bench.gpu.serve``: the worker beside raw graph replay, over loopback gRPC.
 
-Models (ResNet-50 with FP16 and UINT8 pictures, encoder) × variants (graphs with overlapped copies, graphs without, no
-graphs) × transports (tensors in the message, in system and in CUDA shared memory) × one in flight and saturation. One
+Models (ResNet-50 with FP16 and UINT8 pictures, encoder) × variants (with and without graphs, copies overlapped or
+not) × transports (tensors in the message, in system and in CUDA shared memory) × one in flight and saturation. One
 worker serves all variants, as models of their own. The raw figures come from a process beside it, before each round.
 The first answers of every cell are compared with the raw model's: a wrong answer fails the cell. See bench/README.md.
 """
@@ -31,6 +31,7 @@ from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
 from bench.gpu.serve.report import report, unmeasured
+from bench.gpu.serve.stages import means_us, read_totals
 from bench.gpu.worker import serve
 from bench.worker.peers import Peer
 from bench.worker.peers.process import scratch
@@ -115,10 +116,13 @@ class Bench:
             seconds=self._given.seconds,
             warm_seconds=self._given.warm,
         )
+        url = str(self._peer.http_url)
+        stages = read_totals(url, cell.served_model)
         before, began = self._peer.cpu_seconds(), time.monotonic()
         found = summary(self._generators.run(job, count))
         # Registering regions and warming up are part of it: a little too much, if anything.
         found["server_cores"] = (self._peer.cpu_seconds() - before) / (time.monotonic() - began)
+        found["stages_us"] = means_us(stages, read_totals(url, cell.served_model))
         return found
 
 

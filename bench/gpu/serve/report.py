@@ -9,6 +9,7 @@ from bench.gpu.figures import markdown, ratios, spread
 from bench.gpu.load.regions import BYTES
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
 from bench.gpu.serve.cells import Cell
+from bench.gpu.serve.stages import STAGES
 
 #: Of raw replay at saturation; and what a served call may take beyond the raw one.
 SHARED_MEMORY_SHARE, BYTES_SHARE, ADDED_MS = 0.90, 0.75, 0.25
@@ -107,9 +108,12 @@ def _one_in_flight(figures: Figures, served: Figures) -> str:
                 spread((each["p50_us"] / 1e3 for each in own), _ms),
                 spread(_added(figures, own), "{:+.3f}".format),
                 spread((each["p99_us"] / 1e3 for each in own), _ms),
+                *(spread((each["stages_us"].get(stage, 0.0) / 1e3 for each in own), _ms) for stage in STAGES),
             )
         )
-    return markdown(("1 in flight", "raw call ms", "median ms", "added ms", "p99 ms"), rows) if rows else ""
+    stages = (f"mean {stage} ms" for stage in STAGES)
+    header = ("1 in flight", "raw call ms", "median ms", "added ms", "p99 ms", *stages)
+    return markdown(header, rows) if rows else ""
 
 
 def _verdict(met: bool, implausible: bool) -> str:

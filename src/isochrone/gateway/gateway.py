@@ -107,7 +107,9 @@ class Gateway(RequestShell):
         """Of this process, if it is one of several."""
         # Led by a control plane, a gateway is of no use before it knows what is committed.
         told = self.fleet.epoch or not self.fleet.is_led
-        return not self.is_leaving and bool(told) and bool(self.fleet.healthy)
+        # Requests must come for a pool that was scaled to zero to wake up.
+        takes_requests = bool(self.fleet.healthy) or self.fleet.rules.has_waiting_rooms
+        return not self.is_leaving and bool(told) and takes_requests
 
     def is_model_ready(self, model: str, version: str) -> bool:
         if self.fleet.is_led:
@@ -153,7 +155,7 @@ class Gateway(RequestShell):
     @property
     def in_flight(self) -> int:
         """Requests that are not answered yet."""
-        return len(self.machine.open.keys() | self.streams)
+        return len({*self.machine.open, *self.streams, *self.machine.waiting})
 
     # By the clock.
 
@@ -214,6 +216,8 @@ class Gateway(RequestShell):
                     yield
         if self.fleet.holding:
             self.execute(self.machine.expire_held(now))
+        if len(self.machine.waiting):
+            self.execute(self.machine.go_on_waiting(now))
 
     def refresh(self, now: int) -> None:
         """Ten times a second: eligible replicas, counts, suspects."""
@@ -229,7 +233,7 @@ class Gateway(RequestShell):
     async def _pause(self) -> None:
         """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
         rest."""
-        if not self.machine.open and not self.streams:
+        if not self.machine.open and not self.streams and not len(self.machine.waiting):
             self.resting = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(_IDLE_SWEEP):

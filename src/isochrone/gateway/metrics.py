@@ -109,6 +109,10 @@ class GatewayCollector(Collector):
             rejected = self._gateway.machine.suspected.cases.quarantined(served.name, now)
             quarantined.add_metric((served.name,), rejected)
         yield quarantined
+        waiting = GaugeMetricFamily(_PREFIX + "waiting", "Requests that wait for a worker now", labels=("model",))
+        for served in models:
+            waiting.add_metric((served.name,), self._gateway.machine.waiting.count(served.name))
+        yield waiting
 
     def _of_gateway(self, committed: Sequence[tuple[str, Commitment]], members: Sequence[Member]) -> Iterator[Metric]:
         """``committed``, ``members``: those whose samples have not come yet."""

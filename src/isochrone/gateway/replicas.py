@@ -124,6 +124,7 @@ class Endpoint:
         "region",
         "removed",
         "reports",
+        "standby",
         "tier",
     )
 
@@ -138,6 +139,8 @@ class Endpoint:
         #: By active checks and connections; outlier ejection is ``ejected_until``.
         self.healthy = True
         self.draining = False
+        #: Its control plane keeps it for later: it gets no requests.
+        self.standby = False
         #: It does not belong to the fleet any more.
         self.removed = False
         self.ejected_until = 0

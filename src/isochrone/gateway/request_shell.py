@@ -159,6 +159,10 @@ class RequestShell:
         """A strict switch takes too long for the requests that wait for it."""
         self.execute(self.machine.reject_held(reason, self.clock()))
 
+    def close_waiting(self) -> None:
+        """The gateway stops: a worker that would be ready later is of no use to requests that wait here."""
+        self.execute(self.machine.close_waiting("the gateway is stopping", self.clock()))
+
     def wake(self) -> None:
         """A request has come while the sweep rests."""
         if self.resting is not None and not self.resting.done():

@@ -258,6 +258,7 @@ class GatewayServer:
         if self._group is not None:
             self._group.stopping()
         log.info("stopping", in_flight=gateway.in_flight, grace_seconds=self.settings.exit_timeout)
+        gateway.close_waiting()
         cut = await self._listeners.stop(self.settings.exit_timeout)
         if cut:
             log.warning("connections were cut after the grace period", connections=cut)

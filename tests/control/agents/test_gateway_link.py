@@ -331,6 +331,23 @@ def test_only_records_that_changed_are_decoded(tmp_path: Path, monkeypatch: pyte
     run(scenario, tmp_path)
 
 
+def test_standby_workers_are_watched_and_get_nothing(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.standby("w2"), b"{}")
+            for number in (1, 2):
+                await led.put(KEYS.worker(f"w{number}"), WorkerRecord(f"w{number}", "127.0.0.1", 9000 + number, 1))
+            members = led.gateway.fleet.members
+            first, second = (members[f"127.0.0.1:900{number}"] for number in (1, 2))
+            assert (first.endpoint.standby, second.endpoint.standby) == (False, True)
+            await led.put(KEYS.standby("w1"), b"{}")
+            await led.delete(KEYS.standby("w2"))
+            assert (first.endpoint.standby, second.endpoint.standby) == (True, False)
+            assert list(members.values()) == [first, second], "both are still the same members"
+
+    run(scenario, tmp_path)
+
+
 def test_it_does_not_start_by_an_epoch_that_cannot_be_read(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         led = Led(directory)

@@ -39,7 +39,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_examples_are_read() -> None:
     names = [parse(text).name for text in blocks("yaml")]
-    assert names == ["demo", "demo", "demo", "careful", "mixed", "plant", "guarded"]
+    assert names == ["demo", "demo", "demo", "prepared", "careful", "mixed", "plant", "guarded"]
 
 
 def test_the_mistakes_are_told_as_shown() -> None:

@@ -20,6 +20,7 @@ from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.resilience.retry_budget import Kind, RetryRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.waiting_room import WaitingRoomRules
 
 MODEL = {"m": {"1": ""}}
 FINAL = (Do.ANSWER, Do.REJECT, Do.CUT_OFF)
@@ -35,11 +36,14 @@ class Requests(RuleBasedStateMachine):
         idempotent=st.booleans(),
         attempts=st.integers(1, 4),
         policy=st.sampled_from(["round_robin", "least_connections", "prequal"]),
+        room=st.sampled_from([0, 2]),
     )
-    def start(self, endpoints: int, idempotent: bool, attempts: int, policy: str) -> None:
+    def start(self, endpoints: int, idempotent: bool, attempts: int, policy: str, room: int) -> None:
         retries = RetryRules(ratio=1.0, floor_per_second=100, attempts=attempts, idempotent=idempotent)
         self.retries = retries
-        self.fleet = make_fleet(GatewayRules(defaults=ModelRules(policy=policy, retries=retries, hedge=HEDGE)))
+        waiting_room = WaitingRoomRules(max_requests=room, max_wait_ns=SECOND)
+        rules = ModelRules(policy=policy, retries=retries, hedge=HEDGE, waiting_room=waiting_room)
+        self.fleet = make_fleet(GatewayRules(defaults=rules))
         add_members(self.fleet, *[MODEL] * endpoints)
         self.served = self.fleet.model("m")
         self.machine = RequestMachine(self.fleet)
@@ -120,10 +124,10 @@ class Requests(RuleBasedStateMachine):
         attempt = data.draw(st.sampled_from([one for one in self.in_flight if not one.streaming]))
         self.carry_out(self.machine.streaming(attempt.request, attempt, self.now))
 
-    @precondition(lambda self: self.machine.open)
+    @precondition(lambda self: any(not one.over for one in self.requests))
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from([one for one in self.requests if one in self.machine.open]))
+        request = data.draw(st.sampled_from([one for one in self.requests if not one.over]))
         self.gone.add(request)
         self.carry_out(self.machine.cancelled(request, self.now))
 
@@ -135,6 +139,12 @@ class Requests(RuleBasedStateMachine):
             self.carry_out(self.machine.due(request, self.now))
             assert request.over or request.due_at > self.now, "the sweep would call it again and again"
         self.carry_out(self.machine.sweep(self.now))
+        self.carry_out(self.machine.go_on_waiting(self.now))
+
+    @rule(data=st.data(), draining=st.booleans())
+    def drain(self, data: st.DataObject, draining: bool) -> None:
+        data.draw(st.sampled_from(list(self.fleet.members.values()))).endpoint.draining = draining
+        self.fleet.rebuild()
 
     @rule(data=st.data(), healthy=st.booleans())
     def health(self, data: st.DataObject, healthy: bool) -> None:
@@ -156,8 +166,13 @@ class Requests(RuleBasedStateMachine):
             assert member.endpoint.in_flight == counts[member.endpoint]
         for request in self.requests:
             is_open = request in self.machine.open
-            assert is_open is not request.over
-            assert self.finals[request] == (0 if is_open or request in self.gone else 1)
+            is_waiting = request in set(self.machine.waiting)
+            assert is_waiting is (request.held is not None)
+            assert [is_open, is_waiting, request.over].count(True) == 1
+            assert self.finals[request] == (0 if is_open or is_waiting or request in self.gone else 1)
+            if is_waiting:
+                assert self.now < request.deadline or self.now == request.arrived, "it has waited enough"
+                assert self.now < request.arrived + SECOND
             assert set(request.attempts) == {one for one in self.in_flight if one.request is request}
             waits = self.checking or request.suspect is not None
             assert not is_open or request.attempts or waits, "nothing would ever end it"

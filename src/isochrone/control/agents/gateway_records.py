@@ -100,6 +100,8 @@ class GatewayRecords:
         self._worker_revisions: dict[str, int] = {}
         #: Names that get no new requests.
         self._drained: set[str] = set()
+        #: Names that get no requests for now, and are watched all the same: they may serve within milliseconds.
+        self._standbys: set[str] = set()
         #: By key: the record of a worker that vanished, and until when it is kept.
         self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
         #: Epochs in the order of the store, and the place of the one that is served: discovery takes a while, and an
@@ -143,9 +145,11 @@ class GatewayRecords:
         keys, entries = self._keys, self._mirror.entries
         is_whole = changed is None
         if changed is None:
-            changed = [key for key in {**entries, **self._workers} if key.startswith((keys.workers, keys.drains))]
+            prefixes = (keys.workers, keys.drains, keys.standbys)
+            changed = [key for key in {**entries, **self._workers} if key.startswith(prefixes)]
         workers = [key for key in changed if key.startswith(keys.workers)]
         drains = [key for key in changed if key.startswith(keys.drains)]
+        standbys = [key for key in changed if key.startswith(keys.standbys)]
         if self.faults.reasons:
             self.faults.forget_absent(entries)
         moved = False
@@ -156,8 +160,12 @@ class GatewayRecords:
         if drains or is_whole:
             self._drained = {key.removeprefix(keys.drains) for key in entries if key.startswith(keys.drains)}
             self._gateway.draining = self._name in self._drained
+        if standbys or is_whole:
+            self._standbys = {key.removeprefix(keys.standbys) for key in entries if key.startswith(keys.standbys)}
         if drains or is_whole or moved:
             self._set_upstreams()
+        if workers or standbys or is_whole:
+            self._set_standbys()
 
     def _apply_worker(self, key: str, entry: Entry | None) -> bool:
         """Take one worker's record; whether requests go elsewhere for it."""
@@ -204,6 +212,10 @@ class GatewayRecords:
         if upstreams != self._upstreams:
             self._upstreams = upstreams
             self._gateway.set_upstreams(SOURCE, upstreams)
+
+    def _set_standbys(self) -> None:
+        records = (*self._workers.values(), *(record for record, _ in self._vanished.values()))
+        self._gateway.fleet.set_standbys({each.address for each in records if each.name in self._standbys})
 
     # The epoch.
 

@@ -70,6 +70,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     draining_since: float
     #: Why gateways send it no requests; "": they do.
     fault: str = ""
+    #: It gets no requests until the pool grows or loses a worker.
+    standby: bool = False
     #: By model: the versions that it cannot load, and why.
     load_failures: dict[str, str] = {}
 

@@ -50,7 +50,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
             for name in sorted({*assignments, *wanted, *changing})
         ),
         workers=tuple(
-            _worker(record, drains.get(name), gateways, view.load_failures.get(name, {}))
+            _worker(record, drains.get(name), name in view.standbys, gateways, view.load_failures.get(name, {}))
             for name, record in view.workers.items()
         ),
         gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
@@ -147,6 +147,7 @@ def _answering(model: str, gateways: Mapping[str, GatewayRecord]) -> tuple[str, 
 def _worker(
     record: WorkerRecord,
     drain: EventRecord | None,
+    standby: bool,
     gateways: Mapping[str, GatewayRecord],
     load_failures: Mapping[str, str],
 ) -> WorkerStatus:
@@ -165,6 +166,7 @@ def _worker(
         draining=drain is not None,
         draining_since=drain.at if drain is not None else 0.0,
         fault=fault,
+        standby=standby,
         load_failures=dict(load_failures),
     )
 

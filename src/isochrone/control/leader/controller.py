@@ -24,6 +24,7 @@ from isochrone.control.leader.housekeeping import Housekeeping
 from isochrone.control.leader.observation import loading_order, observe
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import rollout_writes
+from isochrone.control.leader.standby_workers import StandbyWorkers
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.desired_versions import desired_versions, spare, stages_of
 from isochrone.control.rollout.local_times import LocalTimes
@@ -55,6 +56,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._fleet = FleetReconciler(self._records, read_fleet, self._wake.set)
         self._housekeeping = Housekeeping(self._records)
+        self._standbys = StandbyWorkers(self._records)
         self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
         self._evaluator = Evaluator(self._wake.set)
@@ -121,6 +123,9 @@ class Controller:
         if not await self._housekeeping.repair(view, {name: each.version for name, each in desired.items()}):
             return True
         await self._reconcile_drivers(self._records.view())
+        # Before rollouts, which may be many: a standby worker serves within milliseconds.
+        views = {name: driver.observed for name, driver in self._drivers.items()}
+        await self._standbys.reconcile(self._records.view(), views)
         identities = [record.identity for record in self._records.view().open_rollouts]
         self._evaluator.keep_only(set(identities))
         self._times.keep_only(set(identities))

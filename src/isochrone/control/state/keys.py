@@ -39,6 +39,7 @@ class Keys:
         self.acknowledgements = f"{self.prefix}acknowledgements/"
         self.rollouts = f"{self.prefix}rollouts/"
         self.drains = f"{self.prefix}drains/"
+        self.standbys = f"{self.prefix}standbys/"
         self.processes = f"{self.prefix}processes/"
         self.xds_servers = f"{self.prefix}xds-servers/"
         self.events = f"{self.prefix}events/"
@@ -72,6 +73,10 @@ class Keys:
     def drain(self, name: str) -> str:
         """A worker or gateway that gets no new work."""
         return self.drains + name
+
+    def standby(self, name: str) -> str:
+        """A worker that has loaded its models and gets no requests yet."""
+        return self.standbys + name
 
     def process(self, name: str) -> str:
         """A process that died and does not serve yet."""

@@ -116,6 +116,7 @@ class View:
             keys.gateways: GatewayRecord,
             keys.rollouts: RolloutRecord,
             keys.drains: EventRecord,
+            keys.standbys: EventRecord,
             keys.processes: ProcessRecord,
             keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
@@ -223,6 +224,11 @@ class View:
     def drains(self) -> dict[str, EventRecord]:
         """By the name of the drained process: the event of the drain."""
         return self.under(self.keys.drains, EventRecord)
+
+    @property
+    def standbys(self) -> dict[str, EventRecord]:
+        """By the name of a worker that stands by: the event of that."""
+        return self.under(self.keys.standbys, EventRecord)
 
     @property
     def processes(self) -> dict[str, ProcessRecord]:

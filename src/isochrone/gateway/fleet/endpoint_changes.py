@@ -39,7 +39,7 @@ class EndpointChanges:
             (
                 each,
                 each.healthy,
-                each.draining,
+                each.draining or each.standby,
                 each.ejected_until > now,
                 each.joined_at > youngest,
                 each.joined_at,

@@ -7,7 +7,7 @@ next request (``ServedModel.outdated``, ``endpoint_changes``). ``settle`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -292,6 +292,14 @@ class Fleet:
             # Where nothing is committed, the version that most healthy servers have is served.
             if served is not None and not served.outdated and served.commitment is None:
                 served.outdate()
+
+    def set_standbys(self, addresses: Container[str]) -> None:
+        """Members that get no requests until they are named no more. They are watched like all others."""
+        for address, member in self.members.items():
+            standby = address in addresses
+            if member.endpoint.standby != standby:
+                member.endpoint.standby = standby
+                self.health_changed(member)
 
     def endpoint_lost(self, endpoint: Endpoint) -> None:
         """The process of an endpoint has ended."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from isochrone.clock import NEVER
-from isochrone.errors import IsochroneError, NotFound, Unavailable
+from isochrone.errors import IsochroneError, NotFound, NoWorkerReady, Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationCounts
 from isochrone.gateway.fleet.alerting import Alerting
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
@@ -24,7 +24,7 @@ from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
 from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission
-from isochrone.gateway.placement.balancer import Balancer, Placement
+from isochrone.gateway.placement.balancer import STANDING_BY, Balancer, Placement
 from isochrone.gateway.policies import make, reads_prompts
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Replica
@@ -346,7 +346,7 @@ class ServedModel:
         """The version that "the model" means: the highest of those that most members have."""
         counts: dict[str, int] = {}
         for member in self._fleet.members.values():
-            if not member.endpoint.healthy or member.endpoint.draining:
+            if not member.endpoint.healthy or member.endpoint.draining or member.endpoint.standby:
                 continue
             for version in (member.serves or {}).get(self.name, ()):
                 counts[version] = counts.get(version, 0) + 1
@@ -426,16 +426,16 @@ class ServedModel:
         for replica in balancer.replicas:
             endpoint = replica.endpoint
             is_well = endpoint.healthy and (endpoint.ejected_until <= now or balancer.rules.panic_threshold > 0)
-            if is_well and not balancer.refusal(replica):
+            if is_well and balancer.refusal(replica) in ("", STANDING_BY):
                 return ""
         return self.nobody(replica_set).message
 
-    def nobody(self, replica_set: ReplicaSet) -> IsochroneError:
+    def nobody(self, replica_set: ReplicaSet) -> NoWorkerReady:
         """Why a request for this replica set can go nowhere."""
         if not self._fleet.members and self._fleet.is_led:
-            return Unavailable("no worker of the fleet is registered, or all are drained; see isochrone status")
+            return NoWorkerReady("no worker of the fleet is registered, or all are drained; see isochrone status")
         if not self._fleet.members:
-            return Unavailable("the gateway has no upstream; name one with --upstream host:port")
+            return NoWorkerReady("the gateway has no upstream; name one with --upstream host:port")
         states = [
             f"{one.endpoint.address}: {replica_set.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
             for one in replica_set.balancer.replicas
@@ -446,7 +446,7 @@ class ServedModel:
             if not member.endpoint.healthy and address not in replica_set.replicas
         ]
         reason = "; ".join(states[:8]) or "none serves what is asked for"
-        return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
+        return NoWorkerReady(f"no worker can take a request for model '{self.name}' now ({reason})")
 
 
 def _stages(committed: Commitment | None, version: str = "") -> bytes:

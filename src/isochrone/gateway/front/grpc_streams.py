@@ -35,6 +35,7 @@ from isochrone.gateway.front.stamps import Stamps
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.placing import has_ready_worker
 from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.prompts import token_times
@@ -107,6 +108,8 @@ class StreamRequest(CallerStream):
     can_ask = False
     #: Which of its messages ended a process cannot be known.
     may_be_suspect = False
+    #: Before it arrives: its messages wait here.
+    can_wait = False
 
     def __init__(self, route: StreamRoute, stream: ServerStream) -> None:
         super().__init__(stream.arrived)
@@ -127,7 +130,7 @@ class StreamRequest(CallerStream):
         self._kept_size = 0
         #: Bytes of messages that are not on their way to the endpoint yet, or that another one may still need.
         self._reserved = 0
-        #: Messages that came while the model's version was being switched.
+        #: Messages that came while the model's version was being switched, or while it had no worker.
         self._parked: list[tuple[int, Buffer]] = []
         #: A large compressed message that a thread works on; later ones wait, and the caller's end.
         self._inflation: Inflation | None = None
@@ -248,7 +251,23 @@ class StreamRequest(CallerStream):
         """Its deadline has passed before its first message came."""
         self._end_with(DeadlineExceeded("the call's deadline has passed"))
 
-    # A strict switch.
+    # A strict switch, or a model without workers.
+
+    def _waits_for_worker(self, opening: Opening) -> bool:
+        """Whether the first message waits until its model has a worker."""
+        served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
+        if not served.rules.waiting_room.max_requests:
+            return False
+        self.served, self.version = served, opening.version.decode("utf-8", "replace")
+        self.arrived = self.gateway.clock()
+        if has_ready_worker(self, self.arrived) or not self.gateway.machine.waiting.enter(self, served):
+            return False
+        self._park()
+        return True
+
+    def _park(self) -> None:
+        self.is_parked = True
+        self._stream.hold_window()
 
     def _must_wait(self, opening: Opening) -> bool:
         """Whether a message waits for a switch of versions. A stream stays with the versions it was admitted with."""
@@ -258,12 +277,11 @@ class StreamRequest(CallerStream):
         if not served.is_held:
             return False
         self.gateway.machine.hold(self, served)
-        self.is_parked = True
-        self._stream.hold_window()
+        self._park()
         return True
 
     def resume(self) -> None:
-        """The switch of versions is over."""
+        """The switch of versions is over, or a worker is ready."""
         self.is_parked = False
         parked, self._parked = self._parked, []
         if self.over:
@@ -289,6 +307,9 @@ class StreamRequest(CallerStream):
             self._parked.append((0, message))
             return
         if not self._has_arrived:
+            if self._waits_for_worker(opening):
+                self._parked.append((0, message))
+                return
             self._arrive(opening)
         elif self._is_over_quota(opening, message):
             return

@@ -17,6 +17,10 @@ from isochrone.gateway.replicas import LoadReport, Replica
 CONFIG_DIGEST = "config-"
 
 
+#: Why a worker gets no requests while others are well.
+STANDING_BY = "standing by"
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What a model asks of a worker: a row of the routing table."""
@@ -80,30 +84,39 @@ class Balancer:
 
     def refresh(self, now: int, *, changed: bool = False) -> None:
         """Looks again at who is eligible: after any change of health, and some ten times a second while one starts."""
-        suited, well = self._suited(now)
+        suited, well, spare = self._suited(now)
         self.panicking = len(well) < self.rules.panic_threshold * len(suited)
-        eligible = suited if self.panicking else well
+        if spare and (self.panicking or not well):
+            # Standby workers are better than doubtful ones. The control plane puts them in place later.
+            self.panicking, eligible = False, well + spare
+        else:
+            eligible = suited if self.panicking else well
         self._set_weights(eligible, now)
         if changed or eligible != self.eligible:
             self.eligible = eligible
             self.policy.replicas_changed(eligible)
 
-    def _suited(self, now: int) -> tuple[list[Replica], list[Replica]]:
-        """Replicas that can serve the model whatever their health, and those of them that are well."""
+    def _suited(self, now: int) -> tuple[list[Replica], list[Replica], list[Replica]]:
+        """Replicas that can serve the model whatever their health, those of them that are well, and standby ones that
+        are."""
         placement = self.placement
         digest = placement.digest
         # Of a thousand replicas nearly all pass the first tests: the reasons of the others are found by ``refusal``.
         is_particular = bool(placement.device or placement.tiers or placement.memory)
         suited: list[Replica] = []
         well: list[Replica] = []
+        spare: list[Replica] = []
         for replica in self.replicas:
             endpoint = replica.endpoint
-            if (endpoint.draining or is_particular or (digest and replica.digest != digest)) and self.refusal(replica):
+            is_doubtful = endpoint.draining or endpoint.standby or is_particular
+            if (is_doubtful or (digest and replica.digest != digest)) and (refusal := self.refusal(replica)):
+                if refusal == STANDING_BY and endpoint.healthy and endpoint.ejected_until <= now:
+                    spare.append(replica)
                 continue
             suited.append(replica)
             if endpoint.healthy and endpoint.ejected_until <= now:
                 well.append(replica)
-        return suited, well
+        return suited, well, spare
 
     def _set_weights(self, eligible: Sequence[Replica], now: int) -> None:
         """A new worker's share grows over time."""
@@ -133,7 +146,7 @@ class Balancer:
             return f"tier {endpoint.tier or 'unknown'} is not one of {', '.join(placement.tiers)}"
         if placement.memory and 0 <= endpoint.free_memory < placement.memory:
             return f"{endpoint.free_memory >> 20} MiB free of {placement.memory >> 20} needed"
-        return ""
+        return STANDING_BY if endpoint.standby else ""
 
     def _weight(self, replica: Replica, now: int) -> float:
         rules = self.rules

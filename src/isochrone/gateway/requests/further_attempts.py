@@ -125,6 +125,12 @@ class FurtherAttempts(OpenRequests):
         again = self._again(request, attempt, outcome, now)
         if again is not None:
             return instructions + again
+        if outcome is Outcome.NOT_BEGUN and not request.may_have_run and request.served.rules.waiting_room.max_requests:
+            try:
+                if not request.attempts and self._wait_for_worker(request):
+                    return instructions
+            except IsochroneError as full:
+                return instructions + self._give_up(request, full, now)
         return instructions + self._give_up(request, named(attempt, error), now)
 
     def _suspect(self, loss: Loss, quarantined: Quarantined | None, now: int) -> list[Instruction]:

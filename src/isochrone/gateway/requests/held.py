@@ -1,25 +1,30 @@
-"""Requests that wait while a strict switch of versions is in progress. Pure.
+"""Requests that wait before they are placed: for a strict switch of versions, or for a worker. Pure.
 
-A strict switch lets no request without a version through until every gateway has acknowledged: a few ms. Requests that
-arrive meanwhile wait here and go on in order, by what is committed then.
+A strict switch lets no request without a version through until every gateway has acknowledged: a few ms. A model whose
+rules have a waiting room may have no worker for a while. Requests that arrive meanwhile wait here and go on in order,
+by what is committed then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
 from isochrone.clock import NEVER
 from isochrone.errors import Unavailable
 from isochrone.gateway.requests.request import Request
 
-#: Requests of one model that may wait; more are rejected at once.
+#: Requests of one model that may wait for a switch; more are rejected at once.
 MOST = 16_384
+_SWITCHING = f"a version is being switched and {MOST} requests wait for it already; try again"
 
 
 class Held:
-    """The waiting requests of one model."""
+    """The waiting requests of one model: ``most`` of them, more are rejected with the message ``full``."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST, full: str = _SWITCHING) -> None:
+        self._most, self._full = most, full
         #: In the order they came.
         self._waiting: dict[Request, None] = {}
         #: Deadline, number, request: the nearest deadline first.
@@ -29,19 +34,28 @@ class Held:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, request: Request) -> None:
-        if len(self._waiting) >= MOST:
-            raise Unavailable(f"a version is being switched and {MOST} requests wait for it already; try again")
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._waiting)
+
+    def add(self, request: Request, until: int = NEVER) -> None:
+        """``until``: it waits no longer than this, nor than its deadline."""
+        if len(self._waiting) >= self._most:
+            raise Unavailable(self._full)
         self._waiting[request] = None
         request.held = self
-        if request.deadline != NEVER:
+        until = min(until, request.deadline)
+        if until != NEVER:
             self._number += 1
-            heappush(self._due, (request.deadline, self._number, request))
+            heappush(self._due, (until, self._number, request))
 
     def remove(self, request: Request) -> None:
         """The caller of a request has gone."""
         request.held = None
         self._waiting.pop(request, None)
+
+    def first(self, most: int) -> list[Request]:
+        """The first requests, in the order they came. They wait on."""
+        return list(islice(self._waiting, most))
 
     def take_all(self) -> list[Request]:
         """All requests, in the order they came; none waits any longer."""
@@ -52,7 +66,7 @@ class Held:
         return taken
 
     def take_expired(self, now: int) -> list[Request]:
-        """Requests whose deadline has passed; the others wait on."""
+        """Requests that have waited as long as they may; the others wait on."""
         expired = []
         while self._due and self._due[0][0] <= now:
             request = heappop(self._due)[2]

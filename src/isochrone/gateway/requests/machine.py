@@ -12,7 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from isochrone.clock import NEVER, SECOND
-from isochrone.errors import ConnectionLost, DeadlineExceeded, Internal, IsochroneError, Quarantined, Unavailable
+from isochrone.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    Internal,
+    IsochroneError,
+    NoWorkerReady,
+    Quarantined,
+    Unavailable,
+)
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.requests import accounts, placing, quota_accounts
 from isochrone.gateway.requests.further_attempts import FurtherAttempts, named
@@ -36,6 +44,8 @@ _NOT_BEGUN, _REJECTED, _FAILED = Outcome.NOT_BEGUN, Outcome.REJECTED, Outcome.FA
 _LOOK_NS = accounts.PATIENCE_NS // 2
 #: A copy for a shadow is given up after so long.
 _COPY_NS = 10 * SECOND
+#: Requests that go on in one turn of the loop when a worker is ready: some 50 µs each.
+_WAITING_PER_TURN = 16
 
 
 class Destination(NamedTuple):
@@ -89,7 +99,7 @@ class RequestMachine(FurtherAttempts):
         try:
             if served.suspected and request.may_be_suspect:
                 self.suspected.examine(request, now)
-            if served.quotas:
+            if served.quotas and request.granted is None:
                 quota_accounts.enter(request, now)
             if request.suspect is not None and not placing.is_of_sequence(request):
                 self.next_due = min(self.next_due, request.due_at)
@@ -103,7 +113,9 @@ class RequestMachine(FurtherAttempts):
                 self.next_due = request.due_at
             try:
                 replica = placing.place(request, now)
-            except IsochroneError:
+            except IsochroneError as error:
+                if isinstance(error, NoWorkerReady) and self._wait_for_worker(request):
+                    return []
                 # By what is known of the workers that have this version: one too slow for deadlines is rejected here.
                 self._count_failure(request)
                 raise
@@ -217,6 +229,38 @@ class RequestMachine(FurtherAttempts):
             return self._give_up(request, error, now)  # a stream that named another model while it was in flight
         request.over = True
         return [(Do.REJECT, request, error)]
+
+    # A model without workers.
+
+    def go_on_waiting(self, now: int) -> list[Instruction]:
+        """Every few ms while requests wait for a worker: those go on whose model has one, others have waited enough."""
+        instructions: list[Instruction] = []
+        for request, error in self.waiting.take_expired(now):
+            instructions += self._end_waiting(request, error, now)
+        for request, refusal in self.waiting.take_ready(now, _WAITING_PER_TURN):
+            if refusal is not None:
+                instructions += self._end_waiting(request, refusal, now)
+            elif request.is_parked:
+                instructions.append((Do.RESUME, request, None))
+            else:
+                # It was counted when it came.
+                request.served.requests -= 1
+                instructions += self.arrive(request, now)
+        return instructions
+
+    def close_waiting(self, reason: str, now: int) -> list[Instruction]:
+        """The gateway stops: no request waits for a worker any more."""
+        instructions: list[Instruction] = []
+        for request in self.waiting.close():
+            instructions += self._end_waiting(request, NoWorkerReady(reason), now)
+        return instructions
+
+    def _end_waiting(self, request: Request, error: IsochroneError, now: int) -> list[Instruction]:
+        if request.granted is not None:
+            quota_accounts.leave(request, now)
+        if not request.over and not request.is_parked:
+            request.served.reject(error)
+        return self._end_held(request, error, now)
 
     # Answers.
 
@@ -440,6 +484,8 @@ class RequestMachine(FurtherAttempts):
             request.held.remove(request)
         if request.over or request not in self.open:
             request.over = True
+            if request.granted is not None:
+                quota_accounts.leave(request, now)  # it waited for a worker
             return []
         return [*self._cancel(request, now), *self._finish(request, now)]
 

@@ -13,6 +13,7 @@ from isochrone.gateway.requests import accounts, placing, quota_accounts
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.requests.suspected import SuspectedRequests
+from isochrone.gateway.requests.waiting_rooms import WaitingRooms
 from isochrone.gateway.resilience.retrials import Placed
 
 if TYPE_CHECKING:
@@ -24,10 +25,13 @@ class OpenRequests:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        #: Not answered yet, and not held; in the order of arrival, so that equal histories give equal instructions.
+        #: Not answered yet, and neither held nor waiting; in the order of arrival, so that equal histories give equal
+        #: instructions.
         self.open: dict[Request, None] = {}
         #: No request in flight is due before this instant, patience with silent endpoints aside.
         self.next_due = 0
+        #: Requests that wait for a worker. They are not open.
+        self.waiting = WaitingRooms()
         self.suspected = SuspectedRequests(lambda model: fleet.rules.of(model).quarantine)
         self._is_pumping = False
 
@@ -68,6 +72,17 @@ class OpenRequests:
         """A version under evaluation, or the one it is compared with, has cost a caller an answer."""
         if request.served.evaluation is not None and request.shadow is None:
             request.served.evaluation.ended(request.replica_set.version, 0, True)
+
+    # A model without workers.
+
+    def _wait_for_worker(self, request: Request) -> bool:
+        """Whether an open request that no worker has seen waits until one is ready; raises if too many do."""
+        if not request.can_wait or (placing.is_of_sequence(request) and not request.demand.starts_sequence):
+            return False  # the state of a sequence is where it began
+        if not self.waiting.enter(request, request.served):
+            return False
+        self.open.pop(request, None)
+        return True
 
     # Suspects.
 

@@ -56,6 +56,19 @@ def place(request: Request, now: int) -> Replica:
     return replica
 
 
+def has_ready_worker(request: Request, now: int) -> bool:
+    """Whether a healthy replica could take a request that waits for one; raises if its version is served no more."""
+    served = request.served
+    if request.version:
+        replica_set = served.replica_set(request.version)
+    else:
+        replica_set = served.choose(request.head, request.asked_epoch)
+    if replica_set.seen != replica_set.endpoint_changes.revision:
+        replica_set.catch_up(now)
+    # In panic, replicas that are not healthy are eligible, too.
+    return any(each.endpoint.healthy and each.endpoint.ejected_until <= now for each in replica_set.balancer.eligible)
+
+
 def has_untried(request: Request, now: int) -> bool:
     """Whether there is a replica that the request was not sent to yet, in its tier or in any other."""
     catch_up(request, now)

@@ -85,11 +85,14 @@ class Request:
     may_have_run = False
     #: A rejection, answered when no other attempt is answered better.
     rejection: Attempt | None = None
-    #: Set while it waits for a strict switch; and whether it goes on by RESUME then, since a codec keeps its messages.
+    #: Set while it waits for a switch or for a worker; and whether it goes on by RESUME then, since a codec keeps its
+    #: messages.
     held: Waiting | None
     is_parked = False
     #: Whether its codec can ask an endpoint for a load report.
     can_ask: ClassVar[bool] = True
+    #: Whether it can arrive once more, when a worker is ready.
+    can_wait: ClassVar[bool] = True
     #: Whether it can be found out that it ended a process.
     may_be_suspect: ClassVar[bool] = True
     fingerprint: bytes | None = None

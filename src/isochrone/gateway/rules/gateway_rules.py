@@ -22,6 +22,7 @@ from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.traffic.tiers import TierRules
+from isochrone.gateway.traffic.waiting_room import WaitingRoomRules
 from isochrone.settings.ranges import Count, Duration
 
 
@@ -53,6 +54,7 @@ class ModelRules:
     #: Per caller for this model alone, in addition to the gateway's own quota.
     quota: QuotaRules = field(default_factory=QuotaRules)
     tiers: TierRules = field(default_factory=TierRules)
+    waiting_room: WaitingRoomRules = field(default_factory=WaitingRoomRules)
 
     @property
     def placement(self) -> Placement:
@@ -75,6 +77,11 @@ class GatewayRules:
     def of(self, model: str) -> ModelRules:
         """The rules of one model."""
         return self.models.get(model, self.defaults)
+
+    @property
+    def has_waiting_rooms(self) -> bool:
+        """Whether requests of some model wait while no worker is ready."""
+        return any(each.waiting_room.max_requests for each in (self.defaults, *self.models.values()))
 
     def with_policy(self, policy: str) -> GatewayRules:
         """These rules with another policy for models that have the default policy."""

@@ -123,6 +123,8 @@ def _state(process: WorkerStatus | GatewayStatus, now: float) -> Text:
         others = len(process.load_failures) - 1
         more = f" (and {counted(others, 'more model')})" if others else ""
         return Text(f"cannot load {model} {reason}{more}", style="red")
+    if isinstance(process, WorkerStatus) and process.standby:
+        return Text("stands by", style="cyan")
     if isinstance(process, GatewayStatus) and process.faults:
         key, reason = next(iter(process.faults.items()))
         return Text(f"cannot read {key}: {reason}", style="red")

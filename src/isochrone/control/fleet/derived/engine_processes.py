@@ -98,7 +98,7 @@ def _one_of_each(fleet: FleetSections) -> FleetSections:
         for group, gateway in fleet.gateways.items()
     }
     pools = {
-        name: pool.model_copy(update={"workers": min(1, pool.workers), "first_port": WORKER_PORTS[0]})
+        name: pool.model_copy(update={"workers": min(1, pool.workers), "warm": 0, "first_port": WORKER_PORTS[0]})
         for name, pool in fleet.pools.items()
     }
     return fleet.model_copy(update={"control": control, "gateways": gateways, "pools": pools})

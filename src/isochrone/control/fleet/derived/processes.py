@@ -115,7 +115,7 @@ def _workers(
         words += _given("--tier", spec.tier) + _given("--device", spec.device)
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
-        needs = needs_of(spec, pool, spec.workers, index) if placed else None
+        needs = needs_of(spec, pool, spec.processes, index) if placed else None
         yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool, needs)
 
 

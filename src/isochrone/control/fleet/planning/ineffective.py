@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isochrone.control.fleet.planning.steps import IGNORE, Step
-from isochrone.control.fleet.settings.sections import Gateway, Observability, Pool, Security
+from isochrone.control.fleet.settings.sections import Gateway, Observability, Security
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.settings.sections import Section
 
-#: Keys of a gateway and of a pool that are checked and not used yet.
-_OF_GATEWAY, _OF_POOL = ("tier",), ("warm",)
+#: Keys of a gateway that are checked and not used yet.
+_OF_GATEWAY = ("tier",)
 _DETAIL = "has no effect in this release"
 
 
@@ -26,9 +26,6 @@ def ineffective(fleet: Fleet) -> Iterator[Step]:
     for group, gateway in fleet.gateways.items():
         for name in _made(gateway, Gateway(), _OF_GATEWAY):
             yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")
-    for pool, spec in fleet.pools.items():
-        for name in _made(spec, Pool(), _OF_POOL):
-            yield Step(IGNORE, "pool", pool, f"{name} {_DETAIL}")
 
 
 def _made(section: Section, default: Section, names: tuple[str, ...]) -> Iterator[str]:

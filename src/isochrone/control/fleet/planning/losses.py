@@ -56,7 +56,8 @@ def losses_of_scaling(
     """Scaling that leaves no working worker: workers are stopped from the highest number down, and those that stay may
     be dead or drained."""
     names = worker_names(before, pool)
-    stay, go = names[:workers], names[workers:]
+    kept = workers + before.pools[pool].warm if workers else 0
+    stay, go = names[:kept], names[kept:]
     lost = [name for name in go if name in registered and name not in drained]
     if not stay or not lost or any(name in registered and name not in drained for name in stay):
         return

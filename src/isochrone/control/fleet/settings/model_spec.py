@@ -124,7 +124,8 @@ class ModelDefaults(Section):
     """Memory of one version on a worker; at most the memory of its pools. A version that does not fit is rejected
     before it is loaded. 0: not checked."""
     traffic: dict[str, Any] = Field(default={})
-    """Other gateway rules of the model: quota, retries, hedge, shadow, breaker, admission, balancer, tiers."""
+    """Other gateway rules of the model: quota, retries, hedge, shadow, breaker, admission, balancer, tiers,
+    waiting_room."""
     rollout: Rollout = Rollout()
     """How the model changes from one version to another."""
 

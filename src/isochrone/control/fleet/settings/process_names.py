@@ -25,7 +25,7 @@ def gateway_group(process: str, fleet: FleetSections) -> str:
 
 
 def worker_names(fleet: FleetSections, pool: str) -> list[str]:
-    return [f"{pool}-{number}" for number in range(1, fleet.pools[pool].workers + 1)]
+    return [f"{pool}-{number}" for number in range(1, fleet.pools[pool].processes + 1)]
 
 
 def names_of(fleet: FleetSections) -> Iterator[tuple[Path, list[str]]]:

@@ -42,7 +42,7 @@ def gateway_ports(fleet: FleetSections) -> Iterator[tuple[Path, str, int]]:
 
 def worker_ports(fleet: FleetSections) -> Iterator[tuple[Path, str, int]]:
     for pool, spec in fleet.pools.items():
-        for index in range(spec.workers):
+        for index in range(spec.processes):
             for port in ports_of_worker(spec, index):
                 if port:
                     yield ("pools", pool, "first_port"), WORKER_HOST, port

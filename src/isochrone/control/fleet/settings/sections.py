@@ -121,8 +121,9 @@ class Pool(NodeNeeds):
     """Lower limit of workers, for this file, isochrone scale and the autoscaler."""
     max: int | None = Field(default=None, ge=0)
     """Upper limit of workers."""
-    warm: int = Field(default=0, ge=0)
-    """Spare workers for the autoscaler. Not used yet."""
+    warm: int = Field(default=0, ge=0, le=4096)
+    """Standby workers: started beside the others with all models loaded, and without requests until the pool grows or a
+    worker is lost. They take over within milliseconds."""
     tier: str = ""
     """Tier of the workers, such as edge or core. The traffic rule tiers orders them."""
     device: str = "cpu"
@@ -155,6 +156,11 @@ class Pool(NodeNeeds):
         if isinstance(given, dict) and given.get("addresses") and "workers" not in given:
             return {**given, "workers": 0}
         return given
+
+    @property
+    def processes(self) -> int:
+        """Workers to start, those that stand by included."""
+        return self.workers + self.warm if self.workers else 0
 
 
 class Traffic(Section):

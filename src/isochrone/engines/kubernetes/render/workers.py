@@ -21,7 +21,7 @@ def worker_objects(fleet: Fleet, pool: str) -> list[dict[str, Any]]:
 def _stateful_set(fleet: Fleet, pool: str) -> dict[str, Any]:
     selector = names.pool_selector(fleet, pool)
     # An autoscaler owns the number: a replicas that is applied again would undo what it decided.
-    replicas = {} if is_autoscaled(fleet, pool) else {"replicas": fleet.pools[pool].workers}
+    replicas = {} if is_autoscaled(fleet, pool) else {"replicas": fleet.pools[pool].processes}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",

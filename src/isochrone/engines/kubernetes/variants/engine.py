@@ -51,7 +51,7 @@ def _adapted(fleet: Fleet, document: Document) -> list[Document]:
 def _counts(fleet: Fleet) -> dict[str, int]:
     """The number of pods of each group."""
     gateways = {group: spec.count for group, spec in fleet.gateways.items()}
-    workers = {pool: fleet.pools[pool].workers for pool in names.started_pools(fleet)}
+    workers = {pool: fleet.pools[pool].processes for pool in names.started_pools(fleet)}
     return {names.CONTROL: fleet.control.count, **gateways, **workers}
 
 

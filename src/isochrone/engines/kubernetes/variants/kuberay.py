@@ -99,9 +99,9 @@ def _worker_group(fleet: Fleet, pool: str) -> dict[str, Any]:
     template = _template(fleet, "ray-worker", resources, mounted, placement, {}, selector)
     # Processes inherit the variables of the Ray node.
     template["spec"]["containers"][0]["env"] += variables(volumes.cache_environment(fleet, pool))
-    most = max(most_workers(fleet, pool), spec.workers)
+    most = max(most_workers(fleet, pool), spec.processes)
     custom = {name: f"{amount:g}" for name, amount in spec.resources.items()}
-    return _group(pool, spec.workers, most, dict(spec.node_labels), custom, template)
+    return _group(pool, spec.processes, most, dict(spec.node_labels), custom, template)
 
 
 def _group(

@@ -1,0 +1,72 @@
+"""The standby workers of a fleet, from its file, its records and what its workers have loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.leader.standby_workers import desired_standbys
+from isochrone.control.rollout.observed_state import READY, Loaded, ObservedWorker
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, WorkerRecord, encode
+from isochrone.control.state.view import View
+from isochrone.store.base import Entry
+
+KEYS = Keys("plant")
+EVENT = encode(EventRecord(1.0, "me", "something"))
+
+
+def standbys(
+    pool: Mapping[str, object],
+    loaded: Mapping[str, bool | None],
+    standing_by: tuple[str, ...] = (),
+    drained: tuple[str, ...] = (),
+) -> list[str]:
+    """``loaded``: by registered worker, whether it has loaded its model; None: it has not reported."""
+    fleet = fleet_of({"name": "plant", "pools": {"cpu": dict(pool), "other": {"workers": 1}}})
+    records = {KEYS.epoch: encode(EpochRecord(1, {"m": Assignment("2", pools=("cpu",))}))}
+    workers = {name: WorkerRecord(name, "127.0.0.1", 1, 1, pool="cpu") for name in loaded}
+    records |= {KEYS.worker(name): encode(record) for name, record in workers.items()}
+    records |= {KEYS.standby(name): EVENT for name in standing_by}
+    records |= {KEYS.drain(name): EVENT for name in drained}
+    view = View(KEYS, {key: Entry(key, value, 1) for key, value in records.items()})
+    observed = {
+        name: ObservedWorker(workers[name], None if has is None else {"m": {"2": Loaded(READY)} if has else {}})
+        for name, has in loaded.items()
+    }
+    return sorted(desired_standbys(fleet, view, observed))
+
+
+def test_a_pool_has_as_many_as_its_file_says() -> None:
+    everybody = dict.fromkeys(("cpu-1", "cpu-2", "cpu-3"), True)
+    assert standbys({"workers": 2, "warm": 1}, everybody) == ["cpu-3"]
+    assert standbys({"workers": 3, "warm": 0}, everybody) == []
+    assert standbys({"workers": 0, "warm": 2}, {}) == [], "a pool that serves nothing needs none"
+
+
+def test_before_they_start_it_is_known_who_stands_by() -> None:
+    assert standbys({"workers": 2, "warm": 1}, {}) == ["cpu-3"]
+
+
+def test_a_lost_or_drained_worker_is_replaced() -> None:
+    pool = {"workers": 2, "warm": 1}
+    assert standbys(pool, {"cpu-1": True, "cpu-3": True}, ("cpu-3",)) == ["cpu-2"]
+    everybody = dict.fromkeys(("cpu-1", "cpu-2", "cpu-3"), True)
+    assert standbys(pool, everybody, ("cpu-3",), drained=("cpu-1",)) == []
+
+
+def test_only_one_that_has_loaded_its_models_replaces_another() -> None:
+    pool = {"workers": 1, "warm": 1}
+    assert standbys(pool, {"cpu-1": False, "cpu-2": False}, ("cpu-2",)) == ["cpu-2"]
+    assert standbys(pool, {"cpu-1": False, "cpu-2": True}, ("cpu-2",)) == ["cpu-1"]
+
+
+def test_a_new_leader_that_knows_nothing_yet_moves_nobody() -> None:
+    pool = {"workers": 1, "warm": 1}
+    assert standbys(pool, {"cpu-1": None, "cpu-2": True}, ("cpu-2",)) == ["cpu-2"]
+    assert standbys(pool, {"cpu-1": None, "cpu-2": None}, ("cpu-2",)) == ["cpu-2"]
+
+
+def test_workers_that_an_autoscaler_of_the_cluster_adds_serve() -> None:
+    everybody = {f"cpu-{number}": True for number in range(1, 6)}
+    assert standbys({"workers": 1, "warm": 1}, everybody, ("cpu-2",)) == ["cpu-2"]
