@@ -122,7 +122,7 @@ def _grpc_routes(models: Iterable[RoutedModel], *, by_model: bool) -> Iterator[d
 def _by_share(model: RoutedModel, chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The routes of calls that name no version."""
     stable = cluster_name(model.name, model.version, "grpc")
-    if not model.canary:
+    if not model.canary or not model.versions[model.canary].grpc:
         yield _grpc_route(_call(chosen), cluster=stable)
         return
     canary = cluster_name(model.name, model.canary, "grpc")
@@ -151,7 +151,7 @@ def _http_routes(model: RoutedModel) -> Iterator[dict[str, Any]]:
     named = {"path_separated_prefix": f"{path}/versions"}
     yield {"match": named, "direct_response": {"status": 404, "body": {"inline_string": error}}}
     stable = model.versions[model.version]
-    if model.canary:
+    if model.canary and model.versions[model.canary].http:
         # A split by weight cannot rewrite the path to the version that was drawn.
         canary, any_path = model.versions[model.canary], {"path_separated_prefix": path}
         for word, version in (("always", canary), ("never", stable)):
