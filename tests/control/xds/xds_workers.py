@@ -83,5 +83,7 @@ async def running(*workers: IndexWorker) -> AsyncIterator[None]:
 
 async def until(holds: Callable[[], object]) -> None:
     """Of things on this loop."""
-    while not holds():
+    while True:
+        if holds():
+            return
         await asyncio.sleep(0.005)
