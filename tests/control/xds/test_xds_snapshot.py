@@ -321,3 +321,22 @@ def test_no_epoch_is_an_empty_fleet() -> None:
     found = resources_of(routed_fleet(EpochRecord(0), []))
     assert found.messages[CDS] == {}
     assert _routes(found, ENVOY) == []
+
+
+def test_clusters_notice_dead_connections_and_do_not_judge_answers() -> None:
+    found = _fleet()
+    for name, value in found.messages[CDS].items():
+        cluster = messages.Cluster.FromString(value)
+        (options,) = cluster.typed_extension_protocol_options.values()
+        explicit = messages.HttpProtocolOptions.FromString(options.value).explicit_http_config
+        alive = explicit.http2_protocol_options.connection_keepalive
+        assert explicit.HasField("http2_protocol_options") is name.endswith("/grpc")
+        assert (alive.interval.seconds > 0, alive.timeout.seconds > 0) == (name.endswith("/grpc"),) * 2
+        outliers = cluster.outlier_detection
+        assert outliers.split_external_local_origin_errors
+        assert outliers.consecutive_local_origin_failure.value > 0
+        # Present and 0: the defaults would eject workers that refuse what would be late.
+        for never in ("consecutive_5xx", "success_rate", "local_origin_success_rate"):
+            field = f"enforcing_{never}"
+            assert outliers.HasField(field)
+            assert getattr(outliers, field).value == 0

@@ -234,7 +234,11 @@ def _cluster(name: str, protocol: str) -> Any:
         "name": "envoy.load_balancing_policies.client_side_weighted_round_robin",
         "typed_config": messages.packed(weighing),
     }
-    versions: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
+    # Envoy's calls on a connection that is dead without a word fail after these, and are sent to another worker.
+    alive = {"connection_keepalive": {"interval": {"seconds": 5}, "timeout": {"seconds": 5}}}
+    versions: dict[str, Any] = (
+        {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": alive}
+    )
     options = messages.HttpProtocolOptions(explicit_http_config=versions)
     limit = {"value": _UNLIMITED}
     limits = {"max_connections": limit, "max_pending_requests": limit, "max_requests": limit, "max_retries": limit}
@@ -244,11 +248,29 @@ def _cluster(name: str, protocol: str) -> Any:
         eds_cluster_config={"eds_config": _ADS},
         connect_timeout={"seconds": 2},
         circuit_breakers={"thresholds": [limits]},
+        outlier_detection=_outliers(),
         load_balancing_policy={"policies": [{"typed_extension_config": policy}]},
     )
     key = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     cluster.typed_extension_protocol_options[key].MergeFrom(_any(messages.packed(options), cluster, key))
     return cluster
+
+
+def _outliers() -> dict[str, Any]:
+    """Envoy leaves a worker alone for seconds that it cannot connect to. Answers count for nothing, whatever their
+    status: a worker that refuses what would be late is well. For gRPC clients, which know only rates, it is nothing."""
+    never = {"value": 0}
+    return {
+        "interval": {"seconds": 1},
+        "base_ejection_time": {"seconds": 5},
+        "max_ejection_time": {"seconds": 30},
+        "max_ejection_percent": {"value": 100},
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": {"value": 3},
+        "enforcing_consecutive_5xx": never,
+        "enforcing_success_rate": never,
+        "enforcing_local_origin_success_rate": never,
+    }
 
 
 def _any(fields: Mapping[str, Any], cluster: Any, key: str) -> Any:
