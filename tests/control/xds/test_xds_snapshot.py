@@ -87,6 +87,35 @@ def test_every_endpoint_serves_what_is_committed_and_every_route_leads_somewhere
             assert len(answering) <= 1
 
 
+@given(st.lists(st.tuples(EPOCHS, WORKERS), min_size=2, max_size=4))
+def test_what_is_made_of_changes_is_what_is_made_of_everything(
+    moments: list[tuple[EpochRecord, list[tuple[dict[str, dict[str, str]], bool]]]],
+) -> None:
+    made = None
+    for number, (epoch, served) in enumerate(moments):
+        fleet = routed_fleet(epoch, [worker(at, each, answers=well) for at, (each, well) in enumerate(served)])
+        again = resources_of(fleet, number, made)
+        assert again == resources_of(fleet, number)
+        made = again
+        same = resources_of(fleet, number + 1, made)
+        for kind, values in same.messages.items():
+            assert values is made.messages[kind]
+
+
+def test_a_change_of_one_model_leaves_the_others_as_they_are() -> None:
+    def made(before: Resources | None, **served: str) -> Resources:
+        models = {name: {version: "d"} for name, version in served.items()}
+        epoch = EpochRecord(1, {name: Assignment("1", "d", "2", "d") for name in "ab"})
+        return resources_of(routed_fleet(epoch, [worker(0, models)]), 0, before)
+
+    first = made(None, a="1", b="1")
+    second = made(first, a="1", b="2")
+    for kind in (CDS, LDS, RDS):
+        assert second.messages[kind] is first.messages[kind], "endpoints alone have changed"
+    for name, value in second.messages[EDS].items():
+        assert (value is first.messages[EDS][name]) is name.startswith("a/")
+
+
 def _only_host(found: Resources, model: str, version: str) -> str:
     cluster = next(
         each

@@ -74,8 +74,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         f"{_UINT32} consecutive_local_origin_failure = 13; {_UINT32} enforcing_local_origin_success_rate = 15; "
         f"{_DURATION} max_ejection_time = 21",
         "Cluster": "string name = 1; enum type = 2; Cluster.EdsClusterConfig eds_cluster_config = 3; "
-        f"{_DURATION} connect_timeout = 4; CircuitBreakers circuit_breakers = 10; OutlierDetection outlier_detection = 19; "
-        "bool ignore_health_on_host_removal = 32; "
+        f"{_DURATION} connect_timeout = 4; CircuitBreakers circuit_breakers = 10; "
+        "OutlierDetection outlier_detection = 19; bool ignore_health_on_host_removal = 32; "
         "repeated Cluster.TypedExtensionProtocolOptionsEntry typed_extension_protocol_options = 36; "
         "LoadBalancingPolicy load_balancing_policy = 41",
         "Cluster.EdsClusterConfig": f"{_CORE}.ConfigSource eds_config = 1",
@@ -181,6 +181,7 @@ def _class(name: str) -> Any:
 DiscoveryRequest = _class("envoy.service.discovery.v3.DiscoveryRequest")
 DiscoveryResponse = _class("envoy.service.discovery.v3.DiscoveryResponse")
 Listener = _class("envoy.config.listener.v3.Listener")
+VirtualHost = _class("envoy.config.route.v3.VirtualHost")
 RouteConfiguration = _class("envoy.config.route.v3.RouteConfiguration")
 Cluster = _class("envoy.config.cluster.v3.Cluster")
 ClusterLoadAssignment = _class("envoy.config.endpoint.v3.ClusterLoadAssignment")

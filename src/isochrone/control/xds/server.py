@@ -165,7 +165,7 @@ class XdsServer:
         if fleet == before:
             return  # as while workers load versions that are not committed
         self._number += 1
-        resources = await asyncio.to_thread(resources_of, fleet, self._number)
+        resources = await asyncio.to_thread(resources_of, fleet, self._number, self._resources)
         if before is not None and fleet.epoch != before.epoch:
             self._reported.clear()
         self._fleet, self._resources = fleet, resources
