@@ -1,7 +1,7 @@
 """Serves xDS: one stream per client (``ads`` decides what it gets), and the resources that all of them share.
 
 Any controller can serve it, not only the leader. While the store is unavailable, clients keep what they have. Must
-never hold a client's stream after it has ended, and never do anything while nothing changes.
+never hold a client's stream after it has ended, and never publish anything while nothing changes.
 """
 
 from __future__ import annotations

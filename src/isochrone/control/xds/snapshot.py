@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from isochrone.control.agents.commitments import commitments
 from isochrone.control.state.records import EpochRecord, WorkerRecord
@@ -85,23 +86,19 @@ class RoutedFleet:
     routed_by: Mapping[str, Commitment] = field(default_factory=dict, compare=False, repr=False)
 
 
-#: A worker and its endpoint by one protocol, which all models share.
-_Candidate = tuple[ServingWorker, Endpoint]
+class _Candidate(NamedTuple):
+    """A worker and its endpoints, which all models share."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """All workers that can be reached, by protocol; the order is that of their names."""
-
-    http: tuple[_Candidate, ...]
-    grpc: tuple[_Candidate, ...]
+    worker: ServingWorker
+    http: Endpoint | None
+    grpc: Endpoint | None
 
 
 def routed_fleet(
     epoch: EpochRecord, workers: Iterable[ServingWorker], before: RoutedFleet | None = None
 ) -> RoutedFleet:
     """``before``: what is routed now."""
-    candidates = _candidates(workers)
+    candidates = [_candidate(worker) for worker in sorted(workers, key=lambda worker: worker.record.name)]
     committed = finished(commitments(epoch))
     models, routed_by, kept = {}, {}, set()
     for name in sorted(committed):
@@ -113,7 +110,9 @@ def routed_fleet(
     return RoutedFleet(epoch.epoch, models, frozenset(kept), routed_by)
 
 
-def _former(name: str, model: RoutedModel, before: RoutedFleet | None, candidates: _Candidates) -> RoutedModel | None:
+def _former(
+    name: str, model: RoutedModel, before: RoutedFleet | None, candidates: list[_Candidate]
+) -> RoutedModel | None:
     """The model as it was routed before, if its version now is on no worker and the one before is. Workers load a
     version before its commit: those that have it could not be read since."""
     if before is None or _is_served(model):
@@ -130,15 +129,11 @@ def _is_served(model: RoutedModel) -> bool:
     return bool(version.http or version.grpc)
 
 
-def _candidates(workers: Iterable[ServingWorker]) -> _Candidates:
-    http, grpc = [], []
-    for worker in sorted(workers, key=lambda worker: worker.record.name):
-        record = worker.record
-        if record.port:
-            http.append((worker, _endpoint(worker.address, record.port, record.region)))
-        if record.grpc_port and record.kind == "isochrone":
-            grpc.append((worker, _endpoint(worker.address, record.grpc_port, record.region)))
-    return _Candidates(tuple(http), tuple(grpc))
+def _candidate(worker: ServingWorker) -> _Candidate:
+    record, address = worker.record, worker.address
+    http = _endpoint(address, record.port, record.region) if record.port else None
+    reads_pins = record.grpc_port and record.kind == "isochrone"
+    return _Candidate(worker, http, _endpoint(address, record.grpc_port, record.region) if reads_pins else None)
 
 
 @lru_cache(maxsize=16_384)
@@ -147,7 +142,7 @@ def _endpoint(address: str, port: int, region: str) -> Endpoint:
     return Endpoint(address, port, region)
 
 
-def _routed(name: str, committed: Mapping[str, Commitment], candidates: _Candidates) -> RoutedModel:
+def _routed(name: str, committed: Mapping[str, Commitment], candidates: list[_Candidate]) -> RoutedModel:
     commitment = committed[name]
     versions = {
         version: _version(name, version, committed, candidates) for version in sorted(commitment.digests, key=_number)
@@ -159,21 +154,26 @@ def _routed(name: str, committed: Mapping[str, Commitment], candidates: _Candida
     return RoutedModel(name, commitment.version, versions, rules.version, rules.weight, rules.header.lower())
 
 
-def _version(name: str, version: str, committed: Mapping[str, Commitment], candidates: _Candidates) -> RoutedVersion:
+def _version(
+    name: str, version: str, committed: Mapping[str, Commitment], candidates: list[_Candidate]
+) -> RoutedVersion:
     stages = committed[name].stages.get(version, b"")
     needed = [
         (model, at, known.digests.get(at, "") if (known := committed.get(model)) is not None else "")
         for model, at in ((name, version), *(parse_stages(stages) if stages else {}).items())
     ]
-    return RoutedVersion(version, stages, _chosen(candidates.http, needed), _chosen(candidates.grpc, needed))
+    having = [each for each in candidates if _has_all(each.worker.served, needed)]
+    # By protocol: those that are preferred may have no endpoint for one.
+    http = _chosen((each.worker, each.http) for each in having)
+    return RoutedVersion(version, stages, http, _chosen((each.worker, each.grpc) for each in having))
 
 
-def _chosen(candidates: Iterable[_Candidate], needed: Iterable[tuple[str, str, str]]) -> tuple[Endpoint, ...]:
-    """The endpoints of the workers that have everything that is needed."""
-    having = [each for each in candidates if _has_all(each[0].served, needed)]
-    answering = [each for each in having if each[0].answers]
+def _chosen(having: Iterable[tuple[ServingWorker, Endpoint | None]]) -> tuple[Endpoint, ...]:
+    """The endpoints to use of those that have what is needed."""
+    found = [(worker, endpoint) for worker, endpoint in having if endpoint is not None]
+    answering = [each for each in found if each[0].answers]
     # If none answers, it is the network of this controller that fails, and not all workers at once.
-    chosen = [each for each in answering if not each[0].standby] or answering or having
+    chosen = [each for each in answering if not each[0].standby] or answering or found
     # Each address once, or gRPC rejects all of them: a worker that started again under another name has two records.
     return tuple({(endpoint.address, endpoint.port): endpoint for _, endpoint in chosen}.values())
 
