@@ -25,6 +25,12 @@ READY, INDEX = "/v2/health/ready", "/v2/repository/index"
 METHOD = f"/{messages.ADS}/StreamAggregatedResources"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes no worker silent."""
+    monkeypatch.setattr(served_versions, "_READ_SECONDS", 20.0)
+
+
 class Published:
     """A server on a store, and one client that subscribes to the routes and to the endpoints of two versions."""
 

@@ -18,6 +18,12 @@ from isochrone.control.xds.snapshot import ServingWorker
 READY, INDEX = "/v2/health/ready", "/v2/repository/index"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes no worker silent."""
+    monkeypatch.setattr(served_versions, "_READ_SECONDS", 20.0)
+
+
 @dataclass
 class _Known:
     served: ServedVersions

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 _PAUSE, _SHORT_PAUSE = 1.0, 0.2
 #: Seconds for one read: a worker that stands still is to be noticed soon.
 _READ_SECONDS = 1.5
-#: Failures in a row after which a worker counts as silent; one is enough if its record is gone.
+#: Failures in a row after which a worker counts as silent.
 _FAILURES = 2
 #: Seconds that a worker is kept after its record vanished; as in gateways.
 LINGER = 10.0
@@ -53,7 +53,7 @@ class _Reader:
 
     @property
     def is_silent(self) -> bool:
-        return self.failures >= (_FAILURES if self.vanished is None else 1)
+        return self.failures >= _FAILURES
 
     def read_soon(self) -> None:
         self._wake.set()
@@ -89,9 +89,7 @@ class _Reader:
             async with asyncio.timeout(_READ_SECONDS):
                 body = await self._control.raw_index(_READ_SECONDS)
                 address = (await resolver.addresses(self.record.host))[0]
-                # A worker that stops deletes its record and answers for a while.
-                if self.vanished is not None and not await self._control.ready():
-                    raise ControlFailed("its record is gone, and it is not ready")
+                is_stopping = self.vanished is not None and not await self._control.ready()
             served = await self._served(body)
         except (ControlFailed, OSError) as error:
             self._fail(was_silent, str(error) or f"no answer within {_READ_SECONDS:g} s")
@@ -99,6 +97,11 @@ class _Reader:
         except Exception as error:
             log.error("reading a worker's index failed unexpectedly", worker=self.record.name, exc_info=error)
             self._fail(was_silent, str(error))
+            return
+        if is_stopping:
+            # It deletes its record and answers for a while. Nothing is to be waited for.
+            self.failures = _FAILURES
+            self._fail(was_silent, "its record is gone, and it is not ready")
             return
         self.failures, self._body = 0, body
         known = ServingWorker(self.record, address, served)
@@ -163,10 +166,7 @@ class ServedVersions:
     def _start(self, name: str, record: WorkerRecord) -> None:
         reader = self._readers[name][0] if name in self._readers else None
         if reader is not None and reader.record == record:
-            if reader.vanished is not None:
-                was_silent, reader.vanished = reader.is_silent, None
-                if reader.is_silent != was_silent:
-                    self._change()
+            reader.vanished = None
             return
         known, failures = None, 0
         if reader is not None:
@@ -180,10 +180,8 @@ class ServedVersions:
 
     def _miss(self, name: str, reader: _Reader, now: float, connected: bool) -> None:
         if reader.vanished is None:
-            was_silent, reader.vanished = reader.is_silent, now
+            reader.vanished = now
             reader.read_soon()
-            if reader.is_silent != was_silent:
-                self._change()
         elif connected and now - reader.vanished >= self._linger:
             self._end(name)
 
