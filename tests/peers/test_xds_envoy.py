@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,29 @@ def test_a_canary_gets_its_share(tmp_path: Path) -> None:
         fleet.api.abort(identity)
         fleet.api.wait(identity, 90)
         until(lambda: versions() == {"1"}, "the canary to be over")
+
+
+def test_calls_on_a_worker_that_stands_still_are_made_on_another(tmp_path: Path) -> None:
+    with _fleet(tmp_path) as (fleet, port), _envoy(port, tmp_path) as envoy:
+
+        def call(_: int) -> str:
+            return _called(envoy.address, SOLO, x_isochrone_model=SOLO)
+
+        cluster = f"cluster.{SOLO}/1/grpc"
+        with ThreadPoolExecutor(12) as pool:
+            until(lambda: set(pool.map(call, range(24))) == {"1"}, "calls to succeed")
+            connections = envoy.statistic(f"{cluster}.upstream_cx_active")
+            assert connections == 3, "one for each worker"
+            name = fleet.of(WORKER)[0].name
+            assert fleet.signal(name, signal.SIGSTOP)
+            try:
+                # Those that reach it hang until its connection is given up: longer than Envoy knows it as an endpoint.
+                assert set(pool.map(call, range(24), timeout=LIMIT)) == {"1"}
+                until(
+                    lambda: envoy.statistic(f"{cluster}.http2.keepalive_timeout") > 0, "the connection to be given up"
+                )
+            finally:
+                fleet.signal(name, signal.SIGCONT)
 
 
 def _answered(fleet: SupervisedFleet) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xds_fleets import clusters_of, worker
@@ -11,7 +12,7 @@ from xds_fleets import clusters_of, worker
 from isochrone.control.state.records import Assignment, EpochRecord, Split, WorkerRecord
 from isochrone.control.xds import messages
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources, resources_of
-from isochrone.control.xds.snapshot import RoutedFleet, ServingWorker, loses_endpoints, routed_fleet
+from isochrone.control.xds.snapshot import RoutedFleet, ServingWorker, routed_fleet
 from isochrone.protocol.version_pins import DOMAIN, model_authority, pin_of
 
 VERSIONS = st.sampled_from(["1", "2", "3"])
@@ -84,6 +85,35 @@ def test_every_endpoint_serves_what_is_committed_and_every_route_leads_somewhere
             # If all that have it are silent, they are all that there is.
             answering = {workers[endpoint.port - 9000].answers for endpoint in routed.grpc}
             assert len(answering) <= 1
+
+
+@given(st.lists(st.tuples(EPOCHS, WORKERS), min_size=2, max_size=4))
+def test_what_is_made_of_changes_is_what_is_made_of_everything(
+    moments: list[tuple[EpochRecord, list[tuple[dict[str, dict[str, str]], bool]]]],
+) -> None:
+    made = None
+    for number, (epoch, served) in enumerate(moments):
+        fleet = routed_fleet(epoch, [worker(at, each, answers=well) for at, (each, well) in enumerate(served)])
+        again = resources_of(fleet, number, made)
+        assert again == resources_of(fleet, number)
+        made = again
+        same = resources_of(fleet, number + 1, made)
+        for kind, values in same.messages.items():
+            assert values is made.messages[kind]
+
+
+def test_a_change_of_one_model_leaves_the_others_as_they_are() -> None:
+    def made(before: Resources | None, **served: str) -> Resources:
+        models = {name: {version: "d"} for name, version in served.items()}
+        epoch = EpochRecord(1, {name: Assignment("1", "d", "2", "d") for name in "ab"})
+        return resources_of(routed_fleet(epoch, [worker(0, models)]), 0, before)
+
+    first = made(None, a="1", b="1")
+    second = made(first, a="1", b="2")
+    for kind in (CDS, LDS, RDS):
+        assert second.messages[kind] is first.messages[kind], "endpoints alone have changed"
+    for name, value in second.messages[EDS].items():
+        assert (value is first.messages[EDS][name]) is name.startswith("a/")
 
 
 def _only_host(found: Resources, model: str, version: str) -> str:
@@ -207,19 +237,135 @@ def test_regions_count_as_much_as_they_have_workers() -> None:
     ]
 
 
-def test_a_change_to_a_version_that_nobody_serves_is_noticed() -> None:
-    def fleet(version: str, *served: str) -> RoutedFleet:
-        workers = [worker(0, {"solo": dict.fromkeys(served, "d")})]
-        return routed_fleet(EpochRecord(1, {"solo": Assignment(version, "d")}), workers)
+def _committed(version: str, served: dict[str, str], before: RoutedFleet | None = None, **fields: Any) -> RoutedFleet:
+    """Epoch ``version``; ``other`` is always served."""
+    epoch = EpochRecord(int(version), {"solo": Assignment(version, "d", **fields), "other": Assignment(version, "")})
+    everything = {"solo": served, "other": dict.fromkeys("123", "")}
+    return routed_fleet(epoch, [worker(0, everything)], before)
 
-    assert loses_endpoints(fleet("1", "1"), fleet("2", "1"))
-    assert not loses_endpoints(fleet("1", "1"), fleet("2", "1", "2"))
-    assert not loses_endpoints(fleet("1", "1"), fleet("1")), "its workers are gone"
-    assert not loses_endpoints(fleet("1"), fleet("2")), "it was not served before"
-    assert not loses_endpoints(RoutedFleet(), fleet("1"))
+
+def test_a_model_keeps_its_route_until_a_worker_has_the_new_version() -> None:
+    first = _committed("1", {"1": "d"})
+    assert first.kept == frozenset()
+    second = _committed("2", {"1": "d"}, first)
+    assert (second.epoch, second.kept) == (2, {"solo"})
+    assert second.models["solo"] == first.models["solo"]
+    assert second.models["other"].version == "2", "others do not wait for it"
+    # One more commit, and the version is still that of two epochs ago.
+    third = _committed("3", {"1": "d"}, second)
+    assert (third.kept, third.models["solo"].version) == ({"solo"}, "1")
+    ready = _committed("3", {"1": "d", "3": "d"}, third)
+    assert (ready.kept, ready.models["solo"].version) == (frozenset(), "3")
+    # Back to an earlier version is a commit as any other.
+    assert _committed("1", {"3": "d"}, ready).models["solo"].version == "3"
+
+
+@pytest.mark.parametrize(
+    ("before", "served"),
+    [
+        pytest.param(None, {"1": "d"}, id="nothing was routed before"),
+        pytest.param(_committed("1", {"1": "d"}), {}, id="the former version is gone, too"),
+        pytest.param(_committed("1", {"1": "d"}), {"1": "another"}, id="it is not what was committed"),
+        pytest.param(_committed("1", {}), {}, id="it was not served before"),
+        pytest.param(_committed("2", {"2": "d"}), {"2": "another"}, id="the version is the same"),
+    ],
+)
+def test_a_route_is_kept_for_a_version_that_is_served_alone(before: RoutedFleet | None, served: dict[str, str]) -> None:
+    found = _committed("2", served, before)
+    assert (found.kept, found.models["solo"].version) == (frozenset(), "2")
+
+
+def test_a_kept_route_is_to_the_workers_that_serve_it_now() -> None:
+    before = routed_fleet(
+        EpochRecord(1, {"solo": Assignment("1", "d")}), [worker(number, {"solo": {"1": "d"}}) for number in range(2)]
+    )
+    epoch = EpochRecord(2, {"solo": Assignment("2", "d", "1", "d")})
+    found = routed_fleet(epoch, [worker(0, {}), worker(1, {"solo": {"1": "d"}})], before)
+    assert _endpoints(resources_of(found), "solo/1/http") == {(8001, "")}
+    assert "solo/2/http" not in resources_of(found).messages[CDS]
+
+
+SERVING = {"solo": {"1": "d"}}
+
+
+def _ports(*workers: ServingWorker) -> list[int]:
+    found = resources_of(routed_fleet(EpochRecord(1, {"solo": Assignment("1", "d")}), workers))
+    ports = sorted(port for port, _ in _endpoints(found, "solo/1/http"))
+    assert sorted(port for port, _ in _endpoints(found, "solo/1/grpc")) == [port + 1000 for port in ports]
+    return ports
+
+
+def test_standby_workers_serve_while_no_other_one_answers() -> None:
+    serving, spare = worker(0, SERVING), worker(1, SERVING, standby=True)
+    silent, silent_spare = worker(2, SERVING, answers=False), worker(3, SERVING, standby=True, answers=False)
+    assert _ports(serving, spare, silent, silent_spare) == [8000]
+    assert _ports(spare, silent, silent_spare) == [8001], "all that serve are dead"
+    assert _ports(silent, silent_spare) == [8002, 8003], "nobody answers this controller"
+    assert _ports(worker(0, {}), spare) == [8001], "it alone has the version"
+    # Promotion and demotion.
+    assert _ports(serving, worker(1, SERVING)) == [8000, 8001]
+    assert _ports(worker(0, SERVING, standby=True), worker(1, SERVING)) == [8001]
+
+
+def test_the_canary_of_standby_workers_alone_gets_its_share() -> None:
+    epoch = EpochRecord(1, {"solo": Assignment("1", "d", canary=Split("2", "d", 0.5))})
+    both = {"solo": {"1": "d", "2": "d"}}
+    found = routed_fleet(epoch, [worker(0, SERVING), worker(1, both, standby=True)]).models["solo"]
+    assert found.canary == "2"
+    assert [each.port for each in found.versions["2"].http] == [8001]
+    assert [each.port for each in found.versions["1"].http] == [8000]
+
+
+def test_an_address_is_an_endpoint_once() -> None:
+    """A worker has started again under another name, and the lease of the old record has not ended."""
+    twice = [
+        ServingWorker(WorkerRecord(name, "10.0.0.1", 8000, 9000, region=region), "10.0.0.1", SERVING)
+        for name, region in (("old", "north"), ("new", "south"), ("newer", "south"))
+    ]
+    found = resources_of(routed_fleet(EpochRecord(1, {"solo": Assignment("1", "d")}), [*twice, worker(1, SERVING)]))
+    for protocol, port in (("http", 8000), ("grpc", 9000)):
+        assignment = messages.ClusterLoadAssignment.FromString(found.messages[EDS][f"solo/1/{protocol}"])
+        ports = [
+            each.endpoint.address.socket_address.port_value
+            for region in assignment.endpoints
+            for each in region.lb_endpoints
+        ]
+        assert sorted(ports) == [port, port + 1]
+
+
+def test_a_canary_without_endpoints_for_grpc_has_its_share_of_http_alone() -> None:
+    triton = ServingWorker(
+        WorkerRecord("t", "10.0.0.1", 8500, 8501, kind="triton"), "10.0.0.1", {"solo": {"1": "d", "2": "d"}}
+    )
+    epoch = EpochRecord(1, {"solo": Assignment("1", "d", canary=Split("2", "d", 0.5, header="X-Try"))})
+    found = resources_of(routed_fleet(epoch, [worker(0, SERVING), triton]))
+    call = "/inference.GRPCInferenceService/ModelInfer"
+    *_, plain = _routes(found, model_authority("solo"))
+    assert plain.route.cluster == "solo/1/grpc"
+    assert _taken(_routes(found, ENVOY), call, x_isochrone_model="solo", x_try="always").route.cluster == "solo/1/grpc"
+    assert _taken(_routes(found, ENVOY), "/v2/models/solo", x_try="always").route.cluster == "solo/2/http"
 
 
 def test_no_epoch_is_an_empty_fleet() -> None:
     found = resources_of(routed_fleet(EpochRecord(0), []))
     assert found.messages[CDS] == {}
     assert _routes(found, ENVOY) == []
+
+
+def test_clusters_notice_dead_connections_and_do_not_judge_answers() -> None:
+    found = _fleet()
+    for name, value in found.messages[CDS].items():
+        cluster = messages.Cluster.FromString(value)
+        (options,) = cluster.typed_extension_protocol_options.values()
+        explicit = messages.HttpProtocolOptions.FromString(options.value).explicit_http_config
+        alive = explicit.http2_protocol_options.connection_keepalive
+        assert explicit.HasField("http2_protocol_options") is name.endswith("/grpc")
+        assert (alive.interval.seconds > 0, alive.timeout.seconds > 0) == (name.endswith("/grpc"),) * 2
+        outliers = cluster.outlier_detection
+        assert outliers.split_external_local_origin_errors
+        assert outliers.consecutive_local_origin_failure.value > 0
+        # Present and 0: the defaults would eject workers that refuse what would be late.
+        for never in ("consecutive_5xx", "success_rate", "local_origin_success_rate"):
+            field = f"enforcing_{never}"
+            assert outliers.HasField(field)
+            assert getattr(outliers, field).value == 0

@@ -33,6 +33,7 @@ _CONNECT_SECONDS = 5.0
 #: For calls that are answered from memory.
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+_INDEX = "/v2/repository/index"
 
 
 class ControlFailed(Unavailable):
@@ -98,8 +99,15 @@ class WorkerControl:
 
     async def index(self) -> dict[str, dict[str, ServedState]]:
         """Model → version → state. A model that was never loaded has no versions."""
-        async with self._within(_ANSWER_SECONDS, "list its models"):
-            rows = await self._call("POST", "/v2/repository/index", {})
+        return self.parsed_index(await self.raw_index())
+
+    async def raw_index(self, seconds: float = _ANSWER_SECONDS) -> bytes:
+        """The index as it was sent: whoever reads it often can see that it has not changed."""
+        async with self._within(seconds, "list its models"):
+            return (await self._send("POST", _INDEX, {})).content
+
+    def parsed_index(self, body: bytes) -> dict[str, dict[str, ServedState]]:
+        rows = self._json(_INDEX, body)
         found: dict[str, dict[str, ServedState]] = {}
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "name" in row for row in rows):
             raise self._failed(f"expected an index of models, given {str(rows)[:200]}")
@@ -205,6 +213,9 @@ class WorkerControl:
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
         """The answer's JSON; None: it has none. Raise ``NotFound`` for 404 and ``ControlFailed`` for other errors."""
+        return self._json(path, (await self._send(method, path, body)).content)
+
+    async def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
         try:
             response = await self._client.request(method, path, json=body)
         except (httpx.HTTPError, OSError) as error:
@@ -215,12 +226,16 @@ class WorkerControl:
         if response.status_code >= 300:
             # 503 is temporary: the worker stops, or another call is in progress.
             raise self._failed(_reason(response), refused=response.status_code != 503)
-        if not response.content:
+        return response
+
+    def _json(self, path: str, body: bytes) -> Any:
+        if not body:
             return None
         try:
-            return response.json()
+            return json.loads(body)
         except ValueError:
-            raise self._failed(f"{path}: expected JSON, given {response.text[:200]!r}") from None
+            given = body[:200].decode("utf-8", "replace")
+            raise self._failed(f"{path}: expected JSON, given {given!r}") from None
 
     @asynccontextmanager
     async def _within(self, seconds: float, task: str) -> AsyncIterator[None]:

@@ -46,7 +46,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         "RuntimeFractionalPercent": "envoy.type.v3.FractionalPercent default_value = 1",
         "DataSource": "string inline_string = 3",
         "Http1ProtocolOptions": "",
-        "Http2ProtocolOptions": "",
+        "KeepaliveSettings": f"{_DURATION} interval = 1; {_DURATION} timeout = 2",
+        "Http2ProtocolOptions": "KeepaliveSettings connection_keepalive = 15",
     },
     "envoy.service.discovery.v3": {
         "DiscoveryRequest": f"string version_info = 1; {_CORE}.Node node = 2; repeated string resource_names = 3; "
@@ -67,9 +68,14 @@ PACKAGES: dict[str, dict[str, str]] = {
         "CircuitBreakers": "repeated CircuitBreakers.Thresholds thresholds = 1",
         "CircuitBreakers.Thresholds": f"{_UINT32} max_connections = 2; {_UINT32} max_pending_requests = 3; "
         f"{_UINT32} max_requests = 4; {_UINT32} max_retries = 5",
+        "OutlierDetection": f"{_DURATION} interval = 2; {_DURATION} base_ejection_time = 3; "
+        f"{_UINT32} max_ejection_percent = 4; {_UINT32} enforcing_consecutive_5xx = 5; "
+        f"{_UINT32} enforcing_success_rate = 6; bool split_external_local_origin_errors = 12; "
+        f"{_UINT32} consecutive_local_origin_failure = 13; {_UINT32} enforcing_local_origin_success_rate = 15; "
+        f"{_DURATION} max_ejection_time = 21",
         "Cluster": "string name = 1; enum type = 2; Cluster.EdsClusterConfig eds_cluster_config = 3; "
         f"{_DURATION} connect_timeout = 4; CircuitBreakers circuit_breakers = 10; "
-        "bool ignore_health_on_host_removal = 32; "
+        "OutlierDetection outlier_detection = 19; bool ignore_health_on_host_removal = 32; "
         "repeated Cluster.TypedExtensionProtocolOptionsEntry typed_extension_protocol_options = 36; "
         "LoadBalancingPolicy load_balancing_policy = 41",
         "Cluster.EdsClusterConfig": f"{_CORE}.ConfigSource eds_config = 1",
@@ -175,6 +181,7 @@ def _class(name: str) -> Any:
 DiscoveryRequest = _class("envoy.service.discovery.v3.DiscoveryRequest")
 DiscoveryResponse = _class("envoy.service.discovery.v3.DiscoveryResponse")
 Listener = _class("envoy.config.listener.v3.Listener")
+VirtualHost = _class("envoy.config.route.v3.VirtualHost")
 RouteConfiguration = _class("envoy.config.route.v3.RouteConfiguration")
 Cluster = _class("envoy.config.cluster.v3.Cluster")
 ClusterLoadAssignment = _class("envoy.config.endpoint.v3.ClusterLoadAssignment")

@@ -32,12 +32,14 @@ class XdsRegistration:
             return
         try:
             if lease is None:
+                # Nothing stands under a new lease, also if the write that follows fails.
+                self._written = None
                 lease = self._lease = await self._store.grant(self._lease_seconds)
             put = Put(self._keys.xds_server(record.name), encode(record), lease.id)
             await self._store.transact((), (put,), durable=False)
             self._written = record
         except LeaseEnded:
-            self._lease = None
+            self._lease = self._written = None
         except StoreUnavailable as error:
             log.debug("the xDS server's record could not be written", error=str(error))
 

@@ -44,46 +44,105 @@ _ADS = {"ads": {}, "resource_api_version": _V3}
 
 
 @dataclass(frozen=True, slots=True)
+class _ModelPart:
+    """What is made of one model alone."""
+
+    model: RoutedModel
+    clusters: Mapping[str, bytes]
+    assignments: Mapping[str, bytes]
+    #: Its own route configuration, and its routes in those of all models: virtual hosts with nothing else.
+    routes: bytes
+    grpc_routes: bytes
+    http_routes: bytes
+    #: The clusters that they refer to.
+    grpc_clusters: frozenset[str]
+    http_clusters: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """The resources of one moment, as bytes, and what depends on what."""
 
     epoch: int = 0
     #: Differs from one moment to the next.
     version: str = ""
-    #: Type → name → message.
+    #: Type → name → message. What equals that of the moment before is the same object, a whole type included.
     messages: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     #: Route configuration → the clusters that it refers to.
     clusters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: By model.
+    parts: Mapping[str, _ModelPart] = field(default_factory=dict, compare=False, repr=False)
 
 
-def resources_of(fleet: RoutedFleet, number: int = 0) -> Resources:
-    """``number``: counts the moments of one server."""
-    models = fleet.models.values()
-    everything = list(_grpc_routes(models, by_model=True))
-    routes = {
-        **{model_authority(model.name): list(_grpc_routes((model,), by_model=False)) for model in models},
-        DOMAIN: everything,
-        ENVOY: [*everything, *(route for model in models for route in _http_routes(model))],
+def resources_of(fleet: RoutedFleet, number: int = 0, before: Resources | None = None) -> Resources:
+    """``number``: counts the moments of one server. ``before``: what it made last, of which all is used again that has
+    not changed."""
+    before = before or Resources()
+    parts = {name: _part(model, before.parts.get(name)) for name, model in fleet.models.items()}
+    made = list(parts.values())
+    grpc = [part.grpc_routes for part in made]
+    names = {model_authority(name): part for name, part in parts.items()}
+    grpc_clusters = frozenset[str]().union(*(part.grpc_clusters for part in made))
+    known_routes, known_listeners = before.messages.get(RDS, {}), before.messages.get(LDS, {})
+    if DOMAIN in known_routes and _same_routes(made, list(before.parts.values())):
+        shared = {name: known_routes[name] for name in (DOMAIN, ENVOY)}
+    else:
+        http = [part.http_routes for part in made]
+        shared = {DOMAIN: _route_configuration(DOMAIN, grpc), ENVOY: _route_configuration(ENVOY, [*grpc, *http])}
+    listeners = {name: known_listeners.get(name) or _bytes(_api_listener(name)) for name in (*names, DOMAIN)}
+    found: dict[str, dict[str, bytes]] = {
+        CDS: {name: value for part in made for name, value in part.clusters.items()},
+        EDS: {name: value for part in made for name, value in part.assignments.items()},
+        LDS: listeners,
+        RDS: {**{name: part.routes for name, part in names.items()}, **shared},
     }
-    clusters: dict[str, bytes] = {}
-    assignments: dict[str, bytes] = {}
-    for model in models:
-        for version in model.versions.values():
-            for protocol, endpoints in (("http", version.http), ("grpc", version.grpc)):
-                name = cluster_name(model.name, version.version, protocol)
-                clusters[name] = _bytes(_cluster(name, protocol))
-                host = pinned_authority(model.name, version.version, version.stages) if protocol == "grpc" else ""
-                assignments[name] = _bytes(_assignment(name, endpoints, host))
     return Resources(
         fleet.epoch,
         f"{fleet.epoch}.{number}",
+        {kind: _same(before.messages.get(kind), values) for kind, values in found.items()},
         {
-            CDS: clusters,
-            EDS: assignments,
-            LDS: {name: _bytes(_api_listener(name)) for name in routes if name != ENVOY},
-            RDS: {name: _bytes(_route_configuration(name, found)) for name, found in routes.items()},
+            **{name: part.grpc_clusters for name, part in names.items()},
+            DOMAIN: grpc_clusters,
+            ENVOY: grpc_clusters.union(*(part.http_clusters for part in made)),
         },
-        {name: frozenset(_referred(found)) for name, found in routes.items()},
+        parts,
+    )
+
+
+def _same(known: Mapping[str, bytes] | None, made: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    return known if known is not None and known == made else made
+
+
+def _same_routes(made: list[_ModelPart], known: list[_ModelPart]) -> bool:
+    return len(made) == len(known) and all(
+        part is other or (part.grpc_routes == other.grpc_routes and part.http_routes == other.http_routes)
+        for part, other in zip(made, known, strict=True)
+    )
+
+
+def _part(model: RoutedModel, known: _ModelPart | None) -> _ModelPart:
+    if known is not None and known.model == model:
+        return known
+    clusters, assignments = {}, {}
+    for version in model.versions.values():
+        for protocol, endpoints in (("http", version.http), ("grpc", version.grpc)):
+            name = cluster_name(model.name, version.version, protocol)
+            # Named after a version, and never changed.
+            cluster = known.clusters.get(name) if known is not None else None
+            clusters[name] = cluster or _bytes(_cluster(name, protocol))
+            host = pinned_authority(model.name, version.version, version.stages) if protocol == "grpc" else ""
+            assignments[name] = _bytes(_assignment(name, endpoints, host))
+    own, shared = list(_grpc_routes((model,), by_model=False)), list(_grpc_routes((model,), by_model=True))
+    http = list(_http_routes(model))
+    return _ModelPart(
+        model,
+        clusters,
+        assignments,
+        _route_configuration(model_authority(model.name), [_virtual_host(own)]),
+        _virtual_host(shared),
+        _virtual_host(http),
+        frozenset(_referred(own)),
+        frozenset(_referred(http)),
     )
 
 
@@ -122,7 +181,7 @@ def _grpc_routes(models: Iterable[RoutedModel], *, by_model: bool) -> Iterator[d
 def _by_share(model: RoutedModel, chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The routes of calls that name no version."""
     stable = cluster_name(model.name, model.version, "grpc")
-    if not model.canary:
+    if not model.canary or not model.versions[model.canary].grpc:
         yield _grpc_route(_call(chosen), cluster=stable)
         return
     canary = cluster_name(model.name, model.canary, "grpc")
@@ -151,7 +210,7 @@ def _http_routes(model: RoutedModel) -> Iterator[dict[str, Any]]:
     named = {"path_separated_prefix": f"{path}/versions"}
     yield {"match": named, "direct_response": {"status": 404, "body": {"inline_string": error}}}
     stable = model.versions[model.version]
-    if model.canary:
+    if model.canary and model.versions[model.canary].http:
         # A split by weight cannot rewrite the path to the version that was drawn.
         canary, any_path = model.versions[model.canary], {"path_separated_prefix": path}
         for word, version in (("always", canary), ("never", stable)):
@@ -209,12 +268,22 @@ def _bytes(message: Any) -> bytes:
     return encoded
 
 
-def _route_configuration(name: str, routes: list[dict[str, Any]]) -> Any:
-    host: dict[str, Any] = {"name": name, "domains": ["*"], "routes": routes, "retry_policy": _retries()}
+def _virtual_host(routes: list[dict[str, Any]]) -> bytes:
+    return _bytes(messages.VirtualHost(routes=routes))
+
+
+def _route_configuration(name: str, routes: Iterable[bytes]) -> bytes:
+    """``routes``: virtual hosts, whose routes become those of one."""
+    configuration = messages.RouteConfiguration(
+        name=name, virtual_hosts=[{"name": name, "domains": ["*"], "retry_policy": _retries()}]
+    )
+    (host,) = configuration.virtual_hosts
     if name == ENVOY:
         # gRPC workers report their load on pinned calls without being asked.
-        host["request_headers_to_add"] = [_added(ORCA_FORMAT_HEADER.decode(), "json")]
-    return messages.RouteConfiguration(name=name, virtual_hosts=[host])
+        host.request_headers_to_add.add(**_added(ORCA_FORMAT_HEADER.decode(), "json"))
+    # Encoded messages in a row are one message with the repeated fields of all.
+    host.MergeFromString(b"".join(routes))
+    return _bytes(configuration)
 
 
 def _api_listener(name: str) -> Any:
@@ -234,7 +303,11 @@ def _cluster(name: str, protocol: str) -> Any:
         "name": "envoy.load_balancing_policies.client_side_weighted_round_robin",
         "typed_config": messages.packed(weighing),
     }
-    versions: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
+    # Envoy's calls on a connection that is dead without a word fail after these, and are sent to another worker.
+    alive = {"connection_keepalive": {"interval": {"seconds": 5}, "timeout": {"seconds": 5}}}
+    versions: dict[str, Any] = (
+        {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": alive}
+    )
     options = messages.HttpProtocolOptions(explicit_http_config=versions)
     limit = {"value": _UNLIMITED}
     limits = {"max_connections": limit, "max_pending_requests": limit, "max_requests": limit, "max_retries": limit}
@@ -244,11 +317,29 @@ def _cluster(name: str, protocol: str) -> Any:
         eds_cluster_config={"eds_config": _ADS},
         connect_timeout={"seconds": 2},
         circuit_breakers={"thresholds": [limits]},
+        outlier_detection=_outliers(),
         load_balancing_policy={"policies": [{"typed_extension_config": policy}]},
     )
     key = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     cluster.typed_extension_protocol_options[key].MergeFrom(_any(messages.packed(options), cluster, key))
     return cluster
+
+
+def _outliers() -> dict[str, Any]:
+    """Envoy leaves a worker alone for seconds that it cannot connect to. Answers count for nothing, whatever their
+    status: a worker that refuses what would be late is well. For gRPC clients, which know only rates, it is nothing."""
+    never = {"value": 0}
+    return {
+        "interval": {"seconds": 1},
+        "base_ejection_time": {"seconds": 5},
+        "max_ejection_time": {"seconds": 30},
+        "max_ejection_percent": {"value": 100},
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": {"value": 3},
+        "enforcing_consecutive_5xx": never,
+        "enforcing_success_rate": never,
+        "enforcing_local_origin_success_rate": never,
+    }
 
 
 def _any(fields: Mapping[str, Any], cluster: Any, key: str) -> Any:

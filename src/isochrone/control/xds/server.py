@@ -1,7 +1,7 @@
 """Serves xDS: one stream per client (``ads`` decides what it gets), and the resources that all of them share.
 
 Any controller can serve it, not only the leader. While the store is unavailable, clients keep what they have. Must
-never hold a client's stream after it has ended, and never do anything while nothing changes.
+never hold a client's stream after it has ended, and never publish anything while nothing changes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ipaddress
 import secrets
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -29,7 +30,7 @@ from isochrone.control.xds.clients import MOST_PER_HOST, PATIENCE, Client, Clien
 from isochrone.control.xds.registration import XdsRegistration
 from isochrone.control.xds.resources import ENVOY, Resources, envoy_listener, resources_of
 from isochrone.control.xds.served_versions import ServedVersions
-from isochrone.control.xds.snapshot import RoutedFleet, loses_endpoints, routed_fleet
+from isochrone.control.xds.snapshot import RoutedFleet, routed_fleet
 from isochrone.errors import FlagError, InvalidArgument
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -42,7 +43,7 @@ LISTEN_KEY = "isochrone_listen"
 _DISCOVERY_SECONDS = 0.5
 #: And at the start, when nothing is known of them.
 _FIRST_DISCOVERY_SECONDS = 5.0
-#: Seconds until routes are made again that would lead nowhere.
+#: Seconds between reads of the indexes while a committed version is on no worker.
 _RETRY_SECONDS = 0.2
 #: Seconds between two looks at clients that do not take an epoch over, and between two changes of the server's record.
 _LOOK_SECONDS = 1.0
@@ -77,7 +78,7 @@ class XdsServer:
         self._epoch_revision = self._number = 0
         #: When the epoch of that revision was read.
         self._commit_read = 0.0
-        self._is_retrying = False
+        self._is_looking = False
         #: Of the epoch's record: the revision, and its number.
         self._seen_commit = (0, 0)
         self._published = asyncio.Event()
@@ -139,12 +140,11 @@ class XdsServer:
 
     async def _publish(self) -> None:
         view, keys = View(self._keys, self._mirror.entries), self._keys
-        drained = view.drains
-        records = {name: record for name, record in view.workers.items() if name not in drained}
-        self._served.keep(records)
+        standbys = frozenset(view.standbys)
+        self._served.keep(view.workers, view.drains, connected=self._mirror.connected)
         entry = view.entries.get(keys.epoch)
         revision = entry.revision if entry is not None else 0
-        if (revision, self._served.changes) == self._basis:
+        if (revision, self._served.changes, standbys, self._is_held) == self._basis:
             return
         if entry is not None and view.is_unreadable(keys.epoch):
             return  # the last one counts; the leader reports it
@@ -154,28 +154,31 @@ class XdsServer:
             # Workers have loaded the new versions only a moment before.
             await self._served.read_all(_DISCOVERY_SECONDS if self._resources is not None else _FIRST_DISCOVERY_SECONDS)
             self._epoch_revision, self._commit_read = revision, time.monotonic()
-        basis = (revision, self._served.changes)
-        workers = self._served.workers()
-        if records and not workers:
+        changes, workers = self._served.changes, self._served.workers(standbys)
+        if len(self._served) and not workers:
             return  # if no worker can be read, it is this controller that cannot reach them
         # Off the loop, which a thousand models on fifty workers would hold for more than a second.
-        fleet = await asyncio.to_thread(routed_fleet, epoch, workers)
-        if self._fleet is not None and loses_endpoints(self._fleet, fleet):
-            # Workers load a version before its commit: those that cannot be read now will be read soon.
-            if time.monotonic() - self._commit_read < PATIENCE:
-                if not self._is_retrying:
-                    self._is_retrying = True
-                    self._tasks.start(self._publish_later())
-                return
-            log.warning("routes lead to a version that no worker is known to serve", epoch=fleet.epoch)
-        self._basis = basis
-        if fleet == self._fleet:
+        before = self._fleet
+        fleet = await asyncio.to_thread(routed_fleet, epoch, workers, before)
+        is_held = bool(fleet.kept) and self._is_recent
+        if before is not None and is_held:
+            # The leader is to keep the former versions.
+            fleet = replace(fleet, epoch=before.epoch)
+        elif fleet.kept and (before is None or before.epoch != fleet.epoch):
+            log.warning(
+                "no worker is known to serve what is committed", epoch=fleet.epoch, models=sorted(fleet.kept)[:10]
+            )
+        self._basis = (revision, changes, standbys, is_held)
+        if fleet == before:
             return  # as while workers load versions that are not committed
         self._number += 1
-        resources = await asyncio.to_thread(resources_of, fleet, self._number)
-        if self._fleet is not None and fleet.epoch != self._fleet.epoch:
+        resources = await asyncio.to_thread(resources_of, fleet, self._number, self._resources)
+        if before is not None and fleet.epoch != before.epoch:
             self._reported.clear()
         self._fleet, self._resources = fleet, resources
+        if is_held and not self._is_looking:
+            self._is_looking = True
+            self._tasks.start(self._look_for_versions())
         log.debug("routes published", epoch=fleet.epoch, models=len(fleet.models))
         self._published.set()
         self._moved.set()
@@ -187,9 +190,22 @@ class XdsServer:
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
 
-    async def _publish_later(self) -> None:
-        await asyncio.sleep(_RETRY_SECONDS)
-        self._is_retrying = False
+    @property
+    def _is_recent(self) -> bool:
+        """Whether the leader may still wait for clients to take the epoch over."""
+        return time.monotonic() - self._commit_read < PATIENCE
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether models keep their former routes, and the former epoch counts for that."""
+        return self._fleet is not None and bool(self._fleet.kept) and self._is_recent
+
+    async def _look_for_versions(self) -> None:
+        """Read the workers often while routes are held: they loaded the versions before the commit."""
+        while self._is_held:
+            await asyncio.sleep(_RETRY_SECONDS)
+            await self._served.read_all(_DISCOVERY_SECONDS)
+        self._is_looking = False
         self._changed.set()
 
     async def _register(self, host: str, port: int) -> None:
