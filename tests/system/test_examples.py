@@ -45,8 +45,8 @@ _ABSENT = ("nv_gpu", "nv_energy", "isochrone_device", "isochrone_padded", "isoch
 
 def scripts() -> list[tuple[str, str]]:
     shown = [(page.name, text) for page, text in blocks("python") if not _FILE.match(text) and not _MODULE.match(text)]
-    # tests/system/test_openai_clients.py runs those of openai; tests/gpu has a GPU.
-    elsewhere = (_FLEET_HEADER, _PYTHON_API, "import openai", "cuda_shared_memory")
+    # tests/system/test_openai_clients.py runs those of openai, test_xds_grpc.py those of xDS; tests/gpu has a GPU.
+    elsewhere = (_FLEET_HEADER, _PYTHON_API, "import openai", "cuda_shared_memory", "xds:///")
     return [(page, text) for page, text in shown if not any(word in text for word in elsewhere)]
 
 
@@ -182,6 +182,10 @@ def test_a_command_of_the_docs(
             result = shell(command)
             assert result.returncode == 0, result.stderr
             assert "best-fit, repack" in result.stdout
+        case ["isochrone", "simulate"] if words[2] == "autoscaling":
+            result = shell(f"{command} --seeds 1")
+            assert result.returncode == 0, result.stderr
+            assert "worker-hours" in result.stdout
         case ["isochrone", "simulate"]:
             # Some of them run for minutes as written; here they run for a moment.
             command = command.replace("figure6.png", str(samples.parent / "figure6.png"))
