@@ -196,6 +196,7 @@ def test_a_pinned_call_carries_its_stages_and_gets_a_load_report() -> None:
     assert (plain.pin, plain.stages, plain.wants_load) == (None, {"a": "3"}, False)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_pinned_calls_with_a_trace_of_their_own_share_a_plan(method: str) -> None:
     """Every such call has a header block, and so a route, of its own; the plan must not be checked for each."""
@@ -225,6 +226,7 @@ def test_an_authority_is_read_once() -> None:
     assert first.call.pin is second.call.pin
 
 
+@pytest.mark.interpreted
 def test_a_call_without_a_pin_keeps_the_version_of_its_message() -> None:
     service = Service()
     router = GrpcRouter(service, 1 << 20)  # type: ignore[arg-type]

@@ -136,6 +136,7 @@ def test_a_message_over_the_limit_is_answered_to_the_client() -> None:
         _until(running.is_idle)
 
 
+@pytest.mark.interpreted
 def test_a_fault_is_answered_to_the_client_while_envoy_can() -> None:
     def fault(request: object) -> None:
         raise RuntimeError("a fault")
