@@ -25,6 +25,7 @@ from bench.engines.ray_cluster import RayNodes, loopback_places
 from bench.ports import ports_in_a_row
 from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
 from isochrone.cli.main import app
+from logged_ports import wait_ports
 
 
 class PageFleet:
@@ -57,6 +58,8 @@ class PageFleet:
                 self._start(words[2:])
             case ["isochrone", "serve"]:
                 self._join(words[1:])
+            case ["isochrone", "control"]:
+                self._control_beside(words[1:])
             case ["isochrone", "infer"]:
                 self._ask(*words[1:], "--url", f"http://{self.gateway}")
             case ["isochrone", "apply"]:
@@ -137,6 +140,23 @@ class PageFleet:
         self._file = bundled_fleet(self._directory / "init", workers=1, control_port=ports_in_a_row(1))
         self._file.unlink()
         self._ask("init", str(self._file.parent))
+
+    def _control_beside(self, words: list[str]) -> None:
+        """Start a further controller of this fleet, which serves xDS."""
+        self._ensure()
+        places = {
+            "--store": f"sqlite:{self._file.parent / 'state' / 'fleet.db'}",
+            "--xds-listen": "127.0.0.1:0",
+        }
+        words = [places.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+        log = self._directory / "control.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen([*ISOCHRONE, *words, "--log-json"], stdout=output, stderr=output)
+        try:
+            assert wait_ports(log, "xds", lives=lambda: process.poll() is None)["xds"]
+        finally:
+            process.terminate()
+            assert process.wait(SECONDS) == 0
 
     def _join(self, words: list[str]) -> None:
         """Start a worker as on another machine, here on this one with this fleet's store."""

@@ -100,7 +100,8 @@ def test_status_says_why_a_worker_cannot_load_until_the_store_is_back(s3: S3, tm
             return next((each["load_failures"] for each in workers if each["name"] == worker.name), {})
 
         until(failures, "the reason")
-        assert all(s3.url in reason for reason in failures().values())
+        found = failures()
+        assert all(s3.url in reason for reason in found.values()), found
         assert "cannot load" in " ".join(command(fleet, "status").said.split())
         assert ask(gateway, "solo").version == "1"
         s3.proxy.plan = lambda served: ""
