@@ -144,17 +144,40 @@ def test_a_strict_switch_holds_what_has_waited_for_a_worker() -> None:
 
 
 def test_an_unhealthy_worker_is_none() -> None:
-    """In panic, where there is no waiting room, it would get the request."""
+    """In panic it gets the requests of models without a waiting room."""
     scene = Scene()
-    add_members(scene.fleet, MODEL)
+    add_members(scene.fleet, {**MODEL, "other": MODEL["m"]})
     scene.fleet.members["a:1"].endpoint.healthy = False
     scene.fleet.rebuild()
     assert scene.arrive() == []
-    assert told(scene.arrive("other"))[0][0] == "SEND" or scene.fleet.model("other").rejected
+    assert told(scene.arrive("other")) == [("SEND", 2, "a:1")]
     assert scene.go_on(20) == []
     scene.fleet.members["a:1"].endpoint.healthy = True
     scene.fleet.rebuild()
     assert told(scene.go_on()) == [("SEND", 1, "a:1")]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("where", ["before it is placed", "while it is placed"])
+def test_a_fault_with_one_harms_no_other(where: str) -> None:
+    scene = Scene()
+    scene.arrive()
+    broken = scene.request()
+    scene.machine.arrive(broken, scene.now)
+    scene.arrive()
+    if where == "before it is placed":
+        broken.demand = None  # type: ignore[assignment]
+    else:
+        broken.attempts = None  # type: ignore[assignment]
+    add_members(scene.fleet, MODEL)
+    instructions = scene.go_on()
+    assert [(each[0], each[1].number) for each in instructions if each[1] is not None] == [  # type: ignore[attr-defined]
+        (Do.SEND, 1),
+        (Do.REJECT, 2),
+        (Do.SEND, 3),
+    ]
+    assert broken.over
+    assert broken not in scene.machine.open
 
 
 def test_a_worker_that_did_not_take_a_request_gets_it_again_when_it_has_answered_others() -> None:

@@ -206,15 +206,19 @@ class RequestMachine(FurtherAttempts):
                 if request.is_parked:
                     instructions.append((Do.RESUME, request, None))
                     continue
-                try:
-                    instructions += self._admit(request, now)
-                except Exception as error:
-                    # A fault of ours with one request must not keep the others from going on.
-                    self.open.pop(request, None)
-                    request.over = True
-                    reason = f"{type(error).__name__}: {error}"
-                    instructions.append((Do.REJECT, request, Internal(reason)))
+                instructions += self._go_on_held(request, now)
         return instructions
+
+    def _go_on_held(self, request: Request, now: int, *, waited: bool = False) -> list[Instruction]:
+        """``_admit`` for one of many: a fault of ours with it must not keep the others from going on."""
+        try:
+            return self._admit(request, now, waited=waited)
+        except Exception as error:
+            self.open.pop(request, None)
+            request.over = True
+            if request.granted is not None:
+                quota_accounts.leave(request, now)
+            return [(Do.REJECT, request, Internal(f"{type(error).__name__}: {error}"))]
 
     def reject_held(self, reason: str, now: int) -> list[Instruction]:
         """The switch takes too long."""
@@ -257,7 +261,7 @@ class RequestMachine(FurtherAttempts):
             else:
                 # What its model takes is counted from here on.
                 request.arrived = now
-                instructions += self._admit(request, now, waited=True)
+                instructions += self._go_on_held(request, now, waited=True)
         return instructions
 
     def expire_waiting(self, now: int) -> list[Instruction]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from isochrone.clock import NEVER
-from isochrone.errors import DeadlineExceeded, IsochroneError, NoWorkerReady, Unavailable
+from isochrone.errors import DeadlineExceeded, Internal, IsochroneError, NoWorkerReady, Unavailable
 from isochrone.gateway.fleet.served_model import ServedModel
 from isochrone.gateway.requests import placing
 from isochrone.gateway.requests.held import Held
@@ -83,13 +83,16 @@ class WaitingRooms:
         for line, waiting in list(self._lines.items()):
             served = None
             for request in waiting.first(share):
-                error = None
+                error: IsochroneError | None = None
                 served = request.served
                 try:
                     if not placing.has_ready_worker(request, now):
                         break
                 except IsochroneError as found:
                     error = found
+                except Exception as fault:
+                    # A fault of ours with one request must not keep those behind it from going on.
+                    error = Internal(f"{type(fault).__name__}: {fault}")
                 waiting.remove(request)
                 taken.append((request, error))
             if served is not None and taken:
