@@ -12,11 +12,29 @@ import typer
 import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
-from isochrone.cli.processes.upstream_flags import Sources, read_listen, read_tls
+from isochrone.cli.processes.upstream_flags import (
+    AdvertiseOption,
+    DnsOption,
+    FileOption,
+    FleetOption,
+    LeaseOption,
+    LimitOption,
+    LogJsonOption,
+    PolicyOption,
+    ProbeIntervalOption,
+    ProbeTimeoutOption,
+    RulesOption,
+    SeedOption,
+    Sources,
+    StoreOption,
+    TlsKeyOption,
+    UpstreamOption,
+    read_listen,
+    read_tls,
+)
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
-from isochrone.gateway.policies import NAMES
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
@@ -40,54 +58,30 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def gateway(
     listen: Annotated[str, typer.Option(help="host:port for HTTP and gRPC; port 0 picks a free one.")] = "0.0.0.0:8000",
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="A worker: HOST:PORT[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,api=openai]; repeatable.",
-        ),
-    ] = None,
-    upstream_dns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:PORT", help="A name, resolved again every second: one upstream per address."),
-    ] = None,
-    upstream_file: Annotated[
-        list[Path] | None, typer.Option(help="File with one upstream per line, followed as it changes.")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(help=f"How a worker is chosen: {', '.join(NAMES)}.", show_default="prequal, or by the rules"),
-    ] = None,
-    rules: Annotated[Path | None, typer.Option(help="YAML file with rules per model; see docs/gateway.md.")] = None,
+    upstream: UpstreamOption = None,
+    upstream_dns: DnsOption = None,
+    upstream_file: FileOption = None,
+    policy: PolicyOption = None,
+    rules: RulesOption = None,
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics; 0 picks a free one, -1: none.")] = 8002,
     processes: Annotated[
         int, typer.Option(help="Processes that serve as one, on the same port: for more processor cores.", min=1)
     ] = 1,
-    probe_interval: Annotated[float, typer.Option(help="Seconds between checks of a silent worker.", min=0.01)] = 0.1,
-    probe_timeout: Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)] = 0.25,
+    probe_interval: ProbeIntervalOption = 0.1,
+    probe_timeout: ProbeTimeoutOption = 0.25,
     exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
-    store: Annotated[
-        str,
-        typer.Option(help="Join the fleet in this store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off"),
-    ] = "",
-    fleet: Annotated[str, typer.Option(help="With --store: the fleet's name.")] = "default",
+    store: StoreOption = "",
+    fleet: FleetOption = "default",
     name: Annotated[
         str, typer.Option(help="With --store: this gateway's own name.", show_default="host name and port")
     ] = "",
-    advertise: Annotated[
-        str, typer.Option(help="With --store: the address others reach it at.", show_default="the listening one")
-    ] = "",
-    lease_seconds: Annotated[
-        float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
-    ] = 5.0,
+    advertise: AdvertiseOption = "",
+    lease_seconds: LeaseOption = 5.0,
     server_name: Annotated[
         str, typer.Option(help="The name in the server metadata; some clients expect 'triton'.")
     ] = "isochrone-gateway",
-    seed: Annotated[int | None, typer.Option(help="Seed of random choices.")] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A limit of the wire, as in max_body_bytes=1048576. May be repeated."),
-    ] = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several gateways share the port (SO_REUSEPORT).")
     ] = False,
@@ -103,8 +97,8 @@ def gateway(
         typer.Option(help="Origin of a page that may use the gateway from a browser. May be repeated."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
-    log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+    tls_key: TlsKeyOption = None,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Route requests to workers. By default each goes to the least busy of those that answer about as soon as the
     fastest; a request that no worker can answer within its deadline is rejected."""

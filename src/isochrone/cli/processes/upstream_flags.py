@@ -5,6 +5,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from isochrone.errors import FlagError
 from isochrone.gateway.monitoring.discovery import read_upstreams
@@ -14,6 +17,44 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.server import StartFailed
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.wire.tls import server_context
+
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="A worker: HOST:PORT[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,api=openai]; repeatable.",
+    ),
+]
+DnsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME:PORT", help="A name, resolved again every second: one upstream per address."),
+]
+FileOption = Annotated[list[Path] | None, typer.Option(help="File with one upstream per line, followed as it changes.")]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(help=f"How a worker is chosen: {', '.join(NAMES)}.", show_default="prequal, or by the rules"),
+]
+RulesOption = Annotated[Path | None, typer.Option(help="YAML file with rules per model; see docs/gateway.md.")]
+ProbeIntervalOption = Annotated[float, typer.Option(help="Seconds between checks of a silent worker.", min=0.01)]
+ProbeTimeoutOption = Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)]
+StoreOption = Annotated[
+    str,
+    typer.Option(help="Join the fleet in this store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off"),
+]
+FleetOption = Annotated[str, typer.Option(help="With --store: the fleet's name.")]
+AdvertiseOption = Annotated[
+    str, typer.Option(help="With --store: the address others reach it at.", show_default="the listening one")
+]
+LeaseOption = Annotated[
+    float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
+]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of random choices.")]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A limit of the wire, as in max_body_bytes=1048576. May be repeated."),
+]
+TlsKeyOption = Annotated[Path | None, typer.Option(help="PEM key of the certificate.")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")]
 
 
 def read_listen(text: str) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 One listener takes HTTP/1.1 and HTTP/2. The ext_proc filter asks the picker, which names a worker in a header, and a
 cluster of the type ORIGINAL_DST connects to the address in that header. A header of that name from a client is removed
-first: whoever could set it would reach any address through this Envoy.
+first: a client that could set it would reach any address through this Envoy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PICKED, _PICKER, _FALLBACK = "picked_worker", "picker", "fallback"
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """What an Envoy in front of workers is told."""
+    """The settings of an Envoy in front of workers."""
 
     #: Where clients connect to.
     listen: tuple[str, int]

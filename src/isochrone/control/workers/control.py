@@ -102,7 +102,7 @@ class WorkerControl:
         return self.parsed_index(await self.raw_index())
 
     async def raw_index(self, seconds: float = _ANSWER_SECONDS) -> bytes:
-        """The index as it was sent: whoever reads it often can see that it has not changed."""
+        """The index as it was sent, so that a frequent reader can compare it before parsing."""
         async with self._within(seconds, "list its models"):
             return (await self._send("POST", _INDEX, {})).content
 

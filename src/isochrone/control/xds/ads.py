@@ -28,7 +28,7 @@ ORDER = (CDS, EDS, LDS, RDS)
 _WHOLE = frozenset((CDS, LDS))
 #: Names that one client may subscribe to, per type, besides those that exist: Envoy names every cluster.
 MOST_NAMES = 10_000
-#: Types that are not served, of which a client is told no more than that they are ignored.
+#: Types that are not served, as far as one client's are remembered: requests for them are ignored.
 _MOST_IGNORED = 16
 _NONE: Mapping[str, bytes] = {}
 _NOTHING = Resources()

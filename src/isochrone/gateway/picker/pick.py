@@ -1,7 +1,7 @@
 """A request that Envoy forwards: the gateway's machine places it, and the attempt is a reply that names the worker.
 
 It is in flight from the reply until Envoy says how the worker answered: by the headers of the response or, for streams,
-by the end of the call. Retries, hedges and copies are the business of whoever sends requests, so there are none.
+by the end of the call. Only the sender of a request can retry, hedge or copy it, so the picker does not.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Pick(CallerRequest):
             pass
         return None
 
-    # What only whoever forwards can do.
+    # What only the sender of a request can do.
 
     def offer(self, samples: Samples) -> None:
         """A sample is a whole request."""
@@ -333,7 +333,7 @@ def _value(headers: Headers, name: bytes) -> bytes:
 def _proxys_own(status: int, headers: Headers, is_grpc: bool) -> bytes:
     """How Envoy describes its own answer to a request that no worker has answered; b"": a worker has.
 
-    To what a worker has answered, Envoy adds the time that it took, unless it is told not to. Its own answers have a
+    To what a worker has answered, Envoy adds the time that it took, unless it is set not to. Its own answers have a
     text that is known or, of HTTP, are plain text, which few errors of workers are.
     """
     if _value(headers, _SERVICE_TIME):

@@ -226,7 +226,7 @@ class Processing:
                 self._collect(call, head)
                 if mode == BodyMode.BUFFERED:
                     self._answered = Part.REQUEST_BODY
-                    # A client's own would stand until the body comes, and Envoy may be told to show no trailers: then a
+                    # A client's own would stand until the body comes, and Envoy may be set to show no trailers: then a
                     # request without a body never gets a decision.
                     self._send(_WITHOUT_DESTINATION)
         except IsochroneError as error:
@@ -348,7 +348,7 @@ class Processing:
             model, version = split_name(model, fleet.knows)
             asked = asked._replace(version=version)
         served = fleet.models.get(model) or fleet.model(model)
-        # A gRPC worker reports its load in trailers, which not every Envoy is told to send here.
+        # A gRPC worker reports its load in trailers, which not every Envoy is configured to send here.
         kind = Pick if not call.is_grpc or self.sees_trailers else SilentPick
         pick = self._pick = kind(self, call, head, served, asked, self._subset)
         if call.form is Form.GRPC and self._request.mode in (BodyMode.BUFFERED, _DUPLEX):
@@ -432,7 +432,7 @@ class Processing:
         if pick is not None:
             mutations = pick.responded(headers, ends)
         self._send(replies.changed(Part.RESPONSE_HEADERS, mutations))
-        # An end of ours is cheaper for Envoy than its own. Trailers of gRPC may follow, if it is told to send them.
+        # An end of ours is cheaper for Envoy than its own. Trailers of gRPC may follow, if it is set to send them.
         is_done = (pick is None or not pick.attempts) and (ends or not self._is_grpc)
         if is_done and self._response.mode is not None and not self._response.is_open and not self._request.is_open:
             self._close(OK_TRAILERS)
@@ -489,7 +489,7 @@ class Processing:
         self.stream.end_with_trailers(trailers)
 
     def _leave(self) -> None:
-        """The call is over, whoever ended it; so is its request."""
+        """The call has ended, from either side, and its request with it."""
         self._over = True
         self._stop_collecting()
         self._take_waiting()
