@@ -34,7 +34,7 @@ class Program:
 #: ``need`` includes what comes before the first figure: models are exported, servers started, graphs captured.
 PROGRAMS = (
     Program("raw", Need(40, 180), ("--seconds", "0.2", "--rounds", "1", "--batches", "1,16,64")),
-    Program("serve", Need(80, 600), ("--seconds", "0.5", "--warm", "0.3", "--rounds", "1", "--cells", "*/overlap/*")),
+    Program("serve", Need(110, 640), ("--seconds", "0.5", "--warm", "0.3", "--rounds", "1", "--cells", "*/overlap/*")),
     Program("two_tower", Need(80, 270), ("--seconds", "10", "--step-seconds", "3", "--steps", "3")),
     Program("memory", Need(60, 240), ("--cycles", "10", "--seconds", "3"), shares_models=False),
     Program(

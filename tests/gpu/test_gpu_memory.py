@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_models import GROUP, MLP, ROWS, TENSORS, Mlp, Synchronising, on_gpu, parameter, script, write
+from gpu_models import GROUP, MLP, ROWS, TENSORS, Mlp, Synchronising, context, on_gpu, parameter, script, write
 
 from isochrone.errors import IsochroneError, ModelFailed, Unavailable
 from isochrone.models.repository.repository import Repository
+from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
-from isochrone.worker.backends.torch.backend import TorchExecutable
+from isochrone.worker.backends.torch.backend import TorchExecutable, load
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import loading
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
@@ -260,7 +261,20 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path.parent
 
 
-PACKAGE = MLP.replace('name: "x"', 'name: "x__0"') + parameter("graph_batch_sizes", "4")
+ISOLATED = MLP.replace('name: "x"', 'name: "x__0"') + parameter("graph_batch_sizes", "4")
+#: Inside this process, whose ledger and free memory the tests read.
+PACKAGE = ISOLATED + parameter("isolation", "thread")
+
+
+def test_a_package_has_a_process_of_its_own_unless_the_configuration_says_otherwise(package: Path) -> None:
+    executable = load(context(package, ISOLATED, "package"))
+    assert isinstance(executable, IsolatedExecutable)
+    try:
+        assert executable.captured_graphs == 1
+        assert executable.execute({"x__0": np.ones((3, 64), np.float32)}, None)["y"].shape == (3, 32)
+        assert held(0, "package") == {}
+    finally:
+        executable.close()
 
 
 def test_memory_of_a_package_is_counted_and_given_back(package: Path) -> None:

@@ -6,7 +6,11 @@ import argparse
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,9 +19,9 @@ from bench.gpu.budget import Need, rounds_within, scaled, share
 from bench.gpu.build import commit, source_digest
 from bench.gpu.figures import ResultsFile
 from bench.gpu.generation.__main__ import PARTS
-from bench.gpu.models.specs import RESNET, TWO_TOWER
+from bench.gpu.models.specs import ENCODER, RESNET, TINY, TWO_TOWER
 from bench.gpu.serve import __main__ as serve
-from bench.gpu.serve.cells import plan
+from bench.gpu.serve.cells import by_model, plan
 from bench.gpu.serve.report import unmeasured
 from bench.gpu.two_tower import __main__ as two_tower
 from isochrone.build_info import IS_COMPILED
@@ -77,25 +81,71 @@ def test_what_does_not_become_shorter_is_taken_from_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "rounds", "seconds"), [(1000, 3, 2.0), (540, 2, 2.0), (220, 1, 2.0), (160, 1, 1.40), (120, 1, 0.96)]
+    ("left", "rounds", "seconds"), [(340, 3, 2.0), (180, 2, 2.0), (75, 1, 2.0), (53.3, 1, 1.40), (40, 1, 0.96)]
 )
-def test_serve_fits_a_whole_round_into_its_limit(left: float, rounds: int, seconds: float) -> None:
-    given = argparse.Namespace(plan=plan(["a", "b", "c"], 256), seconds=2.0, warm=0.5, rounds=3)
-    serve.fit(given, left)
-    assert (given.rounds, given.seconds) == (rounds, pytest.approx(seconds, abs=0.01))
-    # 0.3 s for the connections of a cell, and four raw figures of each model.
-    total = given.rounds * (72 * (given.seconds + given.warm + 0.3) + 3 * 4 * min(1.0, given.seconds))
-    assert total <= left + 1e-6
+def test_serve_fits_a_whole_round_into_the_share_of_a_model(left: float, rounds: int, seconds: float) -> None:
+    cells = len(plan(["a"], 256))
+    pace = serve.fit(cells, serve.Pace(3, 2.0, 0.5), left)
+    assert (pace.rounds, pace.seconds) == (rounds, pytest.approx(seconds, abs=0.01))
+    # 0.3 s for the connections of a cell, and four raw figures.
+    assert pace.rounds * (cells * (pace.seconds + pace.warm + 0.3) + 4 * min(1.0, pace.seconds)) <= left + 1e-6
 
 
-def test_serve_that_ends_early_has_figures_of_every_model() -> None:
-    cells = plan(["a", "b", "c"], 256)
-    assert {cell.model for cell in cells[: len(cells) // 6]} == {"a", "b", "c"}
+def test_serve_has_a_worker_for_each_model_whose_variants_fit_into_torchs_streams() -> None:
+    cells = plan([RESNET, ENCODER, TWO_TOWER], 256)
+    found = by_model(cells)
+    assert [cell for own in found.values() for cell in own] == cells
+    assert list(found) == [RESNET, ENCODER, TWO_TOWER]
+    for model, own in found.items():
+        assert {cell.model for cell in own} == {model}
+        assert 3 * len({cell.served_model for cell in own}) <= 32
+
+
+class Clock:
+    """Each worker takes 10 seconds to be ready, and each cell its seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_serve_divides_its_limit_between_the_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = Clock()
+    workers: list[list[str]] = []
+
+    @contextmanager
+    def started(repository: Path, directory: Path, options: list[str], timeout_seconds: float) -> Iterator[Any]:
+        assert directory.is_dir()
+        workers.append([word for word in options if word.startswith(("resnet50", "encoder"))])
+        clock.now += 10.0
+        yield SimpleNamespace(last_lines=lambda count: "")
+
+    def measure(self: Any, cell: Any) -> dict[str, Any]:
+        clock.now += self.pace.seconds + self.pace.warm + 0.3
+        return {"failed": 0, "generator_cpu": [0.1]}
+
+    monkeypatch.setattr(serve, "time", clock)
+    monkeypatch.setattr(serve, "serve", started)
+    monkeypatch.setattr(serve, "stay", lambda cores: None)
+    monkeypatch.setattr(serve, "fault", lambda figure: "")
+    monkeypatch.setattr(serve.Bench, "measure", measure)
+    monkeypatch.setattr(serve.Bench, "raw_figures", lambda self, model: [])
+    cells = plan([RESNET, ENCODER], 8, ["bytes"])
+    given = argparse.Namespace(plan=cells, rounds=3, seconds=2.0, warm=0.5, processes=1, sizes=TINY, load_timeout=1.0)
+    results = ResultsFile("serve", tmp_path)
+    generators: Any = None
+    raw: Any = SimpleNamespace(reference=lambda model, version: None)
+    assert serve.measure_models(given, tmp_path, tmp_path, [0], generators, raw, results, 90.0)
+    assert workers == [[cell.served_model for cell in own[:4]] for own in by_model(cells).values()]
+    assert {figure["cell"] for figure in results.figures} == {cell.name for cell in cells}
+    assert clock.now <= 90.0
 
 
 def test_serve_names_the_promises_without_a_figure() -> None:
     cells = plan([RESNET, TWO_TOWER], 8, ["bytes"])
-    promised = [f"{RESNET}/overlap/bytes/1", f"{TWO_TOWER}/overlap/bytes/1", f"{RESNET}/overlap/bytes/8"]
+    promised = [f"{RESNET}/overlap/bytes/1", f"{RESNET}/overlap/bytes/8", f"{TWO_TOWER}/overlap/bytes/1"]
     assert unmeasured(cells, []) == promised
     figures = [{"kind": "served", "cell": promised[1]}, {"kind": "raw", "model": RESNET}]
     assert unmeasured(cells, figures) == [promised[0], promised[2]]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 
 from bench.gpu.figures import ResultsFile
 from bench.gpu.memory import __main__ as memory
 from bench.gpu.memory.__main__ import CYCLES, FAULT, GROWTH, report
-from bench.gpu.memory.judgements import MIB, fault_problem, growth, refusal_problem, settled
-from bench.gpu.models.specs import TINY
+from bench.gpu.memory.judgements import MIB, fault_problem, growth, ledger_bytes, refusal_problem, settled
+from bench.gpu.models.specs import ENCODER, NO_GRAPHS, OVERLAP, RESNET, TINY, ModelSpec, base_and_variant, variant_name
 from isochrone.errors import Unavailable
+from isochrone.observe.device_metrics import device_metrics
+from isochrone.observe.snapshot import DeviceMemory
 from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger
 
 
@@ -95,19 +100,22 @@ class Worker:
         self.calls.append("load")
         return ""
 
-    def infer(self, model: str, name: str, values: list[int]) -> str:
-        self.calls.append("infer")
+    def run(self, spec: ModelSpec) -> str:
+        self.calls.append("run")
         return ""
+
+    def ledger(self) -> dict[str, int]:
+        return {"weights": 3 * MIB} if self.calls[-1] == "load" else {}
 
     def unload(self, model: str) -> None:
         self.calls.append("unload")
 
 
 def cycles(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, worker: Any, ends: float, wanted: int = 100
+    monkeypatch: pytest.MonkeyPatch, directory: Path, worker: Any, ends: float, models: tuple[str, ...] = (ENCODER,)
 ) -> ResultsFile:
     monkeypatch.setattr(memory, "settled", lambda used, seconds: (used(), 0.0))
-    given = argparse.Namespace(cycles=wanted, sizes=TINY, growth_mib=8.0, device="cuda")
+    given = argparse.Namespace(models=models, cycles=100, sizes=TINY, growth_mib=8.0, device="cuda")
     results = ResultsFile("memory", directory)
     memory.measure_cycles(worker, lambda: 5 * MIB, given, results, ends, 30.0, lambda: worker.now)
     return results
@@ -121,9 +129,10 @@ def test_the_first_load_is_no_cycle_and_the_cycles_have_most_of_the_time(
     figures = cycles(monkeypatch, tmp_path, worker, 90.0).figures
     measured = [each for each in figures if each["part"] == CYCLES]
     assert [each["load_seconds"] for each in measured] == [1.0] * 25
-    assert worker.calls == ["load", "infer", "unload"] * 26
+    assert worker.calls == ["load", "run", "unload"] * 26
     assert figures[-1] == {
         "part": GROWTH,
+        "model": ENCODER,
         "wanted": 100,
         "cycles_seconds": 24.0,
         "cycles": 25,
@@ -139,6 +148,42 @@ def test_all_cycles_fit_into_a_long_limit(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "only" not in report(figures)
 
 
+def test_models_take_turns_in_equal_shares(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = (RESNET, variant_name(ENCODER, NO_GRAPHS))
+    figures = cycles(monkeypatch, tmp_path, Worker(), 200.0, names).figures
+    grown = [each for each in figures if each["part"] == GROWTH]
+    assert [each["model"] for each in grown] == list(names)
+    assert abs(grown[0]["cycles"] - grown[1]["cycles"]) <= 2
+    measured = [each for each in figures if each["part"] == CYCLES]
+    assert {each["model"] for each in measured} == set(names)
+    assert all(each["ledger_loaded"] == {"weights": 3 * MIB} and each["ledger_after"] == {} for each in measured)
+    text = report(figures)
+    assert "resnet50: MiB in use" in text
+    assert "encoder-no_graphs: MiB in use" in text
+
+
+def test_names_of_models_and_variants() -> None:
+    assert base_and_variant("encoder") == (ENCODER, OVERLAP)
+    assert base_and_variant("encoder-no_graphs") == (ENCODER, NO_GRAPHS)
+    for wrong in ("vgg", "encoder-fast", ""):
+        with pytest.raises(ValueError, match="expected one of resnet50"):
+            base_and_variant(wrong)
+
+
+def test_what_the_worker_says_that_it_holds() -> None:
+    held = [DeviceMemory("cuda:0", "m", "1", number, "weights", 3 << 30) for number in range(2)]
+    held.append(DeviceMemory("cuda:0", "n", "1", 0, "slots", 512))
+
+    class Page:
+        def collect(self) -> Iterator[Metric]:
+            return device_metrics(held, [], [])
+
+    registry = CollectorRegistry()
+    registry.register(Page())
+    assert ledger_bytes(generate_latest(registry).decode()) == {"weights": 6 << 30, "slots": 512}
+    assert ledger_bytes("") == {}
+
+
 def test_a_first_load_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker = Worker()
     monkeypatch.setattr(worker, "load", lambda model: "no such file")
@@ -147,7 +192,8 @@ def test_a_first_load_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_the_report_names_growth_waits_and_problems() -> None:
-    cycle = {"part": CYCLES, "before": 0, "loaded": 2 * MIB, "after": MIB, "problem": ""}
+    cycle = {"part": CYCLES, "model": ENCODER, "before": 0, "loaded": 2 * MIB, "after": MIB, "problem": ""}
+    cycle |= {"ledger_loaded": {"weights": 5 * MIB, "slots": MIB}, "ledger_after": {}}
     fault = {"part": FAULT, "answers": 10, "failed": 0, "answers_to_faults": ["assert"], "recovered": False}
     text = report(
         [
@@ -155,6 +201,7 @@ def test_the_report_names_growth_waits_and_problems() -> None:
             {**cycle, "wait_seconds": 0.5},
             {
                 "part": GROWTH,
+                "model": ENCODER,
                 "cycles": 2,
                 "wanted": 100,
                 "cycles_seconds": 9.6,
@@ -165,7 +212,8 @@ def test_the_report_names_growth_waits_and_problems() -> None:
         ]
     )
     assert "wait for delayed frees: 0.25 s, 0.50 s at most" in text
-    assert "2 cycles: +0.0 MiB" in text
+    assert "| cycle 2 | 0.0 | 2.0 | 1.0 | 6.0 | 0.0 |" in text
+    assert "encoder: 2 cycles: +0.0 MiB" in text
     assert "only 2 of 100 cycles: --limit left 10 s for them" in text
     assert "PROBLEM growth: too much" in text
     assert "serves again: False, after 60.0 s" in text

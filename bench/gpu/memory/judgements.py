@@ -11,6 +11,7 @@ MIB = 1 << 20
 _SIZE = r"[\d,.]+ (?:MiB|bytes)"
 #: The refusal of the memory ledger, with its figures; an error out of the middle of a load has none of them.
 _REFUSAL = re.compile(rf"does not fit on \S+: it needs {_SIZE} .*{_SIZE} of {_SIZE} are free")
+_LEDGER = re.compile(r'^isochrone_device_memory_bytes\{.*\bholding="(\w+)".*\} (\S+)$', re.MULTILINE)
 #: The reading stands still if it has not become lower for so long.
 _STILL_SECONDS = 0.1
 #: Least share of the cycles in the time that is left.
@@ -47,6 +48,17 @@ def growth(after: Sequence[int], most_bytes: int) -> dict[str, Any]:
     if bytes_grown > most_bytes:
         problem = f"{bytes_grown / MIB:+,.1f} MiB after {len(after)} cycles: expected {most_bytes / MIB:g} MiB at most"
     return {"cycles": len(after), "growth_bytes": bytes_grown, "problem": problem}
+
+
+def ledger_bytes(page: str) -> dict[str, int]:
+    """What instances hold by the worker's own ledger, by what it is held for, from its metrics page.
+
+    Memory in use that grows while this does not is none that a load asked for.
+    """
+    found: dict[str, int] = {}
+    for holding, size in _LEDGER.findall(page):
+        found[holding] = found.get(holding, 0) + int(float(size))
+    return found
 
 
 def refusal_problem(error: str) -> str:

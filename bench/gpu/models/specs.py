@@ -150,6 +150,15 @@ def variant_name(model: str, variant: str) -> str:
     return model if variant == OVERLAP else f"{model}-{variant}"
 
 
+def base_and_variant(name: str) -> tuple[str, str]:
+    """The model and the variant that ``variant_name`` made a name of. Raises ValueError."""
+    model, _, variant = name.partition("-")
+    if model not in (*MODELS, ENCODER_AOTI) or variant not in ("", *VARIANTS):
+        bases, variants = ", ".join((*MODELS, ENCODER_AOTI)), ", ".join(f"-{each}" for each in VARIANTS)
+        raise ValueError(f"model: expected one of {bases}, alone or with one of {variants}, given {name}")
+    return model, variant or OVERLAP
+
+
 def config_text(
     spec: ModelSpec,
     device: str,

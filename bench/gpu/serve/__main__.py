@@ -1,8 +1,9 @@
 """``python -m bench.gpu.serve``: the worker beside raw graph replay, over loopback gRPC.
 
 Models (ResNet-50 with FP16 and UINT8 pictures, encoder) × variants (with and without graphs, copies overlapped or
-not) × transports (tensors in the message, in system and in CUDA shared memory) × one in flight and saturation. One
-worker serves all variants, as models of their own. The raw figures come from a process beside it, before each round.
+not) × transports (tensors in the message, in system and in CUDA shared memory) × one in flight and saturation. The
+models have a worker each, one after the other, which serves all variants, as models of their own. The raw figures come
+from a process beside it, before each round.
 The first answers of every cell are compared with the raw model's: a wrong answer fails the cell. See bench/README.md.
 """
 
@@ -13,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from bench.gpu.models.specs import ENCODER, FULL, RESNET, RESNET_UINT8, TINY, TW
 from bench.gpu.progress import say
 from bench.gpu.raw.process import RawProcess
 from bench.gpu.raw.raw_model import CALL, COPIES, REPLAY
-from bench.gpu.serve.cells import Cell, chosen, in_turn, plan
+from bench.gpu.serve.cells import Cell, by_model, chosen, in_turn, plan
 from bench.gpu.serve.report import report, unmeasured
 from bench.gpu.serve.stages import means_us, read_totals
 from bench.gpu.worker import serve
@@ -38,6 +40,15 @@ from bench.worker.peers.process import scratch
 
 #: Connections, regions and the end of a cell.
 _CELL_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a cell is measured, and the seconds of a figure and before it."""
+
+    rounds: int
+    seconds: float
+    warm: float
 
 
 def arguments() -> argparse.Namespace:
@@ -84,37 +95,42 @@ def serve_options(cells: Sequence[Cell], processes: int) -> list[str]:
 
 
 class Bench:
-    """A running worker, generators and the raw process: figures of cells."""
+    """Generators, the raw process and the worker of one model: figures of its cells."""
 
-    def __init__(self, given: argparse.Namespace, peer: Peer, generators: Generators, raw: RawProcess) -> None:
-        self._given, self._peer, self._generators, self._raw = given, peer, generators, raw
-        self._sizes: Sizes = given.sizes
-        self._references: dict[str, np.ndarray] = {}
+    def __init__(
+        self,
+        sizes: Sizes,
+        peer: Peer,
+        generators: Generators,
+        raw: RawProcess,
+        references: dict[int, np.ndarray],
+        pace: Pace,
+    ) -> None:
+        """``references``: the right answers, by version."""
+        self._sizes, self._peer, self._generators, self._raw = sizes, peer, generators, raw
+        self._references, self.pace = references, pace
 
     def raw_figures(self, model: str) -> list[dict[str, Any]]:
         """The denominators: replay and copies at the largest batch, the call of one row."""
-        seconds = min(1.0, self._given.seconds)
+        seconds = min(1.0, self.pace.seconds)
         largest = self._sizes.max_batch
         measured = [(REPLAY, largest), (COPIES, largest), (CALL, 1), (REPLAY, 1)]
         return [self._raw.measure(model, mode, batch, seconds) for mode, batch in measured]
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Raises GeneratorFailed."""
-        version = 2 if cell.model == TWO_TOWER else 1  # the latest is served
-        if cell.model not in self._references:
-            self._references[cell.model] = self._raw.reference(cell.model, version)
         count = min(len(self._generators), cell.in_flight)
         share = -(-cell.in_flight // count)
         job = Job(
             cell.served_model,
             self._sizes,
             (str(self._peer.grpc_address),),
-            {version: self._references[cell.model]},
+            self._references,
             cell.transport,
             connections=-(-share // 16),
             in_flight=cell.in_flight,
-            seconds=self._given.seconds,
-            warm_seconds=self._given.warm,
+            seconds=self.pace.seconds,
+            warm_seconds=self.pace.warm,
         )
         url = str(self._peer.http_url)
         stages = read_totals(url, cell.served_model)
@@ -126,29 +142,29 @@ class Bench:
         return found
 
 
-def fit(given: argparse.Namespace, left: float) -> None:
-    """Fewer rounds of all cells, then shorter figures, if ``--limit`` leaves no time for more."""
-    models = len({cell.model for cell in given.plan})
-    # Beside each cell its connections and regions; the four raw figures of a model, which are a second at most.
-    fixed = len(given.plan) * _CELL_SECONDS + models * 4 * min(1.0, given.seconds)
-    one = fixed + len(given.plan) * (given.seconds + given.warm)
-    given.rounds = rounds_within(left, given.rounds, one)
-    given.seconds = scaled(left, one, given.seconds, least=0.5, fixed=fixed)
-    given.warm = scaled(left, one, given.warm, least=0.1, fixed=fixed)
+def fit(cells: int, wanted: Pace, left: float) -> Pace:
+    """Fewer rounds of all cells of a model, then shorter figures, if ``left`` seconds are too few for more."""
+    # Beside each cell its connections and regions; the four raw figures of the model, which are a second at most.
+    fixed = cells * _CELL_SECONDS + 4 * min(1.0, wanted.seconds)
+    one = fixed + cells * (wanted.seconds + wanted.warm)
+    return Pace(
+        rounds_within(left, wanted.rounds, one),
+        scaled(left, one, wanted.seconds, least=0.5, fixed=fixed),
+        scaled(left, one, wanted.warm, least=0.1, fixed=fixed),
+    )
 
 
-def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, ends: float) -> bool:
+def measure_all(bench: Bench, cells: Sequence[Cell], results: ResultsFile, ends: float) -> bool:
     """Whether all cells were measured: ``--limit`` left none out."""
-    fit(given, ends - time.monotonic())
-    results.note(rounds=given.rounds, seconds=given.seconds, warm=given.warm)
-    measured: set[tuple[int, str]] = set()
-    for number, cell in in_turn(given.plan, given.rounds):
-        if time.monotonic() + given.seconds + given.warm > ends:
-            say(f"--limit: nothing further is begun in round {number + 1}")
+    pace = bench.pace
+    measured: set[int] = set()
+    for number, cell in in_turn(cells, pace.rounds):
+        if time.monotonic() + pace.seconds + pace.warm > ends:
+            say(f"--limit: nothing further of {cell.model} is begun in round {number + 1}")
             results.note(left_out=f"--limit, from {cell.name} of round {number + 1} on")
             return False
-        if (number, cell.model) not in measured:
-            measured.add((number, cell.model))
+        if number not in measured:
+            measured.add(number)
             for figure in bench.raw_figures(cell.model):
                 results.add(kind="raw", round=number, model=cell.model, **figure)
         about = {"kind": "served", "round": number, "cell": cell.name, **vars(cell)}
@@ -161,6 +177,45 @@ def measure_all(bench: Bench, given: argparse.Namespace, results: ResultsFile, e
         rate, median = figure.get("requests_per_second", 0.0), figure.get("p50_us", 0.0)
         say(f"{number + 1} {cell.name:44} {rate:9,.0f} /s  p50 {median / 1e3:.3f} ms  {problem}")
     return True
+
+
+def measure_models(
+    given: argparse.Namespace,
+    repository: Path,
+    directory: Path,
+    of_server: Sequence[int],
+    generators: Generators,
+    raw: RawProcess,
+    results: ResultsFile,
+    ends: float,
+) -> bool:
+    """One worker for each model, with a share of the time in which its start is included; as ``measure_all``."""
+    cores = os.sched_getaffinity(0)
+    models = by_model(given.plan)
+    wanted = Pace(given.rounds, given.seconds, given.warm)
+    paces: dict[str, Any] = {}
+    logs: dict[str, str] = {}
+    is_whole = True
+    for number, (model, cells) in enumerate(models.items()):
+        began = time.monotonic()
+        ends_model = began + (ends - began) / (len(models) - number)
+        log_directory = directory / f"worker-{model}"
+        log_directory.mkdir()
+        stay(frozenset(of_server))  # the worker inherits it
+        options = serve_options(cells, given.processes)
+        with serve(repository, log_directory, options, timeout_seconds=given.load_timeout) as peer:
+            stay(frozenset(cores))
+            say(f"the worker is ready: {', '.join(dict.fromkeys(cell.served_model for cell in cells))}")
+            version = 2 if model == TWO_TOWER else 1  # the latest is served
+            references = {version: raw.reference(model, version)}  # loads the raw model, which takes a while
+            pace = fit(len(cells), wanted, ends_model - time.monotonic())
+            paces[model] = asdict(pace)
+            results.note(paces=paces)
+            bench = Bench(given.sizes, peer, generators, raw, references, pace)
+            is_whole &= measure_all(bench, cells, results, ends_model)
+            logs[model] = peer.last_lines(20)
+            results.note(worker_logs=logs)
+    return is_whole
 
 
 def main() -> int:
@@ -176,17 +231,11 @@ def main() -> int:
         models = list(dict.fromkeys(cell.model for cell in given.plan))
         variants = list(dict.fromkeys(cell.variant for cell in given.plan))
         write_repository(repository, given.device, given.sizes, models, variants, parameters)
-        stay(frozenset(of_server))  # the worker inherits it
-        options = serve_options(given.plan, given.processes)
-        with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
-            stay(frozenset(cores))
-            say(f"the worker is ready: {', '.join(dict.fromkeys(cell.served_model for cell in given.plan))}")
-            with (
-                RawProcess(repository, given.sizes, given.device, of_server) as raw,
-                Generators(min(given.generators, len(of_generators)), of_generators) as generators,
-            ):
-                is_whole = measure_all(Bench(given, peer, generators, raw), given, results, ends)
-            results.note(worker_log=peer.last_lines(20))
+        with (
+            RawProcess(repository, given.sizes, given.device, of_server) as raw,
+            Generators(min(given.generators, len(of_generators)), of_generators) as generators,
+        ):
+            is_whole = measure_models(given, repository, directory, of_server, generators, raw, results, ends)
     text, failed = report(results.figures, given.sizes.max_batch, given.device)
     print(text)
     missing = unmeasured(given.plan, results.figures)

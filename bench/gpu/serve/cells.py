@@ -38,17 +38,23 @@ class Cell:
 
 
 def plan(models: Sequence[str], saturation: int, transports: Sequence[str] = TRANSPORTS) -> list[Cell]:
-    """All cells. Those that are compared with each other, the variants, follow each other.
-
-    Models take turns: a run that ends early has figures of each.
-    """
+    """All cells, model by model. Those that are compared with each other, the variants, follow each other."""
     return [
         Cell(model, variant, transport, in_flight)
+        for model in models
         for transport in transports
         for in_flight in (1, saturation)
-        for model in models
         for variant in VARIANTS
     ]
+
+
+def by_model(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each model: those of one worker.
+
+    A worker has one model with its variants, of three streams each: torch has 32 for each device in a process, so that
+    three models with four variants would not fit.
+    """
+    return {model: [cell for cell in cells if cell.model == model] for model in dict.fromkeys(c.model for c in cells)}
 
 
 def chosen(cells: Sequence[Cell], patterns: str) -> list[Cell]:

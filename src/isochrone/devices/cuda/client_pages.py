@@ -75,24 +75,6 @@ class ClientPages:
                 found.append(pinned)
         return found
 
-    def hold_all(self, spans: Sequence[tuple[int, int]], device: int, held: list[HostRange]) -> bool:
-        """Whether all spans are in pinned memory; otherwise none is held.
-
-        They are pinned for later copies if all lie in memory that could be pinned.
-        """
-        taken: list[HostRange] = []
-        with self._lock:
-            found = dict.fromkeys(self._ranges.find(address, size) for address, size in spans)
-            wanted = [span for span in found if span is not None and span not in held]
-            if None not in found:
-                for span in wanted:
-                    self._holds(span, device, taken)
-                if len(taken) == len(wanted):
-                    held += taken
-                    return True
-        self.release(taken)
-        return False
-
     def _holds(self, wanted: HostRange, device: int, held: list[HostRange]) -> bool:
         """Under the lock."""
         if wanted.hold():

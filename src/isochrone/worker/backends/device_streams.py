@@ -89,7 +89,10 @@ class StreamShelf:
             stream = make()
             if stream.cuda_stream not in taken:
                 return stream
-        raise Unavailable(f"{device}: instances use all {len(taken)} streams that torch has; unload models")
+        raise Unavailable(
+            f"{device}: instances use all {len(taken)} streams that torch has in a process; unload models, or give "
+            'some of them processes of their own (isolation: "process")'
+        )
 
 
 SHELF = StreamShelf()

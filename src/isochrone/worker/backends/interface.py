@@ -123,6 +123,8 @@ class Executable(abc.ABC):
     captured_graphs: int = 0
     #: Whether zeros may be run at load. False for code that expects to run for callers only.
     warms_up: bool = True
+    #: Whether it ends runs itself that take longer than ``execution_timeout_ms``, so that the worker need not.
+    ends_long_runs: bool = False
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.
     outlet_of: PostingOutletOf
 

@@ -54,8 +54,6 @@ log = structlog.get_logger(__name__)
 
 _DEFAULT_AGEING_MS = 1000
 _DEFAULT_SETTINGS = LoadSettings()
-#: Those that run a model in a process of its own if its configuration asks for that.
-_ISOLATING_BACKENDS = frozenset(("python", "torch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +129,6 @@ def prepare(
             description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
         )
     timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.config_source)
-    if backend in _ISOLATING_BACKENDS and plain_parameters(config).get("isolation") == "process":
-        # The backend kills the model's process itself; the thread need not be abandoned as well.
-        timeout_ms = 0
     generation = _generation_settings(description) if backend == "generation" else None
     check_group_settings(description, settings)
     server = None if calls is None else calls.of(description.name, str(version))
@@ -149,6 +144,8 @@ def prepare(
             started = now_ns()
             inner = load(context)
             executables.append(inner)
+            if inner.ends_long_runs:
+                timeout_ms = 0
             executable = executables[-1] = reshaped(inner, description.signature)
             loses_overlap = loses_overlap or (inner.overlaps and not executable.overlaps)
             loaded = now_ns()

@@ -1,9 +1,10 @@
 """The executable of a model in a process of its own.
 
-``load`` of a backend makes it if the configuration has ``isolation: "process"``. Tensors pass through shared memory,
-with one copy each way: the server copies inputs into a block that the child reads in place, and the child copies
-outputs into one of a few blocks that the server sends from in place. A child that dies or is killed fails only its own
-call: the next call starts a new one, immediately after the first death, then after a growing pause.
+``load`` of a backend makes it if the configuration has ``isolation: "process"``, or the model is of a kind that needs
+it. Tensors pass through shared memory, with one copy each way: the server copies inputs into a block that the child
+reads in place, and the child copies outputs into one of a few blocks that the server sends from in place. A child that
+dies or is killed fails only its own call: the next call starts a new one, immediately after the first death, then after
+a growing pause.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class IsolatedExecutable(Executable):
 
     inline_allowed = False
     fresh_outputs = True
+    ends_long_runs = True
 
     def __init__(self, context: LoadContext, loader: str, model: msgspec.Struct, decoupled: bool = False) -> None:
         """``loader`` and ``model``: the module that loads the model in the child, and what that reads (``Start``)."""

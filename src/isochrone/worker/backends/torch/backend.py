@@ -7,8 +7,8 @@ Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions;
 configuration's order, or by key if the model returns a dict.
 
 Instances of ``KIND_GPU`` run on a GPU (``gpu``), others on the CPU, here. With the parameter ``isolation: "process"``,
-every instance has a process of its own, which calls ``load`` again (``isolated``); this process then never imports
-torch for it.
+and of packages for CUDA by default, every instance has a process of its own, which calls ``load_here`` (``isolated``);
+this process then never imports torch for it.
 
 torch is an extra and takes a second to import, so ``load`` imports it. Its thread settings apply to the whole process:
 ``intra_op_thread_count`` of the model loaded last applies to every torch model.
@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
+import structlog
 
 from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed, Unavailable
@@ -40,12 +43,14 @@ from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import sm_partitions
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu, room_for_package
 from isochrone.worker.backends.torch.modes import run_mode
-from isochrone.worker.backends.torch.packages import dropping
+from isochrone.worker.backends.torch.packages import compiled_target, dropping, needs_own_process
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
+
+log = structlog.get_logger(__name__)
 
 _LOADER = "isochrone.worker.backends.torch.isolated"
 
@@ -124,8 +129,35 @@ class _WritableView:
 
 
 def load(context: LoadContext) -> Executable:
-    if parameters.choice(context, "isolation", "thread", ("thread", "process")) == "process":
-        return IsolatedExecutable(context, _LOADER, sent_context(_without_reserved_sms(context)))
+    given = parameters.choice(context, "isolation", "", ("thread", "process"))
+    # Where torch is missing, the error names what to install.
+    if given == "thread" or not _is_installed("torch") or (not given and not _needs_own_process(context)):
+        return load_here(context)
+    if not given and context.instance == 0:
+        log.info(
+            "an AOTInductor package for CUDA runs in a process of its own: torch's loader of such packages has crashed "
+            'processes; isolation: "thread" runs it inside the worker',
+            model=context.model_name,
+            version=context.model_version,
+        )
+    return IsolatedExecutable(context, _LOADER, sent_context(_without_reserved_sms(context, given)))
+
+
+def _is_installed(package: str) -> bool:
+    """Whether it can be imported, without doing so."""
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # it was imported in a way of its own
+        return sys.modules.get(package) is not None
+
+
+def _needs_own_process(context: LoadContext) -> bool:
+    path = _model_file(context)
+    return path.suffix == ".pt2" and needs_own_process(compiled_target(path))
+
+
+def load_here(context: LoadContext) -> Executable:
+    """Loads a model into this process, whatever its ``isolation``."""
     torch = optional_runtime("torch", "torch", parameters.where(context))
     path = _model_file(context)
     _check_datatypes(context)
@@ -156,11 +188,13 @@ def load(context: LoadContext) -> Executable:
         return load_on_gpu(context, torch, file, arguments, gpu, path)
 
 
-def _without_reserved_sms(context: LoadContext) -> LoadContext:
+def _without_reserved_sms(context: LoadContext, isolation: str) -> LoadContext:
     """Processes take turns on a GPU, each with all of it: one cannot reserve a part of it from another."""
     if sm_partitions.reserves(context):
         expected = f'"thread" for a model with {sm_partitions.KEY}, which reserves SMs within one process'
-        parameters.reject(context, "isolation", expected, "process")
+        parameters.reject(
+            context, "isolation", expected, isolation or "nothing: a package for CUDA has its own process"
+        )
     left = {key: value for key, value in context.parameters.items() if key.lower() != sm_partitions.KEY}
     return dataclasses.replace(context, parameters=left)
 

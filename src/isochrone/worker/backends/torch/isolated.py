@@ -1,6 +1,6 @@
 """How the process of an isolated torch model loads it: ``isolation.child_main`` imports this module.
 
-The process calls the backend's ordinary ``load``. An error after which it cannot use its GPU any more ends it.
+The process calls what a load inside the worker calls. An error after which it cannot use its GPU any more ends it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.worker.backends.device_errors import confirmed_device_error
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.isolation.sent_context import received_context
-from isochrone.worker.backends.torch.backend import load
+from isochrone.worker.backends.torch.backend import load_here
 
 if TYPE_CHECKING:
     import msgspec
@@ -46,5 +46,5 @@ class GuardedExecutable(Executable):
 def load_in_child(model: msgspec.Raw) -> Executable:
     context = received_context(model)
     label = f"model '{context.model_name}' version {context.model_version}"
-    executable = load(context)
+    executable = load_here(context)
     return GuardedExecutable(executable, label, importlib.import_module("torch"))

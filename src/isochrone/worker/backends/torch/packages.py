@@ -38,6 +38,16 @@ def compiled_target(path: Path) -> dict[str, str] | None:
     return {key: str(value) for description in descriptions for key, value in description.items()}
 
 
+def needs_own_process(target: dict[str, str] | None) -> bool:
+    """Whether a model runs in a process of its own unless its configuration says otherwise; ``target`` as
+    ``compiled_target`` returns it.
+
+    torch 2.11's loader of packages for CUDA ended the process three times in tests that load 64 MB again and again. A
+    worker must not end with all its models because one of them is loaded.
+    """
+    return target is not None and target.get("AOTI_DEVICE_KEY") == "cuda"
+
+
 #: Held while a package is loaded or dropped: torch's loader extracts files, opens a library and removes both without a
 #: lock of its own.
 PACKAGES = threading.Lock()

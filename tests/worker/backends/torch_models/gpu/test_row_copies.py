@@ -30,7 +30,7 @@ from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.executable import GpuExecutable
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES
 from isochrone.worker.backends.torch.gpu.loading import load_on_device
-from isochrone.worker.backends.torch.gpu.row_copies import DIRECT_BYTES, direct_copies
+from isochrone.worker.backends.torch.gpu.row_copies import DIRECT_BYTES
 from isochrone.worker.backends.torch.gpu.settings import gpu_settings
 
 #: Elements of a row: 64 KiB of float32.
@@ -60,11 +60,6 @@ class CountingDevice(HostDevice):
         return SimpleNamespace(record=lambda stream=None: None, synchronize=self.gate.wait)
 
     def wait(self, stream: Any, event: Any) -> None: ...
-
-
-class Doubled(torch.nn.Module):  # type: ignore[misc]
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
 
 
 class Twice(torch.nn.Module):  # type: ignore[misc]
@@ -187,23 +182,20 @@ def test_batches_of_both_kinds(
     assert executable.graphs is not None
     graph = executable.graphs.graph_for(rows, (("x", (WIDTH,)),))
     assert graph is not None
-    # Small batches are one launch, which reads the slot, unless few inputs can all be read where they are. Inputs and
-    # outputs are of one size.
+    # Small batches are one launch, which reads the slot. Inputs and outputs are of one size.
     assert bool(graph.by_slot) == (2 * graph.rows * ROW < GRAPH_COPY_BYTES)
-    gathered = graph.by_slot and (direct < len(requests) or len(requests) > 4)
-    assert len(device.copies) == (0 if gathered else direct)
+    assert len(device.copies) == (0 if graph.by_slot else direct)
 
 
-def test_one_large_input_of_a_small_batch_is_read_where_it_is(client: Client, device: CountingDevice) -> None:
+def test_a_small_batch_is_gathered_and_pins_nothing(client: Client, device: CountingDevice) -> None:
     executable = loaded(device, CONFIG + 'parameters { key: "graph_batch_sizes" value { string_value: "2,4" } }')
-    ones = np.ones((2, WIDTH), np.float32)
-    executable.execute({"x": ones}, None)  # leaves what padding must not keep
-    for copies in ([], [ROW]):
-        device.copies.clear()
+    executable.execute({"x": np.ones((2, WIDTH), np.float32)}, None)  # leaves what padding must not keep
+    for _ in range(2):
         flight = executable.launch_batch([request(client.rows(5))], 1)
-        assert device.copies == copies
         np.testing.assert_array_equal(executable.collect_batch(flight)[0]["y"], client.contents[5:6] * 2)
-        CLIENT_PAGES.wait()  # the first one made it wanted
+        CLIENT_PAGES.wait()
+    assert device.copies == []
+    assert client.driver.pinned == {}
     assert executable.graphs is not None
     graph = executable.graphs.graph_for(1, (("x", (WIDTH,)),))
     assert graph is not None
@@ -211,75 +203,17 @@ def test_one_large_input_of_a_small_batch_is_read_where_it_is(client: Client, de
     executable.close()
 
 
-def test_an_input_that_the_model_reads_in_another_type_is_gathered(
+def test_what_the_model_reads_in_another_type_is_converted_on_the_device(
     client: Client, device: CountingDevice, executable: GpuExecutable
 ) -> None:
     pinned(executable, client)
     client.contents[:] = 3
-    converting = loaded(device, CONFIG + 'parameters { key: "dtype" value { string_value: "bf16" } }')
-    np.testing.assert_array_equal(converting.execute({"x": client.rows(1)}, None)["y"], client.contents[1:2] * 2)
-    assert device.copies == []
+    in_half = 'parameters { key: "dtype" value { string_value: "bf16" } }'
+    converting = loaded(device, CONFIG + in_half + "optimization { cuda { graphs: false } }")
+    result = converting.execute({"x": client.rows(0, ROWS)}, None)["y"]
+    np.testing.assert_array_equal(result, client.contents * 2)
+    assert device.copies == [ROWS * ROW]
     converting.close()
-
-
-def test_inputs_that_are_not_converted_are_read_where_they_are(client: Client, device: CountingDevice) -> None:
-    """``dtype`` is of floats."""
-    config = CONFIG.replace("TYPE_FP32 dims: [ 16384 ]", "TYPE_UINT8 dims: [ 65536 ]")
-    converting = loaded(device, config + 'parameters { key: "dtype" value { string_value: "bf16" } }', Doubled())
-    picture = client.rows(1).view(np.uint8)
-    picture[:] = np.arange(65536) % 100
-    for copies in ([], [ROW]):
-        np.testing.assert_array_equal(converting.execute({"x": picture}, None)["y"], picture * 2)
-        assert device.copies == copies
-        CLIENT_PAGES.wait()
-    converting.close()
-
-
-def copies_of(device: CountingDevice, held: list[Any], **inputs: list[Any]) -> list[tuple[int, int, int]]:
-    targets = {name: (np.dtype(np.float32), torch.zeros(2, WIDTH)) for name in inputs}
-    return direct_copies(device, inputs, targets, held)
-
-
-def test_nothing_is_pinned_for_a_batch_that_has_to_be_gathered(client: Client, device: CountingDevice) -> None:
-    held: list[Any] = []
-    small, plain, unwritable = np.zeros((1, 4), np.float32), np.zeros((1, WIDTH), np.float32), bytes(ROW)
-    for other in (small, plain, np.frombuffer(unwritable, np.float32), np.zeros((1, WIDTH), np.int32)):
-        assert copies_of(device, held, x=[client.rows(0)], z=[other]) == []
-        assert copies_of(device, held, x=[client.rows(0), other]) == []
-        CLIENT_PAGES.wait()
-    assert held == []
-    assert client.driver.pinned == {}
-
-
-def test_a_batch_holds_no_region_until_all_of_its_regions_are_pinned(
-    client: Client, device: CountingDevice, executable: GpuExecutable
-) -> None:
-    pinned(executable, client)
-    client.regions.register("s", client.memory.name, 64, ROW)
-    other = np.frombuffer(client.regions.view("s", 0, ROW), np.float32).reshape(1, WIDTH)
-    held: list[Any] = []
-    assert copies_of(device, held, x=[client.rows(0)], z=[other]) == []
-    assert held == []
-    CLIENT_PAGES.wait()
-    assert [size for _, _, size in copies_of(device, held, x=[client.rows(0)], z=[other])] == [ROW, ROW]
-    assert len(held) == 2
-    CLIENT_PAGES.release(held)
-
-
-def test_a_region_stays_pinned_until_a_small_batch_is_collected(
-    client: Client, device: CountingDevice, executable: GpuExecutable
-) -> None:
-    pinned(executable, client)
-    expected = client.contents[:1].copy() * 2
-    device.gate.clear()
-    flight = executable.launch_batch([request(client.rows(0))], 1)
-    client.regions.unregister("r")
-    CLIENT_PAGES.wait()
-    assert client.driver.pinned
-    device.gate.set()
-    np.testing.assert_array_equal(executable.collect_batch(flight)[0]["y"], expected)
-    CLIENT_PAGES.wait()
-    assert client.driver.pinned == {}
 
 
 def test_what_the_device_cannot_read_itself_is_gathered(

@@ -28,7 +28,7 @@ from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
 from isochrone.worker.backends.torch.gpu.flights import Flight, names_in, split
 from isochrone.worker.backends.torch.gpu.graphs import GRAPH_COPY_BYTES, LARGE_COPY_BYTES
-from isochrone.worker.backends.torch.gpu.row_copies import copy_rows, direct_copies
+from isochrone.worker.backends.torch.gpu.row_copies import copy_rows
 from isochrone.worker.backends.torch.gpu.slots import Buffer, Slot, tensor_bytes
 from isochrone.worker.backends.torch.gpu.staging import StagingRing
 
@@ -75,7 +75,6 @@ class GpuExecutable(Executable):
         self._settings = settings
         self._mode = mode
         self._batched = context.config.max_batch_size > 0
-        self._converts_inputs = call.converts_inputs
         self._output_names = [name for name, _ in call.outputs]
         self._output_types = [dtype for _, dtype in call.outputs]
         self._callers = CallerTensors(torch, device)
@@ -234,8 +233,7 @@ class GpuExecutable(Executable):
             self.padded_rows += max(0, graph.rows - rows)
         on_host = not any(isinstance(array, DeviceArray) for arrays in values.values() for array in arrays)
         if graph is not None and graph.by_slot and on_host:
-            if not self._start_direct(slot, flight, graph, values, rows):
-                flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
+            flight.arrays = self._start_small(slot, graph, flight.slot, values, rows)
             return
         with self._mode():
             sources = self._copied_in(slot, flight, values, shapes, rows)
@@ -266,26 +264,6 @@ class GpuExecutable(Executable):
         if graph.rows > rows:
             return {name: array[:rows] for name, array in whole.outputs.items()}
         return whole.outputs
-
-    def _start_direct(
-        self, slot: Slot, flight: Flight, graph: CapturedGraph, values: dict[str, list[Any]], rows: int
-    ) -> bool:
-        """Has the device read few large inputs in the callers' pinned memory; False: they have to be gathered."""
-        if not CLIENT_PAGES or self._converts_inputs:
-            return False  # there is no such memory, or an input of the graph is of another type than the callers'
-        staged = graph.by_slot[flight.slot].inputs
-        targets = {name: (staged[name].dtype, tensor) for name, tensor in graph.inputs.items()}
-        copies = direct_copies(self._device, values, targets, flight.held)
-        if not copies:
-            return False
-        with self._mode(), self._device.on(self.compute_stream):
-            if graph.rows > rows:
-                for tensor in graph.inputs.values():
-                    tensor[rows:].zero_()
-            self._device.start_copies(copies, self.compute_stream)
-            graph.replay()
-            self._copy_results(slot, flight, graph.results, rows, names_in(flight.wanted))
-        return True
 
     def _copied_in(
         self, slot: Slot, flight: Flight, values: dict[str, list[Any]], shapes: dict[str, Any], rows: int

@@ -4,7 +4,9 @@ All graphs of an instance share one pool and one stream, and so never run at the
 overwritten by the next: whoever replays a graph copies its result out on the same stream.
 
 A small batch has a second graph for every staging slot, which copies its inputs from the slot and its results back to
-it. Its launch is then one call: six calls of torch took 190 µs on the thread of an instance that is mostly idle.
+it. Its launch is then one call: six calls of torch took 190 µs on the thread of an instance that is mostly idle. So the
+host gathers its inputs, also those in a caller's pinned memory: to have the GPU copy one of 150 or 300 KB from there,
+with launches of its own, took 0.07 to 0.12 ms longer.
 """
 
 from __future__ import annotations

@@ -93,11 +93,6 @@ class ModuleCall:
         with self._mode():
             return self._torch.zeros(shape, dtype=self._read_type(name), device=device)
 
-    @property
-    def converts_inputs(self) -> bool:
-        """Whether the model reads an input in another type than its callers send."""
-        return any(self._read_type(name) != torch_dtype(self._torch, sent) for name, sent in self.input_types.items())
-
     def _read_type(self, name: str) -> Any:
         dtype = torch_dtype(self._torch, self.input_types[name])
         return self._own_type if self._own_type is not None and dtype.is_floating_point else dtype

@@ -1,14 +1,13 @@
 """The way of a large input from the callers' memory to the device.
 
 What lies in pinned memory of a caller is copied from there by the device itself. The rest is gathered into the slot's
-pinned memory, and copied from there. Both happen on the stream for copies, while the batch before computes. Of a small
-batch, whose graph copies from the slot, few large inputs are copied from pinned memory to the graph's own instead.
+pinned memory, and copied from there. Both happen on the stream for copies, while the batch before computes.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isochrone.devices.cuda.client_pages import CLIENT_PAGES
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 #: Smaller tensors are gathered by the host: a copy of the device takes some microseconds, however small it is.
 DIRECT_BYTES = 32 * 1024
-#: The same of a batch whose graph copies from the slot. Not to use that graph takes further launches, some 10 µs each;
-#: one thread gathers 64 KiB in 14 µs.
-SMALL_BATCH_DIRECT_BYTES = 64 * 1024
-#: Most inputs of such a batch: an older driver starts each copy by a call of its own.
-_MOST_COPIES = 4
 
 
 def copy_rows(
@@ -39,7 +33,7 @@ def copy_rows(
     copies are complete. ``stream`` is the current one.
     """
     array, host, on_device = views
-    direct = _pinned(device, arrays, array.dtype, DIRECT_BYTES, held) if CLIENT_PAGES else []
+    direct = _pinned(device, arrays, array.dtype, held) if CLIENT_PAGES else []
     if not any(direct):
         gather(arrays, array)
         on_device.copy_(host, non_blocking=True)
@@ -60,45 +54,16 @@ def copy_rows(
             flat_device[start:stop].copy_(flat_host[start:stop], non_blocking=True)
 
 
-def direct_copies(
-    device: Device,
-    values: Mapping[str, list[Any]],
-    targets: Mapping[str, tuple[np.dtype[Any], Any]],
-    held: list[HostRange],
-) -> list[tuple[int, int, int]]:
-    """The copies of few large inputs from callers' pinned memory to ``targets``: types, and tensors on the device.
-
-    None, unless all inputs of the batch can be copied so: otherwise nothing is pinned or held for it. Adds to ``held``
-    as ``copy_rows`` does.
-    """
-    if sum(map(len, values.values())) > _MOST_COPIES:
-        return []
-    places: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for name, arrays in values.items():
-        dtype, tensor = targets[name]
-        place = tensor.data_ptr()
-        for array in arrays:
-            if not _is_readable(array, dtype, SMALL_BATCH_DIRECT_BYTES):
-                return []
-            places.append(place)
-            spans.append((_address(array), array.nbytes))
-            place += array.nbytes
-    if not CLIENT_PAGES.hold_all(spans, device.index, held):
-        return []
-    return [(place, source, size) for place, (source, size) in zip(places, spans, strict=True)]
-
-
-def _pinned(device: Device, arrays: list[Any], dtype: np.dtype[Any], smallest: int, held: list[HostRange]) -> list[int]:
-    """The address of each array of at least ``smallest`` bytes in pinned memory; 0: it has to be gathered."""
-    given = [(_address(array), array.nbytes) if _is_readable(array, dtype, smallest) else (0, 0) for array in arrays]
+def _pinned(device: Device, arrays: list[Any], dtype: np.dtype[Any], held: list[HostRange]) -> list[int]:
+    """The address of each large array in pinned memory; 0: it has to be gathered."""
+    given = [(_address(array), array.nbytes) if _is_readable(array, dtype) else (0, 0) for array in arrays]
     found = CLIENT_PAGES.hold(given, device.index, held)
     return [address if pinned else 0 for (address, _), pinned in zip(given, found, strict=True)]
 
 
-def _is_readable(array: Any, dtype: np.dtype[Any], smallest: int) -> bool:
-    """Whether the device can read an array as it is, if its memory is pinned."""
-    return bool(array.nbytes >= smallest and array.dtype == dtype and array.flags.carray)
+def _is_readable(array: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether an array is large, and the device can read it as it is, if its memory is pinned."""
+    return bool(array.nbytes >= DIRECT_BYTES and array.dtype == dtype and array.flags.carray)
 
 
 def _address(array: Any) -> int:

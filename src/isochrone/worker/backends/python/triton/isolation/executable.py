@@ -52,6 +52,7 @@ class IsolatedTritonExecutable(Executable):
     inline_allowed = False
     warms_up = False
     fresh_outputs = True
+    ends_long_runs = True
 
     def __init__(
         self, context: TritonModelContext, server: Server, cpus: tuple[int, ...] = (), timeout_ms: int = 0
