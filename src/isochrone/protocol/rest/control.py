@@ -5,6 +5,7 @@ Each is a function from a ``Call`` to a JSON value. Not the hot path.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,10 @@ class Empty:
     def __init__(self, status: int) -> None:
         self.status = status
 
+
+#: Models whose statistics are turned into JSON in one turn of the loop: 0.2 ms. A thousand at once would hold up every
+#: request for 50 ms, and a controller asks every few seconds.
+_MODELS_PER_TURN = 4
 
 #: Triton's message, with status 400, for a model that is not ready or unknown. Gateways use it too.
 MODEL_NOT_READY = "Model version not ready"
@@ -173,9 +178,17 @@ def _config(call: Call) -> Answer:
     return control_json.model_config_json(call.service.model_config(*call.model).config)
 
 
-def _statistics(call: Call) -> Answer:
+async def _statistics(call: Call) -> Answer:
     name, version = call.model if "model" in call.arguments else ("", "")
-    return then(call.service.model_statistics(name, version), control_json.model_statistics_json)
+    message = call.service.model_statistics(name, version)
+    if isinstance(message, Awaitable):
+        message = await message
+    rows = []
+    for number, statistics in enumerate(message.model_stats, 1):
+        rows.append(control_json.model_statistics_json(statistics))
+        if not number % _MODELS_PER_TURN:
+            await asyncio.sleep(0)
+    return {"model_stats": rows}
 
 
 # Repository.
