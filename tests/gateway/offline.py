@@ -69,6 +69,8 @@ class OfflineLoop(asyncio.SelectorEventLoop):
         self.refuses = False
         #: Connecting waits for this.
         self.gate: asyncio.Event | None = None
+        #: Seconds to each timer that was set, when it was.
+        self.timers: list[float] = []
         self._stopped_at: float | None = None
 
     def stop_clock(self) -> None:
@@ -81,6 +83,10 @@ class OfflineLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() if self._stopped_at is None else self._stopped_at
+
+    def call_at(self, when: float, *arguments: Any, **keywords: Any) -> asyncio.TimerHandle:  # type: ignore[override]
+        self.timers.append(when - self.time())
+        return super().call_at(when, *arguments, **keywords)
 
     async def create_connection(self, factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
         if self.gate is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from offline import add_members
-from request_machine.plain_requests import PlainRequest, plain_request
+from plain_requests import PlainRequest, plain_request
 
 from isochrone.clock import SECOND
 from isochrone.gateway import request_shell

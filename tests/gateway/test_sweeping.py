@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from isochrone.clock import MILLISECOND, SECOND
-from isochrone.gateway import gateway as gateway_module
 from isochrone.gateway.front import http_requests
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
@@ -39,8 +38,6 @@ async def rests(gateway: Gateway) -> None:
 
 @pytest.mark.interpreted
 def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "_IDLE_SWEEP", 3600.0)
-
     async def run() -> None:
         gateway = Gateway(GatewayRules(), WireLimits())
         monkeypatch.setattr(gateway.machine, "due", look)

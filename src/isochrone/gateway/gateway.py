@@ -1,9 +1,10 @@
 """The gateway as its routes and its control plane see it: a request shell, driven by the clock.
 
-Every few ms it calls the machine for requests that are due, ten times a second it looks for changes of endpoints and
-collects counts, once a second it looks for outliers. A sweep that looks only when a request may be due costs less than
-a timer per request. What may be long is done in steps, each in a turn of the loop of its own: requests go on between
-them.
+While requests are under way, every few ms it calls the machine for those that are due, ten times a second it looks for
+changes of endpoints and collects counts. A sweep that looks only when a request may be due costs less than a timer per
+request. While none is, the gateway rests: one timer a second is left, for outliers and for what only time changes. The
+request that ends the rest starts the other timers again. What may be long is done in steps, each in a turn of the loop
+of its own: requests go on between them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from isochrone.gateway.evaluation.sampling import SampleReport
 from isochrone.gateway.fleet.faults import Faults
 from isochrone.gateway.housekeeping import Steps, finished, in_turns
 from isochrone.gateway.monitoring.monitor import MonitorRules
-from isochrone.gateway.request_shell import RequestShell
+from isochrone.gateway.request_shell import LOOK_NS, RequestShell
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between sweeps over what is under way, and between looks whether anything is.
+#: Seconds between sweeps over what is under way.
 _SWEEP = 0.002
-_IDLE_SWEEP = 0.01
-#: Seconds between looks whether models are outdated that no request has asked for.
+#: Seconds from a change to the rebuild of models that no request has asked for since: changes come in numbers.
 _SETTLE = 0.02
-#: Seconds between two ticks of the fleet.
-_REFRESH = 0.1
+#: Seconds between two ticks of the fleet: while something is under way, and while nothing is.
+_REFRESH, _IDLE_REFRESH = LOOK_NS / SECOND, 1.0
+#: Seconds until a timer goes on that has failed.
+_AGAIN = 0.1
 #: Requests given up or hedged in one turn of the loop: some 50 µs each.
 _DUE_PER_TURN = 16
 
@@ -65,6 +67,12 @@ class Gateway(RequestShell):
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False
         self._faults = Faults(self.fleet, clock)
+        #: When outliers were last looked for.
+        self._judged_at = clock()
+        self._unsettled = asyncio.Event()
+        self.fleet.on_unsettled = self._unsettled.set
+        if self.fleet.is_unsettled:
+            self._unsettled.set()
 
     # Members.
 
@@ -161,30 +169,64 @@ class Gateway(RequestShell):
 
     async def run(self) -> None:
         """What happens by the clock, until cancelled."""
-        await asyncio.gather(self._keep_sweeping(), self._keep_refreshed(), self._keep_settled())
+        timers = [
+            asyncio.ensure_future(self._keep(what, timer))
+            for what, timer in (
+                ("sweep", self._keep_sweeping),
+                ("refresh", self._keep_refreshed),
+                ("rebuild", self._keep_settled),
+            )
+        ]
+        try:
+            await asyncio.gather(*timers)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    async def _keep(self, what: str, timer: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await timer()
+            except Exception as error:
+                # A timer that ended would leave deadlines, ejections or models as they are for ever.
+                log.error("a timer of the gateway failed unexpectedly", timer=what, exc_info=error)
+                await asyncio.sleep(_AGAIN)
 
     async def _keep_sweeping(self) -> None:
-        outliers_at = self.clock()
         while True:
             await self._pause()
-            now = self.clock()
-            await in_turns(self._sweep(now))
-            if now - outliers_at >= SECOND:
-                outliers_at = now
-                self.judge(now)
+            await in_turns(self._sweep(self.clock()))
 
     async def _keep_refreshed(self) -> None:
         # Apart from the sweep: where there are thousands of models it takes many turns, and deadlines must not wait.
         while True:
-            await asyncio.sleep(_REFRESH)
+            await self._pause_refreshing()
             await self.housekeeping.do(self.fleet.tick(self.clock()))
-            self.execute(self.machine.sweep(self.clock()))
+            now = self.clock()
+            self.execute(self.machine.sweep(now))
+            if now - self._judged_at >= self.outliers.rules.interval_ns:
+                self._judged_at = now
+                self.judge(now)
+
+    async def _pause_refreshing(self) -> None:
+        """Until the next tick of the fleet. Requests that come one by one end many rests: ticks stay apart."""
+        if self.resting is not None:
+            ended, _ = await asyncio.wait((self.resting,), timeout=_IDLE_REFRESH)
+            if not ended:
+                return
+        await asyncio.sleep(_REFRESH)
 
     async def _keep_settled(self) -> None:
         while True:
+            await self._unsettled.wait()
             await asyncio.sleep(_SETTLE)
-            if self.fleet.is_unsettled:
+            # Before the work: what is outdated meanwhile sets it again.
+            self._unsettled.clear()
+            try:
                 await self.settle()
+            finally:
+                if self.fleet.is_unsettled:
+                    self._unsettled.set()
 
     async def settle(self) -> None:
         """Bring every model up to date with what is known of the endpoints and with what is committed."""
@@ -196,7 +238,7 @@ class Gateway(RequestShell):
             yield
 
     def sweep(self, now: int) -> None:
-        """Every few ms: requests that are due."""
+        """Every few ms while something is under way: requests that are due."""
         for _ in self._sweep(now):
             pass
 
@@ -223,29 +265,30 @@ class Gateway(RequestShell):
             self.execute(self.machine.go_on_waiting(now))
 
     def refresh(self, now: int) -> None:
-        """Ten times a second: eligible replicas, counts, suspects."""
+        """Ten times a second while something is under way, else once a second: eligible replicas, counts, suspects."""
         self.fleet.refresh(now)
         self.execute(self.machine.sweep(now))
 
     def judge(self, now: int) -> None:
-        """Once a second: outliers, samples."""
+        """Every ``OutlierRules.interval_ns``: outliers, samples."""
         self.sampling.sweep(now)
         for ejection in self.outliers.tick(now):
             self.fleet.ejected(ejection)
 
     async def _pause(self) -> None:
-        """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
-        rest."""
-        if not self.machine.open and not self.streams and not len(self.machine.waiting):
+        """Until the next sweep: a few ms from now or, while nothing can be due, from when something is under way."""
+        if not self._is_under_way():
             self.resting = asyncio.get_running_loop().create_future()
             try:
-                async with asyncio.timeout(_IDLE_SWEEP):
-                    await self.resting
-            except TimeoutError:
-                return
+                await self.resting
             finally:
                 self.resting = None
         await asyncio.sleep(_SWEEP)
+
+    def _is_under_way(self) -> bool:
+        """Whether anything has a deadline, or waits. Whatever adds to these calls ``wake``."""
+        machine = self.machine
+        return bool(machine.open or self.streams or machine.held or len(machine.waiting))
 
     def _due(self, request: Request, now: int) -> None:
         self._guarded(request, partial(self.machine.due, request, now))

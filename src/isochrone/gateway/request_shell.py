@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: The states of endpoints are looked at no more often than this: time alone changes them slowly.
+LOOK_NS = 100 * MILLISECOND
 #: Requests that leave a lost endpoint in one turn, and the time after which no further one does: one takes 50 µs, where
 #: a model of many replicas is looked at first 0.5 ms. And requests in flight that are searched for them: 0.3 µs each.
 _LEAVING_PER_TURN, _LEAVING_NS, _SEARCHED_PER_TURN = 16, MILLISECOND // 2, 1024
@@ -72,12 +74,16 @@ class RequestShell:
         #: Of live requests, while somebody asks for them.
         self.sampling = Sampling()
         self.machine = RequestMachine(self.fleet)
+        self.machine.waiting.on_change = self._waiting_changed
         #: Streaming calls, from their opening to their end.
         self.streams: set[CallerStream] = set()
         #: No stream's deadline passes before this instant.
         self._streams_due = 0
         #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
         self.on_event: Callable[[str, str, str], None] | None = None
+        #: Called with a model whose requests wait for a worker from now on (True), or of which none waits any more. It
+        #: must return at once: a request is being placed.
+        self.on_waiting_changed: Callable[[str, bool], None] | None = None
         self.monitoring = monitoring or MonitorRules()
         self._freezer = ReplicaFreezer()
         #: What may be long is done here, a step per turn of the loop.
@@ -86,7 +92,7 @@ class RequestShell:
             self.fleet, self.outliers, self.monitoring, self.housekeeping, self._member_lost, self._freezer.left, clock
         )
         self._tasks = BackgroundTasks()
-        #: Done when a request comes while the sweep rests; None: it does not rest.
+        #: Done when a request or a stream comes while nothing is under way; None: something is.
         self.resting: asyncio.Future[None] | None = None
 
     # Events.
@@ -95,6 +101,7 @@ class RequestShell:
         """A streaming call begins; its first message may be a while away."""
         self.streams.add(stream)
         self._streams_due = min(self._streams_due, stream.deadline)
+        self.wake()
 
     def arrive(self, request: CallerRequest) -> None:
         """A codec has read a request."""
@@ -163,10 +170,25 @@ class RequestShell:
         """The gateway stops: a worker that would be ready later is of no use to requests that wait here."""
         self.execute(self.machine.close_waiting("the gateway is stopping", self.clock()))
 
+    def waiting_models(self) -> dict[str, int]:
+        """By model: requests that wait for a worker, at least 1."""
+        return self.machine.waiting.counts()
+
+    def _waiting_changed(self, model: str, waits: bool) -> None:
+        if self.on_waiting_changed is not None:
+            self.on_waiting_changed(model, waits)
+
     def wake(self) -> None:
-        """A request has come while the sweep rests."""
-        if self.resting is not None and not self.resting.done():
-            self.resting.set_result(None)
+        """Something is under way from now on, and timers run again."""
+        if self.resting is None or self.resting.done():
+            return
+        self.resting.set_result(None)
+        now = self.clock()
+        changes = self.fleet.endpoint_changes
+        if now >= changes.look_due and now - changes.looked_at >= LOOK_NS:
+            # An ejection or a slow start may have ended during the rest: the request that ends it is placed by that.
+            # Otherwise it does not wait for the look, which takes ms where there are thousands of workers.
+            self.fleet.look(now)
 
     # Instructions.
 

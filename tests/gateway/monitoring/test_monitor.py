@@ -333,3 +333,15 @@ def test_all_probes_together_stay_below_their_rate(members: int, failures: int) 
 
 def test_a_member_that_is_down_for_long_is_asked_less_often() -> None:
     assert [MonitorRules().pause(10, failures) for failures in (0, 2, 7, 8, 40, 400)] == [0.1, 0.1, 0.1, 0.2, 1.0, 2.0]
+
+
+def test_of_a_worker_that_is_not_ready_only_the_health_check_sets_a_timer() -> None:
+    async def play(loop: OfflineLoop) -> None:
+        loop.refuses = True
+        endpoint = Endpoint(loop, MonitorRules(interval=1000, timeout=60, index_interval=3600))
+        await until(lambda: endpoint.member.fault)
+        await turns()
+        assert sum(500 < seconds < 2000 for seconds in loop.timers) == 1
+        await endpoint.monitor.stop()
+
+    offline(play)

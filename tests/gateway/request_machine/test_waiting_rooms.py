@@ -383,3 +383,31 @@ def test_thousands_go_on_a_few_at_a_time_as_the_worker_answers() -> None:
         scene.answer_all()
     assert sizes == [16] * 6 + [4]
     assert scene.fleet.model("m").rejected == 0
+
+
+def test_who_watches_learns_the_models_whose_requests_wait() -> None:
+    scene = Scene()
+    changes: list[tuple[str, bool]] = []
+    scene.machine.waiting.on_change = lambda model, waits: changes.append((model, waits))
+    scene.arrive()
+    asks_version = scene.request()
+    asks_version.version = "2"
+    scene.machine.arrive(asks_version, scene.now)
+    assert scene.machine.waiting.counts() == {"m": 2}
+    assert changes == [("m", True)], "two lines of one model are one change"
+    scene.machine.cancelled(asks_version, scene.now)
+    assert changes == [("m", True)]
+    add_members(scene.fleet, MODEL)
+    scene.go_on()
+    assert changes == [("m", True), ("m", False)]
+    assert scene.machine.waiting.counts() == {}
+
+
+def test_who_watches_learns_that_the_rooms_were_closed() -> None:
+    scene = Scene()
+    scene.arrive()
+    scene.arrive()
+    changes: list[tuple[str, bool]] = []
+    scene.machine.waiting.on_change = lambda model, waits: changes.append((model, waits))
+    scene.machine.close_waiting("the gateway is stopping", scene.now)
+    assert changes == [("m", False)]

@@ -11,17 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter
 
+from isochrone.clock import NEVER
 from isochrone.gateway.replicas import Endpoint, EndpointReport, Replica
 
 
 class EndpointChanges:
     """The changes of one fleet's endpoints."""
 
-    __slots__ = ("_reports", "_states", "replicas_made", "revision", "state_revision")
+    __slots__ = ("_reports", "_states", "look_due", "looked_at", "replicas_made", "revision", "state_revision")
 
     def __init__(self) -> None:
         #: Of the last change of any kind, and of the last change of an endpoint's state.
         self.revision = self.state_revision = 0
+        #: When ``look`` was called last. What is refreshed after it must not go by an earlier instant: the end of an
+        #: ejection is a change once, and no later look finds it again.
+        self.looked_at = 0
+        #: Before this instant, a look finds nothing new: no ejection and no slow start ends.
+        self.look_due = 0
         #: Replicas that were made so far, of all models.
         self.replicas_made = 0
         #: The last report of each endpoint, the newest last.
@@ -34,6 +40,7 @@ class EndpointChanges:
 
         While an endpoint starts slowly, its weight grows: that is a change every time.
         """
+        self.looked_at = now
         youngest = now - slow_start_ns
         states = [
             (
@@ -50,11 +57,18 @@ class EndpointChanges:
         if states != self._states or any(state[4] for state in states):
             self._states = states
             self.states_changed()
+        ends = (
+            state[0].ejected_until if state[3] else state[5] + slow_start_ns for state in states if state[3] or state[4]
+        )
+        # Load reports change the free memory, and mark nothing.
+        self.look_due = 0 if memory else min(ends, default=NEVER)
 
     def states_changed(self) -> None:
         """Which replicas are eligible, or their weights, may have changed."""
         self.revision += 1
         self.state_revision = self.revision
+        # An ejection or a slow start may have begun.
+        self.look_due = 0
 
     def reported(self, report: EndpointReport) -> None:
         self.revision += 1

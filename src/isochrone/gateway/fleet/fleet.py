@@ -73,6 +73,8 @@ class Fleet:
         #: Models that run where all their stages are.
         self.ensembles: dict[ServedModel, None] = {}
         self._unmade: dict[str, None] = {}
+        #: Called when ``settle`` has something to do.
+        self.on_unsettled: Callable[[], None] | None = None
         self._ticks = 0
         #: The last two indexes that were compared, and what differs.
         self._differed: tuple[object, object, Collection[str]] | None = None
@@ -169,6 +171,8 @@ class Fleet:
                 self._unmade.pop(name, None)
         if changed:
             self._outdate_ensembles()
+        if self._unmade:
+            self._unsettled()
 
     def committed_digest(self, model: str, version: str) -> str:
         """What a worker must serve as a version; "": whatever it does."""
@@ -232,6 +236,8 @@ class Fleet:
         self._slow_start_ns, self._asks_memory = _endpoint_rules(rules)
         if rules.outliers != before.outliers:
             self._outliers.configure(rules.outliers, self.clock())
+        # Ejections and slow starts may have ended by it.
+        self.endpoint_changes.states_changed()
         if rules.quota != before.quota:
             self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
         for name, served in (("", self.unknown), *self.models.items()):
@@ -343,6 +349,15 @@ class Fleet:
         for served in self.ensembles:
             served.outdate()
 
+    def outdate(self, served: ServedModel) -> None:
+        """A model's ``rebuild`` is due."""
+        self.outdated[served] = None
+        self._unsettled()
+
+    def _unsettled(self) -> None:
+        if self.on_unsettled is not None:
+            self.on_unsettled()
+
     @property
     def is_unsettled(self) -> bool:
         """``settle`` has something to do."""
@@ -373,7 +388,8 @@ class Fleet:
     # By the clock.
 
     def refresh(self, now: int) -> None:
-        """Ten times a second, all at once: health, ejections and slow start have moved on; counts are collected."""
+        """Ten times a second while there are requests, else once a second: health, ejections and slow start have moved
+        on; counts are collected."""
         for _ in self.tick(now):
             pass
 

@@ -63,6 +63,7 @@ class ReplicaSet:
 
     def update(self, members: Iterable[Member], now: int) -> None:
         """These members serve it; replicas that stay keep what is known of them."""
+        now = max(now, self.endpoint_changes.looked_at)
         model, version, known = self._model, self.version, self.replicas
         replicas: dict[str, Replica] = {}
         for member in members:
@@ -85,17 +86,21 @@ class ReplicaSet:
             part.balancer.update(list(replicas.values()), now)
 
     def catch_up(self, now: int) -> None:
-        """Take what has changed about endpoints since the last call: states, load reports."""
+        """Take what has changed about endpoints since the last call: states, load reports.
+
+        ``now`` may be when a request arrived, some time ago.
+        """
         if self.whole is not None:
             self.whole.catch_up(now)
             return
         changes, seen = self.endpoint_changes, self.seen
+        now = max(now, changes.looked_at)
         for one in (self, *self.tiers):
             one.seen = changes.revision
         if changes.state_revision > seen:
-            self.balancer.refresh(now)
-            for part in self.tiers:
-                part.balancer.refresh(now)
+            for one in (self, *self.tiers):
+                one.balancer.looked_at = changes.looked_at
+                one.balancer.refresh(now)
         policies = [self.balancer.policy, *(part.balancer.policy for part in self.tiers)]
         replicas = self.replicas
         candidates = policies[0].report_candidates() if len(policies) == 1 else None

@@ -133,5 +133,5 @@ def takes_sequences(replica: Replica, replica_set: ReplicaSet) -> bool:
     if not replica.endpoint.healthy:
         return False
     refusal = replica_set.balancer.refusal(replica)
-    # A standby worker where too few others are well.
-    return not refusal or (refusal == STANDING_BY and replica in replica_set.balancer.eligible)
+    # A standby worker where too few others are well; not where this gateway alone lends it.
+    return not refusal or (refusal == STANDING_BY and replica_set.balancer.stands_in)

@@ -85,6 +85,8 @@ class FleetOfModels(Protocol):
 
     def ejected(self, ejection: Ejection) -> None: ...
 
+    def outdate(self, served: ServedModel) -> None: ...
+
 
 def policy_of_rules(rules: ModelRules, random: Random) -> Policy:
     """The routing policy that a model's rules name."""
@@ -191,7 +193,7 @@ class ServedModel:
         """
         self.outdated = True
         self.plain = None
-        self._fleet.outdated[self] = None
+        self._fleet.outdate(self)
 
     def commit(self, commitment: Commitment | None) -> None:
         """What a control plane has committed, in one step: requests before it go by the last, those after by this."""
@@ -288,7 +290,7 @@ class ServedModel:
         if made_from is not replica_set.replicas or part.balancer.placement is not placement:
             part.replicas = {each: replica for each, replica in replica_set.replicas.items() if each in addresses}
             part.balancer.placement = placement
-            part.balancer.update(list(part.replicas.values()), now)
+            part.balancer.update(list(part.replicas.values()), max(now, part.endpoint_changes.looked_at))
             if len(replica_set.subsets) >= _MOST_SUBSETS:
                 replica_set.subsets.clear()
             replica_set.subsets[addresses] = replica_set.replicas, part

@@ -144,7 +144,6 @@ class StreamRequest(CallerStream):
         self._rejections: RejectedMessages | None = None
         stream.owner = self
         self.gateway.stream_opened(self)
-        self.gateway.wake()
 
     @property
     def body(self) -> Buffer:

@@ -263,9 +263,11 @@ class Monitor:
             if self._is_ready and (self._is_index_due or overdue):
                 await self._read_index()
             failed = self._index_failures or self._is_index_due or not self._is_index_known
+            pause = _spread(rules.interval if failed else interval)
             try:
                 # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
-                async with asyncio.timeout(_spread(rules.interval if failed else interval)):
+                # Of a member that is not ready nothing is read: the check that finds it ready ends the wait.
+                async with asyncio.timeout(pause if self._is_ready else None):
                     await self._wake.wait()
             except TimeoutError:
                 pass

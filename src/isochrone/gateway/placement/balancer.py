@@ -19,6 +19,9 @@ CONFIG_DIGEST = "config-"
 
 #: Why a worker gets no requests while others are well.
 STANDING_BY = "standing by"
+#: How long standby workers take requests that others could not answer in time: by then the control plane has put them
+#: in their place, or the load has gone.
+_LENT_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,14 @@ class Balancer:
         self.panicking = False
         self._random = random
         self._starting = False
+        #: Standby replicas that are well, whether they stand in for others that are not, and until when they are lent;
+        #: 0: they are not.
+        self.spare: list[Replica] = []
+        self.stands_in = False
+        self._lent_until = 0
+        #: When endpoints were looked at. A request may have arrived earlier: an ejection that has ended by then does
+        #: not go on for it.
+        self.looked_at = 0
 
     def update(self, replicas: Sequence[Replica], now: int) -> None:
         """The model is served by these from now on."""
@@ -86,7 +97,9 @@ class Balancer:
         """Looks again at who is eligible: after any change of health, and some ten times a second while one starts."""
         suited, well, spare = self._suited(now)
         enough = self.rules.panic_threshold * len(suited)
-        if spare and (len(well) < enough or not well):
+        self.spare = spare
+        self.stands_in = bool(spare) and (len(well) < enough or not well)
+        if self.stands_in or (spare and now < self._lent_until):
             # Standby workers are better than doubtful ones. The control plane puts them in place later.
             well += spare
             suited += spare
@@ -156,10 +169,23 @@ class Balancer:
             return 1.0
         return max(rules.slow_start_floor, age / rules.slow_start_ns)
 
+    @property
+    def can_lend(self) -> bool:
+        """Whether there are standby replicas that others' requests could go to and do not yet."""
+        return bool(self.spare) and not self.stands_in and not self._lent_until
+
+    def lend(self, now: int) -> None:
+        """Make standby replicas eligible for a while."""
+        self._lent_until = now + _LENT_NS
+        self.refresh(max(now, self.looked_at))
+
     # Per request.
 
     def choose(self, demand: Demand, now: int) -> Replica | None:
         """The replica a request goes to; None: nobody is eligible."""
+        if self._lent_until and now >= self._lent_until:
+            self._lent_until = 0
+            self.refresh(max(now, self.looked_at))
         if len(self.eligible) < 2:
             return self.eligible[0] if self.eligible else None
         replica = self.policy.choose(demand, now)
@@ -190,6 +216,8 @@ class Balancer:
         for replica in self.replicas:
             endpoint = replica.endpoint
             reason = self.refusal(replica)
+            if reason == STANDING_BY and id(replica) in eligible:
+                reason = ""  # lent, or in the place of others
             if not reason and id(replica) not in eligible:
                 reason = "unhealthy" if not endpoint.healthy else "ejected as an outlier"
             if not reason and replica in demand.avoid:

@@ -155,8 +155,19 @@ def breaker_refusal(request: Request, replica: Replica, now: int) -> str:
 
 
 def _admitted(request: Request, replica: Replica, now: int, *, may_move: bool = True) -> Replica:
-    eligible = request.replica_set.balancer.eligible if may_move else ()
-    verdict = request.served.admission.check(eligible, replica, request.demand, now)
+    balancer, admission = request.replica_set.balancer, request.served.admission
+    eligible, demand = balancer.eligible if may_move else (), request.demand
+    if not may_move or not balancer.can_lend:
+        verdict = admission.check(eligible, replica, demand, now)
+    else:
+        verdict = admission.check(eligible, replica, demand, now, is_final=False)
+        if isinstance(verdict, Rejection):
+            # Standby workers before a rejection, if they would be in time: they have loaded everything and do nothing.
+            verdict = admission.check(balancer.spare, replica, demand, now, is_final=False)
+            if isinstance(verdict, Rejection):
+                verdict = admission.check(eligible, replica, demand, now)
+            else:
+                balancer.lend(now)
     if isinstance(verdict, Rejection):
         raise _too_late(request, verdict)
     return verdict

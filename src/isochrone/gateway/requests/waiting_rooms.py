@@ -7,7 +7,7 @@ those that come later stand behind those that wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from isochrone.clock import NEVER
@@ -34,6 +34,8 @@ class WaitingRooms:
     def __init__(self) -> None:
         self._lines: dict[_Line, Held] = {}
         self._is_closed = False
+        #: Called with a model whose requests wait from now on (True), or of which none waits any more.
+        self.on_change: Callable[[str, bool], None] | None = None
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -45,6 +47,13 @@ class WaitingRooms:
     def count(self, model: str) -> int:
         return sum(len(waiting) for line, waiting in self._lines.items() if line.model == model)
 
+    def counts(self) -> dict[str, int]:
+        """By model: requests that wait, at least 1."""
+        found: dict[str, int] = {}
+        for line, waiting in self._lines.items():
+            found[line.model] = found.get(line.model, 0) + len(waiting)
+        return found
+
     def has_before(self, request: Request) -> bool:
         """Whether others wait for what a request asks for."""
         return bool(self._lines.get(_line_of(request)))
@@ -55,7 +64,8 @@ class WaitingRooms:
         rules = served.rules.waiting_room
         if self._is_closed or not rules.max_requests or request.shadow is not None or request.suspect is not None:
             return False
-        if self.count(served.name) >= rules.max_requests:
+        before = self.count(served.name)
+        if before >= rules.max_requests:
             raise Unavailable(
                 f"model '{served.name}' has no ready worker and {rules.max_requests} requests wait for one already "
                 "(waiting_room.max_requests)"
@@ -66,6 +76,8 @@ class WaitingRooms:
         request.hedge_at = request.due_at = request.patience_until = NEVER
         self._lines.setdefault(_line_of(request), Held(rules.max_requests)).add(request, request.waits_until)
         served.set_waiting(True)
+        if not before:
+            self._changed(served.name, True)
         return True
 
     def leave(self, request: Request) -> None:
@@ -120,6 +132,8 @@ class WaitingRooms:
         taken = [request for waiting in lines.values() for request in waiting.take_all()]
         for request in taken:
             request.served.set_waiting(False)
+        for model in {line.model for line in lines}:
+            self._changed(model, False)
         return taken
 
     def _forget_empty(self, line: _Line, served: ServedModel) -> None:
@@ -127,6 +141,11 @@ class WaitingRooms:
             del self._lines[line]
             if not any(other.model == line.model for other in self._lines):
                 served.set_waiting(False)
+                self._changed(line.model, False)
+
+    def _changed(self, model: str, waits: bool) -> None:
+        if self.on_change is not None:
+            self.on_change(model, waits)
 
 
 def _line_of(request: Request) -> _Line:

@@ -27,7 +27,8 @@ class OutlierRules:
     enabled: bool = True
     #: Consecutive failures (connection lost, no answer in time, 5xx of the server itself) that eject; 0: never.
     consecutive_failures: Count = 5
-    #: How often success rates and latencies are compared: the gateway calls ``tick`` at this interval.
+    #: How often success rates and latencies are compared, at most. The gateway calls ``tick`` with the first refresh of
+    #: its fleet after this interval: up to 0.1 s later while requests are under way, up to 1 s later at rest.
     interval_ns: Duration = 1_000_000_000
     #: An endpoint is compared if it ended this many requests in the interval, and this many endpoints did.
     least_requests: Positive = 20
