@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from isochrone.clock import SECOND, now_ns
 from isochrone.control.agents import gateway_link, gateway_records
 from isochrone.control.agents.gateway_link import GatewayLink
 from isochrone.control.agents.gateway_registration import NameTaken
@@ -24,14 +25,18 @@ from isochrone.control.state.records import (
     EpochRecord,
     GatewayRecord,
     SwitchRecord,
+    WaitingRecord,
     WorkerRecord,
     decode,
     encode,
 )
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.waiting_room import WaitingRoomRules
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.store.base import Delete, Put
+from isochrone.store.leases import KeptLease
 from isochrone.store.sqlite.store import SqliteStore
 
 KEYS = Keys("plant")
@@ -193,6 +198,40 @@ def test_deregistering_leaves_nothing(tmp_path: Path) -> None:
         left = (await store.list(KEYS.prefix)).entries
         await store.close()
         assert set(left) == {KEYS.epoch, KEYS.gateway_set}
+
+    run(scenario, tmp_path)
+
+
+# Requests that wait.
+
+
+def test_the_models_whose_requests_wait_are_recorded_under_the_present_lease(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        led = Led(directory)
+        await led.link.start()
+        entries, key = led.link.mirror.entries, KEYS.waiting_at("g")
+        led.gateway.fleet.configure(GatewayRules(ModelRules(waiting_room=WaitingRoomRules(8, SECOND))))
+        await led.put(KEYS.epoch, epoch(1, "1"))
+        await until(lambda: led.gateway.fleet.epoch)
+        request = Request(now_ns())
+        request.served = led.gateway.fleet.model("m")
+        assert led.gateway.machine.waiting.enter(request, now_ns())
+        await until(lambda: key in entries)
+        assert decode(entries[key].value, WaitingRecord) == WaitingRecord({"m": 1})
+        lost = led.link._registration.lease
+        assert isinstance(lost, KeptLease)
+        assert entries[key].lease == lost.id
+        lost.mark_lost()
+        await led.delete(KEYS.gateway("g"))
+        await until(lambda: key in entries and entries[key].lease not in (0, lost.id))
+        assert entries[KEYS.gateway("g")].lease == entries[key].lease
+        await lost.revoke()
+        assert key in (await led.store.list(KEYS.prefix)).entries
+        led.gateway.machine.waiting.close()
+        await led.stop()
+        store = SqliteStore("sqlite:test.db", directory / "test.db")
+        assert key not in (await store.list(KEYS.prefix)).entries
+        await store.close()
 
     run(scenario, tmp_path)
 

@@ -1,7 +1,8 @@
 """Connects a gateway to the store: registers it, applies the records, and takes part in strict switches.
 
-Three parts do the work: ``gateway_registration``, ``gateway_records`` and ``gateway_switching``. While the store is
-unreachable the gateway keeps serving its last epoch; requests that wait for a switch are rejected after a while.
+Four parts do the work: ``gateway_registration``, ``gateway_records``, ``gateway_switching`` and ``gateway_waiting``.
+While the store is unreachable the gateway keeps serving its last epoch; requests that wait for a switch are rejected
+after a while.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.agents.gateway_records import GatewayRecords
 from isochrone.control.agents.gateway_registration import GatewayRegistration, NameTaken
 from isochrone.control.agents.gateway_switching import GatewaySwitching
+from isochrone.control.agents.gateway_waiting import GatewayWaiting
 from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
@@ -34,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 #: Faults of one kind that a gateway's record names, and characters of each.
 _MOST_NAMED, _MOST_CHARACTERS = 50, 300
+#: Seconds between two checks of what is held or has vanished.
+_CHECK = 0.1
 #: Seconds until records are applied again that could not be.
 _AGAIN = 1.0
 
@@ -62,6 +66,8 @@ class GatewayLink:
         #: them are being applied.
         self._due: list[Collection[str] | None] = []
         self._is_applying = False
+        #: A change was applied: requests may be held, or workers' records may have vanished.
+        self._check_due = asyncio.Event()
         self._tasks = BackgroundTasks()
         self._records = GatewayRecords(
             self.mirror, keys, gateway, record.name, read_rules, rules, self._tasks, self._write
@@ -77,6 +83,8 @@ class GatewayLink:
             rules.lease,
             name_taken,
         )
+        self._waiting = GatewayWaiting(store, keys.waiting_at(record.name), gateway, lambda: self._registration.lease)
+        self._registration.on_registered = self._waiting.registered
         gateway.fleet.lead()
         gateway.on_event = self._report_event
         gateway.control_token = record.control_token
@@ -106,6 +114,7 @@ class GatewayLink:
     async def stop(self) -> None:
         """Deregister. Only when the gateway admits nothing any more: no switch waits for it afterwards."""
         await self._tasks.end()
+        await self._waiting.stop()
         try:
             async with asyncio.timeout(3):
                 await self._registration.deregister()
@@ -123,6 +132,7 @@ class GatewayLink:
         if self._is_applying:
             return
         self._is_applying = True
+        self._check_due.set()
         steps = self._apply_due()
         try:
             next(steps)
@@ -142,6 +152,7 @@ class GatewayLink:
                     self._tasks.start(self._apply_again())
         finally:
             self._is_applying = False
+            self._check_due.set()
 
     async def _apply_again(self) -> None:
         await asyncio.sleep(_AGAIN)
@@ -171,9 +182,14 @@ class GatewayLink:
         )
 
     async def _check(self) -> None:
-        """The periodic work that needs no change in the store."""
+        """The periodic work that needs no change in the store, while a change has left some."""
         while True:
-            await asyncio.sleep(0.1)
+            await self._check_due.wait()
+            await asyncio.sleep(_CHECK)
+            # Steps of a change that is being applied may hold requests before its end is reached.
+            if not (self._is_applying or self._gateway.fleet.holding or self._records.has_vanished):
+                self._check_due.clear()
+                continue
             try:
                 self._records.drop_vanished()
                 self._switching.check_hold()

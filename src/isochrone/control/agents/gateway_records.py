@@ -190,6 +190,11 @@ class GatewayRecords:
         known = before if before is not None else vanished[0] if vanished is not None else None
         return known is None or _upstream(known) != _upstream(record) or known.name != record.name
 
+    @property
+    def has_vanished(self) -> bool:
+        """Whether workers are used whose records are gone."""
+        return bool(self._vanished)
+
     def drop_vanished(self) -> None:
         """Stop using workers whose records have been gone for too long."""
         now = time.monotonic()

@@ -55,7 +55,10 @@ class GatewayRegistration:
         self._epoch = epoch
         self._lease_seconds = lease_seconds
         self._lost = lost
-        self._lease: Lease | None = None
+        #: Under which the gateway is registered; None: it was not yet.
+        self.lease: Lease | None = None
+        #: Called when it is registered, and each time it had to register again.
+        self.on_registered: Callable[[], None] = lambda: None
         self._name, self._incarnation = own.name, own.incarnation
         self._key, self._known_key = keys.gateway(own.name), keys.known_gateway(own.name)
         #: The record that was written last, and when; None: none yet.
@@ -116,22 +119,22 @@ class GatewayRegistration:
                     Put(self._keys.gateway_set, f"{self._name} left".encode()),
                 ),
             )
-        if self._lease is not None:
-            await self._lease.revoke()
+        if self.lease is not None:
+            await self.lease.revoke()
 
     def _stands(self) -> bool:
         """Whether the registration still stands as it was written."""
         entry, known = (self._mirror.entries.get(key) for key in (self._key, self._known_key))
-        if entry is None or known is None or self._lease is None or self._lease.lost:
+        if entry is None or known is None or self.lease is None or self.lease.lost:
             return False
-        return entry.lease == self._lease.id and known.value == self._incarnation.encode()
+        return entry.lease == self.lease.id and known.value == self._incarnation.encode()
 
     async def _register(self) -> None:
         """Register in one transaction: every strict switch committed after it waits for this gateway too."""
-        if self._lease is None or self._lease.lost:
-            self._lease = await self._store.grant(self._lease_seconds)
+        if self.lease is None or self.lease.lost:
+            self.lease = await self._store.grant(self._lease_seconds)
         entry = await self._store.get(self._key)
-        if entry is not None and not self._may_replace(entry, self._lease.id):
+        if entry is not None and not self._may_replace(entry, self.lease.id):
             raise NameTaken(
                 f"the gateway name '{self._name}' is in use by {_holder(entry)}; give each gateway its own --name"
             )
@@ -140,7 +143,7 @@ class GatewayRegistration:
             # If two gateways start at once, one of them writes and the other reads again.
             (Compare(self._key, entry.revision if entry is not None else 0),),
             (
-                Put(self._key, encode(record), self._lease.id),
+                Put(self._key, encode(record), self.lease.id),
                 Put(self._known_key, self._incarnation.encode()),
                 Put(self._keys.gateway_set, f"{self._name} {self._incarnation}".encode()),
             ),
@@ -152,6 +155,7 @@ class GatewayRegistration:
         if not outcome.succeeded:
             return await self._register()
         self._written, self._written_at = record, time.monotonic()
+        self.on_registered()
 
     def _may_replace(self, entry: Entry, lease: int) -> bool:
         """Whether the entry is this gateway's own, or has no lease."""
@@ -169,7 +173,7 @@ class GatewayRegistration:
             return
         self._looked_at = now
         record = await self._current()
-        if record == written or self._lease is None:
+        if record == written or self.lease is None:
             return
         epoch_changed = written is None or written.epoch != record.epoch
         if not epoch_changed and time.monotonic() - self._written_at < _REPORT_SECONDS:
@@ -177,7 +181,7 @@ class GatewayRegistration:
         entry = self._mirror.entries.get(self._key)
         if entry is None:
             return
-        operations = [Put(self._key, encode(record), self._lease.id)]
+        operations = [Put(self._key, encode(record), self.lease.id)]
         if epoch_changed:
             seen = f"{self._incarnation} {record.epoch}".encode()
             operations.append(Put(self._keys.seen_epoch(self._name), seen))

@@ -23,6 +23,12 @@ from isochrone.control.autoscaler.settings import AutoscalerSettings
 _CORRECTION_RETURN = 0.002
 _CORRECTION_GAIN = 0.1
 _LEAST_CORRECTION = 0.5
+#: Refusals speak of capacity only if they are this share of the load, and admitted requests wait for this share of the
+#: SLO. Others have causes that more workers do not help: a deadline that no worker could meet, a circuit breaker.
+_LEAST_REFUSED, _LEAST_WAIT = 0.01, 0.1
+#: The most that a removal leaves free for the sake of one worker, as a share of the load: a small load keeps no second
+#: worker.
+_MOST_ROOM = 0.5
 #: Most that waiting requests add to the needed capacity.
 _MOST_FOR_QUEUE = 0.5
 #: For capacities that are sums of floats.
@@ -30,14 +36,14 @@ _ROUNDING = 1e-9
 
 
 class Autoscaler:
-    """State of one pool."""
+    """State of one pool. ``desired``: the last decision of another one for the same pool; None: there was none."""
 
-    def __init__(self, settings: AutoscalerSettings) -> None:
+    def __init__(self, settings: AutoscalerSettings, desired: int | None = None) -> None:
         self._settings = settings
         self._prediction = LoadPrediction(settings.start_up_seconds, settings.trend_seconds)
         self._forecast = DailyForecast(settings.start_up_seconds) if settings.has_forecast else None
         #: The last decision; None: there was none.
-        self._desired: int | None = None
+        self._desired = desired
         self._instant: float | None = None
         #: Instant, and the workers that were needed then with hysteresis; only those of the window that are a maximum.
         self._needed: deque[tuple[float, int]] = deque()
@@ -90,7 +96,9 @@ class Autoscaler:
     def _decide(self, observation: Observation, offered: float) -> tuple[Decision, Expectation]:
         settings = self._settings
         instant = observation.instant
-        if offered > 0 or self._last_request is None:
+        # Nobody can call a pool idle whose first worker has not served yet.
+        is_starting = bool(observation.pending) and not observation.ready
+        if offered > 0 or observation.is_busy or is_starting or self._last_request is None:
             self._last_request = instant
         expectation = self._prediction.expect(instant, offered)
         expected = expectation.load
@@ -103,18 +111,18 @@ class Autoscaler:
         self._measure(observation)
         inputs = self._inputs(observation, expected, margin, forecast)
         current = self._desired if self._desired is not None else observation.workers
+        if self._is_idle(instant) and not forecast:
+            return self._bounded(0, Reason.IDLE, observation, inputs, is_awake=False), combined
         if self._capacity <= 0:
             reason = Reason.WAKE if offered > 0 and not observation.workers else Reason.UNMEASURED
             is_awake = offered > 0 or current > 0
             return self._bounded(current, reason, observation, inputs, is_awake), combined
-        if self._is_idle(instant) and not forecast:
-            return self._bounded(0, Reason.IDLE, observation, inputs, is_awake=False), combined
         queue = self._queue_factor(observation)
         now = expectation.level * queue
         later = (ahead + margin) * queue
         needed = self._workers_for(now, later, observation)
         inputs = self._inputs(observation, expected, margin, forecast, needed)
-        roomy = self._workers_for(now * (1 + settings.hysteresis), later * (1 + settings.hysteresis), observation)
+        roomy = self._workers_for(now + self._room(now), later + self._room(later), observation)
         self._remember(instant, roomy)
         if needed > current:
             reason = Reason.LOAD
@@ -142,7 +150,9 @@ class Autoscaler:
         reported = sum(observation.ready)
         served = offered - observation.refused
         self._correction = min(1.0, self._correction + _CORRECTION_RETURN)
-        if observation.refused > 0 and served > 0 and offered < reported * self._correction:
+        is_full = observation.queue_wait >= _LEAST_WAIT * self._settings.slo_seconds
+        is_refusing = observation.refused > _LEAST_REFUSED * offered
+        if is_full and is_refusing and served > 0 and offered < reported * self._correction:
             shown = max(served / reported, _LEAST_CORRECTION)
             # A tenth of the way: one reading of refusals is noise.
             self._correction += min(0.0, (shown - self._correction) * _CORRECTION_GAIN)
@@ -151,6 +161,12 @@ class Autoscaler:
         """What requests that wait add to the needed capacity."""
         excess = observation.queue_wait / self._settings.slo_seconds - self._settings.wait_share
         return 1 + min(_MOST_FOR_QUEUE, max(0.0, excess))
+
+    def _room(self, load: float) -> float:
+        """Capacity that a removal leaves free: in a pool of a few workers, whose hysteresis is less than one worker,
+        that of one worker. Otherwise noise adds and removes it again and again."""
+        one = self._capacity * self._correction
+        return max(load * self._settings.hysteresis, min(one, load * _MOST_ROOM))
 
     def _workers_for(self, now: float, later: float, observation: Observation) -> int:
         """Workers that take the load of ``now`` and, with those on standby, that of a start-up time ``later``."""
@@ -240,4 +256,5 @@ class Autoscaler:
             len(observation.standby),
             len(observation.draining),
             needed,
+            observation.problem,
         )

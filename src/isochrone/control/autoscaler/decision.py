@@ -57,6 +57,8 @@ class Inputs:
     draining: int = 0
     #: Workers that the load needs, before bounds.
     needed: int = 0
+    #: Why the load is not known; "": it is.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,27 @@ class Decision:
     desired: int
     reason: Reason
     inputs: Inputs
+
+    @property
+    def explanation(self) -> str:
+        """The figures that led to it, for people."""
+        given = self.inputs
+        if given.offered is None:
+            why = f": {given.problem}" if given.problem else ""
+            return f"the load is not known{why}; {_workers(given)}"
+        parts = [f"{given.offered:,.4g} requests/s, {given.expected:,.4g} expected and {given.margin:,.4g} for errors"]
+        if given.forecast > given.expected:
+            parts.append(f"{given.forecast:,.4g} of the daily pattern")
+        if given.refused:
+            parts.append(f"{given.refused:,.4g} refused")
+        if given.queue_wait:
+            parts.append(f"{given.queue_wait * 1e3:,.3g} ms of waiting")
+        parts.append(f"{given.capacity:,.4g} requests/s for each worker")
+        if self.reason in (Reason.MAXIMUM, Reason.COST):
+            parts.append(f"{given.needed} workers needed")
+        return "; ".join((*parts, _workers(given)))
+
+
+def _workers(given: Inputs) -> str:
+    counts = {"ready": given.ready, "starting": given.pending, "standing by": given.standby, "leaving": given.draining}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no workers"

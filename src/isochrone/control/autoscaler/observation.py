@@ -30,6 +30,10 @@ class Observation:
     cost_per_worker: float = 1.0
     #: Seconds since local midnight, for daily patterns; None: there is no forecast.
     time_of_day: float | None = None
+    #: Requests or streams are in flight, though none may have arrived since the last reading.
+    is_busy: bool = False
+    #: Why the offered load is not known, where somebody can change it.
+    problem: str = ""
 
     @property
     def workers(self) -> int:

@@ -27,12 +27,11 @@ class AutoscalerSettings(Section):
     start_up_seconds: PositiveAmount = 120.0
     """Time from a decision until a new worker serves. Load is predicted this far ahead. Pods with models need 2 to 7
     minutes; measure yours."""
-    deviations: Amount = 2.5
+    deviations: Amount = 2.2
     """The margin over the expected load, in standard deviations of past errors. Higher: fewer refusals, more
     workers."""
     trend_seconds: PositiveAmount = 60.0
-    """Readings whose mean is the load of now, and in which a rise is looked for. Shorter: faster, and more often misled
-    by noise."""
+    """Readings in which a rise is looked for. Shorter: faster, and more often misled by noise."""
     down_seconds: PositiveAmount = 90.0
     """A lower number must have sufficed for this long. Shorter: cheaper after a burst, and more changes of
     direction."""
@@ -40,8 +39,9 @@ class AutoscalerSettings(Section):
     """Most that is removed at once, as a share of the workers (at least one worker), and again only after a tenth of
     `down_seconds`: each step shows its effect before the next."""
     hysteresis: Share = 0.15
-    """Capacity that must stay free beyond what an increase would ask for before a worker is removed. Against changes
-    back and forth."""
+    """Capacity that must stay free beyond what an increase would ask for before a worker is removed, relative to the
+    load. At least the capacity of one worker stays free, or half of the load if that is less. Against changes back and
+    forth."""
     wait_share: Annotated[float, Range(above=0, most=1)] = 0.5
     """Share of the SLO that queued requests may wait before workers are added for it."""
     stale_seconds: PositiveAmount = 15.0

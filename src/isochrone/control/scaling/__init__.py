@@ -1,1 +1,1 @@
-"""Tells outside autoscalers how busy each pool is. Decides nothing about the number of workers."""
+"""Reads how busy each pool is, for outside autoscalers and for ours. Decides nothing about the number of workers."""

@@ -2,15 +2,16 @@
 
 KEDA and Kubernetes decide how many workers that means. The metric is the number of requests in the pool, the target the
 number that one worker should have: desired workers = requests ÷ target. A pool that was scaled to zero wakes when a
-gateway receives a request for one of its models: the stream tells KEDA at the next reading, not at its next poll.
+gateway receives a request for one of its models: the stream tells KEDA at the next reading, not at its next poll. If
+the request waits for a worker, the gateway records that in the store, and the stream tells KEDA at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -76,15 +77,21 @@ def _positive(text: str, key: str, default: float) -> float:
 class KedaScaler:
     """The loads of all pools of a fleet. Any controller can answer, not only the leader."""
 
-    def __init__(self, mirror: Mirror, keys: Keys) -> None:
+    def __init__(self, mirror: Mirror, keys: Keys, reading_seconds: float = _READING_SECONDS) -> None:
+        self._mirror = mirror
         self._view = View(keys, mirror.entries)
+        self._reading_seconds = reading_seconds
         self._reader = LoadReader()
         self._activities: dict[str, Activity] = {}
         #: By pool: the last reading, and when it was made.
         self._readings: dict[str, tuple[float, PoolLoad]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        #: Of each stream: set when it must look again.
+        self._streams: set[asyncio.Event] = set()
+        mirror.on_change.append(self._look_if_requests_wait)
 
     async def close(self) -> None:
+        self._mirror.on_change.remove(self._look_if_requests_wait)
         await self._reader.close()
 
     def trigger(self, metadata: Mapping[str, str]) -> Trigger:
@@ -94,20 +101,71 @@ class KedaScaler:
         return read_trigger(metadata, fleet_of(record.spec).pools)
 
     async def is_active(self, trigger: Trigger) -> bool:
-        await self._load(trigger.pool)
-        return self._activities[trigger.pool].is_active(monotonic(), trigger.idle_seconds)
+        if not self._waiting(trigger.pool):
+            await self._load(trigger.pool)
+        return self._is_in_use(trigger)
+
+    async def activity(self, trigger: Trigger) -> AsyncGenerator[bool, None]:
+        """Whether a pool is in use, and each change of that: at once if requests begin to wait for one of its workers,
+        otherwise at the next reading."""
+        said: bool | None = None
+        woken = asyncio.Event()
+        self._streams.add(woken)
+        reading = asyncio.ensure_future(self._keep_reading(trigger.pool, woken))
+        try:
+            while not reading.done():
+                woken.clear()
+                if trigger.pool in self._readings or self._waiting(trigger.pool):
+                    active = self._is_in_use(trigger)
+                    if active != said:
+                        said = active
+                        yield active
+                await woken.wait()
+            reading.result()
+        finally:
+            self._streams.discard(woken)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _keep_reading(self, pool: str, done: asyncio.Event) -> None:
+        try:
+            while True:
+                await self._load(pool)
+                done.set()
+                await asyncio.sleep(self._reading_seconds)
+        finally:
+            done.set()
 
     async def requests(self, trigger: Trigger) -> float:
         """Raise ``Unavailable`` if no worker says how many it has: KEDA then keeps the workers."""
         load = await self._load(trigger.pool)
         if not load.is_known:
             raise Unavailable(f"no worker of pool {trigger.pool} answers")
-        return load.total(trigger.target)
+        # Of the same requests: a page is read now and then, the record is written a little late.
+        waiting = max(load.waiting, self._waiting(trigger.pool))
+        return replace(load, waiting=waiting).total(trigger.target)
+
+    def _is_in_use(self, trigger: Trigger) -> bool:
+        activity, now = self._activities.setdefault(trigger.pool, Activity()), monotonic()
+        if self._waiting(trigger.pool):
+            activity.wake(now)
+        return activity.is_active(now, trigger.idle_seconds)
+
+    def _waiting(self, pool: str) -> int:
+        """Requests that wait for a worker of a pool, as far as gateways have recorded it."""
+        waiting = self._view.waiting_models
+        models = self._models(pool) if waiting else ()
+        return sum(count for model, count in waiting.items() if model in models)
+
+    def _look_if_requests_wait(self) -> None:
+        if any(key.startswith(self._view.keys.waiting) for key in self._mirror.recent):
+            for woken in self._streams:
+                woken.set()
 
     async def _load(self, pool: str) -> PoolLoad:
         async with self._locks.setdefault(pool, asyncio.Lock()):
             at, load = self._readings.get(pool, (float("-inf"), PoolLoad()))
-            if monotonic() - at >= _READING_SECONDS:
+            if monotonic() - at >= self._reading_seconds:
                 load = await self._reader.read(self._view, pool, self._models(pool))
                 self._activities.setdefault(pool, Activity()).take(load, monotonic())
                 self._readings[pool] = (monotonic(), load)
@@ -129,7 +187,8 @@ async def serve_scaler(scaler: KedaScaler, host: str, port: int) -> None:
     await server.start()
     log.info("listening", service="scaler", host=host, port=bound)
     try:
-        await server.wait_for_termination()
+        # Not wait_for_termination: once that is cancelled, stop raises CancelledError, and nothing behind it is done.
+        await asyncio.get_running_loop().create_future()
     finally:
         await server.stop(0)
         await scaler.close()
@@ -141,14 +200,12 @@ def _handlers(scaler: KedaScaler) -> dict[str, Any]:
             return messages.IsActiveResponse(result=await scaler.is_active(scaler.trigger(request.scalerMetadata)))
 
     async def stream_is_active(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with _errors_as_statuses(context):
-            trigger, said = scaler.trigger(request.scalerMetadata), None
-            while True:
-                active = await scaler.is_active(trigger)
-                if active != said:
-                    said = active
-                    yield messages.IsActiveResponse(result=active)
-                await asyncio.sleep(_READING_SECONDS)
+        async with (
+            _errors_as_statuses(context),
+            aclosing(scaler.activity(scaler.trigger(request.scalerMetadata))) as activity,
+        ):
+            async for active in activity:
+                yield messages.IsActiveResponse(result=active)
 
     async def get_metric_spec(request: Any, context: Any) -> Any:
         async with _errors_as_statuses(context):

@@ -12,15 +12,12 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from isochrone.control.scaling.pool_load import PoolLoad
+from isochrone.control.scaling.process_pages import page_client, page_url
 from isochrone.control.state.records import GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
-from isochrone.resolving.http_transport import resolving_transport
 
-_SECONDS = 1.0
-#: Processes that are asked at the same time.
-_AT_ONCE = 64
 #: Without the suffix that the format adds.
 _RECEIVED, _WAITING = "isochrone_gateway_requests", "isochrone_gateway_waiting"
 
@@ -29,10 +26,7 @@ class LoadReader:
     """One object per controller."""
 
     def __init__(self) -> None:
-        limits = httpx.Limits(max_connections=_AT_ONCE)
-        self._client = httpx.AsyncClient(
-            timeout=_SECONDS, transport=resolving_transport(limits=limits), trust_env=False
-        )
+        self._client = page_client()
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -57,7 +51,7 @@ class LoadReader:
     async def _in_flight(self, worker: WorkerRecord) -> int | None:
         headers = {ORCA_FORMAT_HEADER.decode(): "text"}
         try:
-            answer = await self._client.get(_url(worker.host, worker.port, "/v2/health/live"), headers=headers)
+            answer = await self._client.get(page_url(worker.host, worker.port, "/v2/health/live"), headers=headers)
             return reported_in_flight(answer.headers.get(ORCA_HEADER.decode(), "").encode())
         except (httpx.HTTPError, MalformedRequest):
             return None
@@ -67,7 +61,7 @@ class LoadReader:
         if not gateway.metrics_port:
             return None
         try:
-            answer = await self._client.get(_url(gateway.host, gateway.metrics_port, "/metrics"))
+            answer = await self._client.get(page_url(gateway.host, gateway.metrics_port, "/metrics"))
             families = list(text_string_to_metric_families(answer.text))
         except (httpx.HTTPError, ValueError):
             return None
@@ -77,7 +71,3 @@ class LoadReader:
                 own = (sample.value for sample in family.samples if sample.labels.get("model") in models)
                 found[family.name] = sum(own)
         return {name: int(count) for name, count in found.items()}
-
-
-def _url(host: str, port: int, path: str) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"

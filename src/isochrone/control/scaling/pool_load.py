@@ -56,5 +56,9 @@ class Activity:
                 self._last = now
             self._received[gateway] = count
 
+    def wake(self, now: float) -> None:
+        """Requests wait for a worker of the pool."""
+        self._last = now
+
     def is_active(self, now: float, idle_seconds: float) -> bool:
         return now - self._last < idle_seconds

@@ -40,6 +40,8 @@ class Keys:
         self.rollouts = f"{self.prefix}rollouts/"
         self.drains = f"{self.prefix}drains/"
         self.standbys = f"{self.prefix}standbys/"
+        self.pool_sizes = f"{self.prefix}pool-sizes/"
+        self.waiting = f"{self.prefix}waiting/"
         self.processes = f"{self.prefix}processes/"
         self.xds_servers = f"{self.prefix}xds-servers/"
         self.events = f"{self.prefix}events/"
@@ -77,6 +79,14 @@ class Keys:
     def standby(self, name: str) -> str:
         """A worker that has loaded its models and gets no requests yet."""
         return self.standbys + name
+
+    def pool_size(self, pool: str) -> str:
+        """The number of workers that the autoscaler gave a pool."""
+        return self.pool_sizes + pool
+
+    def waiting_at(self, gateway: str) -> str:
+        """The models whose requests wait at a gateway for a worker, under its lease."""
+        return self.waiting + gateway
 
     def process(self, name: str) -> str:
         """A process that died and does not serve yet."""

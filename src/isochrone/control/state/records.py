@@ -35,6 +35,8 @@ ANNOUNCED, HOLDING, CANCELLED = "announced", "holding", "cancelled"
 
 #: The engine of one machine, and the one that gives every process a pod of its own.
 LOCAL, KUBERNETES = "local", "kubernetes"
+#: The author of the supervisor's drains and events. The supervisor does not end the drains of users.
+SUPERVISOR = "supervisor"
 
 #: In place of an incarnation: the leader registered the worker, by its address.
 BY_ADDRESS = "address"
@@ -342,6 +344,23 @@ class LoadFailuresRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """By worker, by model: the versions that it cannot load, and why."""
 
     workers: dict[str, dict[str, str]] = {}
+
+
+class PoolSizeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The number of workers that the autoscaler gave a pool; it counts instead of ``workers`` in fleet.yaml."""
+
+    workers: int
+    #: Why, in one word of ``control.autoscaler.decision.Reason``; and the figures that led to it.
+    reason: str = ""
+    detail: str = ""
+    at: float = 0.0
+
+
+class WaitingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Models whose requests wait at one gateway until a worker is ready. There is no record while none waits."""
+
+    #: By model: how many waited when this was written, at least 1.
+    models: dict[str, int] = {}
 
 
 class ReconciledRecord(msgspec.Struct, frozen=True, omit_defaults=True):

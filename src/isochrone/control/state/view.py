@@ -23,11 +23,13 @@ from isochrone.control.state.records import (
     FleetRecord,
     GatewayRecord,
     LoadFailuresRecord,
+    PoolSizeRecord,
     ProcessRecord,
     ReconciledRecord,
     RolloutRecord,
     SwitchRecord,
     Unreadable,
+    WaitingRecord,
     WorkerRecord,
     XdsServerRecord,
     decode,
@@ -117,6 +119,8 @@ class View:
             keys.rollouts: RolloutRecord,
             keys.drains: EventRecord,
             keys.standbys: EventRecord,
+            keys.pool_sizes: PoolSizeRecord,
+            keys.waiting: WaitingRecord,
             keys.processes: ProcessRecord,
             keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
@@ -229,6 +233,20 @@ class View:
     def standbys(self) -> dict[str, EventRecord]:
         """By the name of a worker that stands by: the event of that."""
         return self.under(self.keys.standbys, EventRecord)
+
+    @property
+    def pool_sizes(self) -> dict[str, PoolSizeRecord]:
+        """By pool: the size that the autoscaler gave it."""
+        return self.under(self.keys.pool_sizes, PoolSizeRecord)
+
+    @property
+    def waiting_models(self) -> dict[str, int]:
+        """By model: requests that wait in gateways for a worker, as far as gateways have said so."""
+        found: dict[str, int] = {}
+        for record in self.under(self.keys.waiting, WaitingRecord).values():
+            for model, count in record.models.items():
+                found[model] = found.get(model, 0) + count
+        return found
 
     @property
     def processes(self) -> dict[str, ProcessRecord]:

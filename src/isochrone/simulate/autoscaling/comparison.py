@@ -30,7 +30,7 @@ OURS = "isochrone"
 #: Worker-hours that others may need, relative to ours.
 ALLOWANCE = 1.005
 #: Halvings of the last step of a sweep.
-_FINER = 3
+_FINER = 5
 _TARGETS = tuple(percent / 100 for percent in range(95, 28, -5))
 
 _Outcomes = Callable[[str, Callable[[], Policy]], list[Outcome]]
