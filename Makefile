@@ -10,7 +10,7 @@ export ISOCHRONE_COMPILE ?= 0
 # says that none is written: compiling them takes a third of a worker's start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-trees bench-images bench-python-models \
+.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
 	bench-gpu-green-contexts soak peers models clean
@@ -29,7 +29,8 @@ help:
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
 	@echo "                  bench-connections, bench-memory, bench-trees, bench-images, bench-python-models; of the gateway"
 	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
-	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve;"
+	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies, bench-autoscaling; on Ray bench-ray,"
+	@echo "                  bench-ray-serve;"
 	@echo "                  on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower, bench-gpu-memory,"
 	@echo "                  bench-gpu-generation, bench-gpu-green-contexts: bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
@@ -136,6 +137,9 @@ bench-connections: $(VENV)/.dev
 
 bench-memory: $(VENV)/.dev
 	$(BIN)/python -m bench.worker.memory $(ARGS)
+
+bench-autoscaling: $(VENV)/.dev
+	$(BIN)/python -m bench.autoscaling $(ARGS)
 
 bench-trees: $(VENV)/.dev
 	$(BIN)/python -m bench.worker.trees $(ARGS)

@@ -98,7 +98,7 @@ def _type(key: str, value: dict[str, Any], many: bool, inner: dict[str, Any] | N
         return "sections by name" if many else "section"
     if "enum" in value:
         return " or ".join(f"`{option}`" for option in value["enum"])
-    options = [option for option in value.get("anyOf", (value,)) if option.get("type") != "null"]
+    options = [option for option in _options(value) if option.get("type") != "null"]
     text = next(
         (_PATTERNS[part] for option in options for part in _PATTERNS if part in option.get("pattern", "")), None
     )
@@ -116,6 +116,14 @@ def _type(key: str, value: dict[str, Any], many: bool, inner: dict[str, Any] | N
     )
 
 
+def _options(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The alternatives, of alternatives too."""
+    if "anyOf" not in value:
+        yield value
+    for option in value.get("anyOf", ()):
+        yield from _options(option)
+
+
 def _plural(word: str) -> str:
     return {"text": "texts"}.get(word, f"{word}s")
 
@@ -123,7 +131,7 @@ def _plural(word: str) -> str:
 def _bounds(value: dict[str, Any]) -> str:
     least, most = value.get("minimum"), value.get("maximum")
     if "exclusiveMinimum" in value:
-        least = f"above {value['exclusiveMinimum']}"
+        return f", above {value['exclusiveMinimum']}"
     if least is not None and most is not None:
         return f", {least} to {most}"
     return "" if least is None else f", at least {least}"

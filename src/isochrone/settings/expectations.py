@@ -64,7 +64,8 @@ def _problem(detail: ErrorDetails, root: type[BaseModel]) -> Problem:
         return Problem(path, f"at least {context['min_length']}", "none" if not detail["input"] else given)
     if error in _BOUNDS:
         words, name = _BOUNDS[error]
-        return Problem(path, f"a number of {words} {context[name]:g}", given)
+        of = "" if error in ("greater_than", "less_than") else "of "
+        return Problem(path, f"a number {of}{words} {context[name]:g}", given)
     if error in _TYPES:
         expected = _TYPES[error]
         if error == "string_type" and isinstance(detail["input"], int | float):

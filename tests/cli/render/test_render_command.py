@@ -124,3 +124,14 @@ def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
     result = _run(tmp_path)
     assert result.exit_code == 1
     assert result.stderr == f"isochrone render: {tmp_path}: is a directory; name a fleet.yaml\n"
+
+
+def test_it_says_that_a_cluster_does_not_use_autoscale(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    pool = "{max: 3, autoscale: true}"
+    file.write_text(f'name: demo\nstore: {{url: "etcd:http://etcd:2379"}}\npools: {{cpu: {pool}, other: {{}}}}\n')
+    result = _run(file)
+    assert result.exit_code == 0
+    assert "pools.cpu: autoscale has no effect in a cluster" in result.stderr
+    assert "pools.other" not in result.stderr
+    assert "no effect" not in _run(file, "--format", "kuberay").stderr

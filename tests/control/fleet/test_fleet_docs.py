@@ -9,6 +9,7 @@ import pytest
 from fleets import parse
 
 from isochrone.control.fleet.planning.plan import plan
+from isochrone.control.fleet.settings.autoscale_spec import Autoscale
 from isochrone.control.fleet.settings.model_spec import Canary, Compare, Model, Rollout, Slo
 from isochrone.control.fleet.settings.sections import (
     Control,
@@ -39,7 +40,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_examples_are_read() -> None:
     names = [parse(text).name for text in blocks("yaml")]
-    assert names == ["demo", "demo", "demo", "prepared", "careful", "mixed", "plant", "guarded"]
+    assert names == ["demo", "demo", "demo", "prepared", "elastic", "careful", "mixed", "plant", "guarded"]
 
 
 def test_the_mistakes_are_told_as_shown() -> None:
@@ -71,6 +72,7 @@ def test_the_plan_is_as_shown() -> None:
         Model,
         Slo,
         Rollout,
+        Autoscale,
         Canary,
         Compare,
         Traffic,

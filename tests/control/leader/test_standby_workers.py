@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from isochrone.control.fleet.reading.parsing import fleet_of
-from isochrone.control.leader.standby_workers import desired_standbys
+from isochrone.control.leader.records import LeaderRecords
+from isochrone.control.leader.standby_workers import StandbyWorkers, desired_standbys
 from isochrone.control.rollout.observed_state import READY, Loaded, ObservedWorker
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, WorkerRecord, encode
+from isochrone.control.state.records import (
+    Assignment,
+    EpochRecord,
+    EventRecord,
+    FleetRecord,
+    PoolSizeRecord,
+    WorkerRecord,
+    encode,
+)
 from isochrone.control.state.view import View
-from isochrone.store.base import Entry
+from isochrone.store.base import Delete, Entry, Put
 
 KEYS = Keys("plant")
 EVENT = encode(EventRecord(1.0, "me", "something"))
@@ -42,6 +53,11 @@ def test_a_pool_has_as_many_as_its_file_says() -> None:
     assert standbys({"workers": 2, "warm": 1}, everybody) == ["cpu-3"]
     assert standbys({"workers": 3, "warm": 0}, everybody) == []
     assert standbys({"workers": 0, "warm": 2}, {}) == [], "a pool that serves nothing needs none"
+
+
+def test_a_pool_that_becomes_empty_puts_none_in_place() -> None:
+    everybody = dict.fromkeys(("cpu-1", "cpu-2", "cpu-3"), True)
+    assert standbys({"workers": 0, "warm": 2}, everybody, ("cpu-2", "cpu-3")) == ["cpu-2", "cpu-3"]
 
 
 def test_before_they_start_it_is_known_who_stands_by() -> None:
@@ -76,3 +92,41 @@ def test_a_new_leader_that_knows_nothing_yet_moves_nobody() -> None:
 def test_workers_that_an_autoscaler_of_the_cluster_adds_serve() -> None:
     everybody = {f"cpu-{number}": True for number in range(1, 6)}
     assert standbys({"workers": 1, "warm": 1}, everybody, ("cpu-2",)) == ["cpu-2"]
+
+
+class _Writes:
+    """What ``StandbyWorkers`` needs of the leader's records: the keys, and the operations that it was asked for."""
+
+    keys = KEYS
+
+    def __init__(self) -> None:
+        self.operations: list[Put | Delete] = []
+
+    def event_of(self, event: EventRecord) -> Put:
+        return Put(f"{KEYS.events}{event.about}", encode(event))
+
+    def event(self, who: str, what: str, about: str) -> Put:
+        return self.event_of(EventRecord(1.0, who, what, about))
+
+    async def write(self, compares: object, operations: Sequence[Put | Delete], *, durable: bool) -> bool:
+        self.operations += operations
+        return True
+
+
+def test_the_autoscalers_size_decides_who_stands_by_without_a_new_generation() -> None:
+    spec = {"name": "plant", "pools": {"cpu": {"workers": 1, "warm": 1, "max": 4, "autoscale": {}}}}
+    records = {KEYS.fleet: encode(FleetRecord(1, "", spec, "/"))}
+    writes = _Writes()
+    leader = StandbyWorkers(cast(LeaderRecords, writes))
+
+    def stand_by(size: int | None) -> list[str]:
+        writes.operations.clear()
+        if size is not None:
+            records[KEYS.pool_size("cpu")] = encode(PoolSizeRecord(size))
+        view = View(KEYS, {key: Entry(key, value, 1) for key, value in records.items()})
+        asyncio.run(leader.reconcile(view, {}))
+        return [each.key for each in writes.operations if each.key.startswith(KEYS.standbys)]
+
+    assert stand_by(None) == [KEYS.standby("cpu-2")]
+    assert stand_by(3) == [KEYS.standby("cpu-4")]
+    assert stand_by(2) == [KEYS.standby("cpu-3")]

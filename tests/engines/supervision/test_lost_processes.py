@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -80,7 +80,7 @@ class Plant:
             await asyncio.sleep(0.01)
 
 
-def _desired(record: FleetRecord, view: View) -> dict[str, ProcessSpec]:
+def _desired(record: FleetRecord, view: View, sizes: Mapping[str, int]) -> dict[str, ProcessSpec]:
     return {name: ProcessSpec(name, "worker", ("serve",), "cpu") for name in record.spec["names"]}
 
 

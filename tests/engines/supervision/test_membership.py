@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EventRecord, GatewayRecord, encode
+from isochrone.control.state.records import SUPERVISOR, EventRecord, GatewayRecord, encode
 from isochrone.control.state.view import View
 from isochrone.engines.supervision.membership import Membership
-from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.store.base import Delete, Put, Store
 from isochrone.store.sqlite.store import SqliteStore
 

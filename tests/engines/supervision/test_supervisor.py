@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
+    SUPERVISOR,
     Assignment,
     EpochRecord,
     EventRecord,
@@ -33,7 +34,6 @@ from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
 from isochrone.engines.supervision.desired import desired_processes
-from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore
@@ -140,7 +140,7 @@ class Plant:
         return key in self.supervisor.mirror.entries
 
 
-def _desired(record: FleetRecord, view: View) -> dict[str, ProcessSpec]:
+def _desired(record: FleetRecord, view: View, sizes: Mapping[str, int]) -> dict[str, ProcessSpec]:
     found = [
         ProcessSpec(name, role, tuple(words), "cpu" if role == "worker" else "")
         for name, role, *words in record.spec["processes"]

@@ -11,7 +11,7 @@ import typer
 from isochrone.cli.console import counted
 from isochrone.cli.render.writing import write_files
 from isochrone.control.fleet.reading.parsing import read_text
-from isochrone.engines.kubernetes.rendering import DIRECTORIES, FORMATS, Format, rendered
+from isochrone.engines.kubernetes.rendering import DIRECTORIES, FORMATS, Format, notes, rendered
 from isochrone.errors import FlagError, IsochroneError
 from isochrone.settings.problems import SettingsError
 
@@ -56,7 +56,10 @@ def kubernetes(
         chosen = _chosen(form)
         if out is None and chosen in DIRECTORIES:
             raise typer.BadParameter(f"{chosen} makes a directory; name it with --out", param_hint="--out")
-        files = rendered(read_text(file), str(file), chosen)
+        text = read_text(file)
+        files = rendered(text, str(file), chosen)
+        for note in notes(text, str(file), chosen):
+            typer.secho(f"isochrone render: {note}", fg="yellow", err=True)
         if out is None:
             _print(files, as_json)
             return

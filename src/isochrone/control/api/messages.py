@@ -46,7 +46,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     stages: tuple[str, ...]
     pools: tuple[str, ...]
     #: "serving", "degraded" (some gateways would not answer), "unserved" (none would), "not served" (nothing is
-    #: committed), or the state of the rollout that changes it. As the gateways report it.
+    #: committed), or the state of the rollout that changes it. As the gateways report it. "asleep": its pools have no
+    #: worker, and the next request starts one.
     state: str
     #: The rollout that changes it; "": none.
     rollout: str
@@ -74,6 +75,21 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     standby: bool = False
     #: By model: the versions that it cannot load, and why.
     load_failures: dict[str, str] = {}
+
+
+class PoolStatus(msgspec.Struct, frozen=True):
+    """A pool whose number of workers the autoscaler sets."""
+
+    name: str
+    #: Its present size, without standby workers, and the bounds.
+    workers: int
+    least: int
+    most: int
+    #: Why, in one word, and the figures that led to it; "": the autoscaler has not set it yet, and the file counts.
+    reason: str = ""
+    detail: str = ""
+    #: When it was set, in seconds since 1970; 0: never.
+    at: float = 0.0
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
@@ -116,6 +132,8 @@ class Status(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...] = ()
     #: Controllers that serve xDS.
     xds_servers: tuple[XdsServerRecord, ...] = ()
+    #: Pools whose number of workers the autoscaler sets.
+    pools: tuple[PoolStatus, ...] = ()
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,18 +6,23 @@ epoch cannot be read, the status shows the newest offer of a gateway, with the g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
+from isochrone.control.api.messages import GatewayStatus, ModelStatus, PoolStatus, Status, StoreState, WorkerStatus
 from isochrone.control.fleet.derived.engine_processes import processes_on
-from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.derived.pool_sizes import empty_pools
+from isochrone.control.fleet.reading.present_fleet import present_fleet
+from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_size
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import (
     ABORTED,
+    KUBERNETES,
     Assignment,
     EventRecord,
     GatewayRecord,
+    PoolSizeRecord,
     ProcessRecord,
     RolloutRecord,
     WorkerRecord,
@@ -38,6 +43,8 @@ def fleet_status(view: View, store: StoreState) -> Status:
     changing = {model: record for record in rollouts for model in record.changes}
     gateways = view.gateways
     names = sorted({*gateways, *view.known_gateways})
+    present = present_fleet(fleet, view) if fleet is not None else None
+    empty = empty_pools(present) if fleet is not None and present is not None and fleet.engine != KUBERNETES else ()
     return Status(
         fleet=view.keys.fleet_name,
         generation=fleet.generation if fleet is not None else 0,
@@ -46,7 +53,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
         leader=view.leader,
         store=store,
         models=tuple(
-            _model(name, assignments.get(name), changing.get(name), gateways, reported_by)
+            _model(name, assignments.get(name), changing.get(name), gateways, reported_by, empty)
             for name in sorted({*assignments, *wanted, *changing})
         ),
         workers=tuple(
@@ -56,21 +63,36 @@ def fleet_status(view: View, store: StoreState) -> Status:
         gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
         rollouts=tuple(rollouts),
         aborted=_last_aborted(view.rollouts),
-        processes=(*view.processes.values(), *_starting(view, names)),
+        processes=(*view.processes.values(), *_starting(view, present, names)),
         faults=tuple(view.faults()),
         xds_servers=tuple(view.xds_servers.values()),
+        pools=_pools(view, present),
     )
 
 
-def _starting(view: View, gateways: Sequence[str]) -> list[ProcessRecord]:
-    """Processes of the applied file that have not registered yet."""
+def _pools(view: View, fleet: Fleet | None) -> tuple[PoolStatus, ...]:
     record = view.fleet
-    if record is None:
+    if record is None or fleet is None or record.engine == KUBERNETES:
+        return ()
+    sizes = view.pool_sizes
+    found = []
+    for name, pool in fleet.pools.items():
+        if pool.autoscale is not None:
+            size = sizes.get(name, PoolSizeRecord(pool.workers))
+            bounds = smallest_size(pool), largest_size(pool)
+            found.append(PoolStatus(name, pool.workers, *bounds, size.reason, size.detail, size.at))
+    return tuple(found)
+
+
+def _starting(view: View, fleet: Fleet | None, gateways: Sequence[str]) -> list[ProcessRecord]:
+    """Processes of the applied file, at its present size, that have not registered yet."""
+    record = view.fleet
+    if record is None or fleet is None:
         return []
     known = {*view.workers, *gateways, *view.processes}
     return [
         ProcessRecord(spec.name, spec.role, spec.pool, deaths=0, how=STARTING)
-        for spec in processes_on(record.engine, fleet_of(record.spec), Path(record.directory)).values()
+        for spec in processes_on(record.engine, fleet, Path(record.directory)).values()
         if spec.role != "controller" and spec.name not in known
     ]
 
@@ -107,9 +129,12 @@ def _model(
     rollout: RolloutRecord | None,
     gateways: Mapping[str, GatewayRecord],
     reported_by: str,
+    empty: Collection[str],
 ) -> ModelStatus:
     served = assignment or Assignment(version="")
     state, fault = _answering(name, gateways) if assignment is not None else ("not served", "")
+    if state == "unserved" and gateways and served.pools and all(pool in empty for pool in served.pools):
+        state, fault = "asleep", ""
     return ModelStatus(
         name=name,
         version=served.version,

@@ -18,6 +18,7 @@ from isochrone.control.desired.reading import ReadFleet
 from isochrone.control.evaluation.evaluator import Evaluator
 from isochrone.control.fleet.derived.locations import repositories_by_worker
 from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.leader.autoscaling import Autoscaling
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.fleet_reconciler import FleetReconciler
 from isochrone.control.leader.housekeeping import Housekeeping
@@ -57,6 +58,7 @@ class Controller:
         self._fleet = FleetReconciler(self._records, read_fleet, self._wake.set)
         self._housekeeping = Housekeeping(self._records)
         self._standbys = StandbyWorkers(self._records)
+        self._autoscaling = Autoscaling(self._records, self._wake.set)
         self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
         self._evaluator = Evaluator(self._wake.set)
@@ -116,6 +118,7 @@ class Controller:
         await asyncio.gather(*(driver.stop() for driver in drivers.values()))
         await self._evaluator.stop()
         await self._fleet.stop()
+        await self._autoscaling.stop()
 
     async def _step(self) -> bool:
         """Take everything one step further; return whether anything is in progress."""
@@ -123,8 +126,10 @@ class Controller:
         if not await self._housekeeping.repair(view, {name: each.version for name, each in desired.items()}):
             return True
         await self._reconcile_drivers(self._records.view())
-        # Before rollouts, which may be many: a standby worker serves within milliseconds.
+        # Before rollouts, which may be many: a standby worker serves within milliseconds, and a request that waits for
+        # an empty pool wakes it as fast.
         views = {name: driver.observed for name, driver in self._drivers.items()}
+        await self._autoscaling.reconcile(self._records.view(), views)
         await self._standbys.reconcile(self._records.view(), views)
         identities = [record.identity for record in self._records.view().open_rollouts]
         self._evaluator.keep_only(set(identities))

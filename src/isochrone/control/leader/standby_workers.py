@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.reading.present_fleet import at_present
 from isochrone.control.fleet.settings.process_names import worker_names
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.leader.records import LeaderRecords
@@ -25,7 +26,7 @@ class StandbyWorkers:
     def __init__(self, records: LeaderRecords) -> None:
         self._records = records
         self._keys = records.keys
-        #: The fleet record's generation, and the fleet that was read from it.
+        #: The fleet record's generation, and the fleet that was read from it, with the sizes of the file.
         self._fleet: tuple[int, Fleet | None] = (0, None)
 
     async def reconcile(self, view: View, observed: Mapping[str, ObservedWorker]) -> None:
@@ -53,7 +54,9 @@ class StandbyWorkers:
             return None
         if self._fleet[0] != record.generation:
             self._fleet = record.generation, fleet_of(record.spec)
-        return self._fleet[1]
+        # The autoscaler gives pools other sizes without a new generation.
+        fleet = self._fleet[1]
+        return at_present(fleet, record.engine, view) if fleet is not None else None
 
 
 def desired_standbys(fleet: Fleet, view: View, observed: Mapping[str, ObservedWorker]) -> set[str]:
@@ -61,9 +64,13 @@ def desired_standbys(fleet: Fleet, view: View, observed: Mapping[str, ObservedWo
     standing_by, drained = view.standbys, view.drains
     found: set[str] = set()
     for pool, spec in fleet.pools.items():
-        if not spec.warm or not spec.workers:
+        if not spec.warm:
             continue
         registered = {name for name, record in view.workers.items() if record.pool == pool}
+        if not spec.workers:
+            # All are about to stop, and none is put in place before.
+            found |= registered & standing_by.keys()
+            continue
         names = _all_names(worker_names(fleet, pool), registered)
         # A drained one gets no requests either way, and stands by again when it is back.
         found |= {name for name in names if name in drained and name in standing_by}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isochrone.control.fleet.derived.outside_servers import server_records
-from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.reading.present_fleet import present_fleet
 from isochrone.control.fleet.settings.process_names import worker_names
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.placement.needs import BatchCurve, ModelNeeds
@@ -68,7 +68,7 @@ def of_records(view: View, figures: StatedFigures) -> PlacementInputs:
     if record is None:
         raise NotFound("no fleet.yaml has been applied yet; run 'isochrone apply FILE'")
     view.require(view.keys.epoch)
-    fleet, failures, drains = fleet_of(record.spec), view.load_failures, view.drains
+    fleet, failures, drains = present_fleet(record, view), view.load_failures, view.drains
     incoming = _incoming(view.open_rollouts)
     needs = [
         replace(

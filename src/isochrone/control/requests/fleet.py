@@ -14,11 +14,13 @@ from isochrone.control.fleet.planning.plan import Step, is_refused, plan, takes_
 from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading.file import FleetFile
 from isochrone.control.fleet.reading.parsing import fleet_of, with_workers
+from isochrone.control.fleet.reading.present_fleet import at_present, present_fleet
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (
     ABORTING,
     DONE,
+    KUBERNETES,
     LOCAL,
     EventRecord,
     FleetRecord,
@@ -73,14 +75,14 @@ def apply_fleet(
     if generation is not None and generation != current:
         by = f" (by {before.by})" if before is not None and before.by else ""
         raise Conflict(f"the fleet is at generation {current}{by}, not {generation}; look at the plan again")
-    fleet_before = fleet_of(before.spec) if before is not None else None
+    fleet_before = present_fleet(before, view) if before is not None else None
     engine = engine or (before.engine if before is not None else LOCAL)
     applied = (file.text, file.directory, engine)
     unchanged = before is not None and (before.text, before.directory, before.engine) == applied
     still_kept = _still_kept(view)
     steps = plan(
         fleet_before,
-        file.fleet,
+        at_present(file.fleet, engine, view),
         directory=Path(file.directory),
         directory_before=Path(before.directory) if before is not None else None,
         served=_standing(view, file.versions),
@@ -158,6 +160,11 @@ def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: 
     settings = fleet.pools[pool]
     if settings.addresses:
         raise Conflict(f"pool {pool} consists of outside servers (addresses in fleet.yaml): no worker can be started")
+    if settings.autoscale is not None and record.engine != KUBERNETES:
+        raise Conflict(
+            f"the autoscaler sets the workers of pool {pool}: change pools.{pool}.min or pools.{pool}.max in "
+            f"fleet.yaml, or remove pools.{pool}.autoscale, and apply the file"
+        )
     most = settings.max if settings.max is not None else _MOST_WORKERS
     if not settings.min <= workers <= most:
         raise InvalidArgument(f"workers: expected {settings.min} to {most}, the pool's limits, given {workers}")
@@ -165,8 +172,8 @@ def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: 
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
     planned = plan(
-        fleet,
-        scaled,
+        at_present(fleet, record.engine, view),
+        at_present(scaled, record.engine, view),
         directory=Path(record.directory),
         committed=view.assignments,
         kept=_still_kept(view),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from isochrone.control.fleet.planning.ineffective import NO_AUTOSCALE
 from isochrone.control.fleet.reading.parsing import examine
 from isochrone.control.fleet.reading.passwords import without_password
 from isochrone.control.fleet.settings.spec import Fleet
@@ -48,6 +49,15 @@ def rendered(text: str, where: str, form: Format = "manifests") -> dict[str, str
         expected = "a URL without the password: put it into a Secret (kubernetes.store_secret)"
         raise settings_error([Problem(("store", "url"), expected, "one with a password")], where, examined.lines)
     return _files(fleet, kept, form)
+
+
+def notes(text: str, where: str, form: Format = "manifests") -> list[str]:
+    """Settings of a fleet.yaml that the rendered objects do not use."""
+    fleet = examine(text, where).fleet
+    # On a Ray cluster, a supervisor of the engine ray runs the processes.
+    if fleet is None or form in ("kserve", "kuberay"):
+        return []
+    return [f"pools.{pool}: {NO_AUTOSCALE}" for pool, spec in fleet.pools.items() if spec.autoscale is not None]
 
 
 def _files(fleet: Fleet, kept: str, form: Format) -> dict[str, str]:

@@ -12,9 +12,8 @@ import time
 
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EventRecord
+from isochrone.control.state.records import SUPERVISOR, EventRecord
 from isochrone.engines.base import Exit
-from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.gateway.requests.suspected import ADVICE
 from isochrone.store.base import Store
 from isochrone.store.retrying import until_available

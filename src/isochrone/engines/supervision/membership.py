@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EventRecord, GatewayRecord, Unreadable, decode, encode
+from isochrone.control.state.records import SUPERVISOR, EventRecord, GatewayRecord, Unreadable, decode, encode
 from isochrone.control.state.view import View
-from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.store.base import Compare, Delete, Entry, Put, Store
 from isochrone.store.retrying import until_available
 

@@ -12,9 +12,6 @@ from isochrone.control.state.view import View
 from isochrone.engines.base import Running
 from isochrone.engines.supervision.reconcile import Observed
 
-#: The author of the supervisor's drains and events. The supervisor does not end the drains of users.
-SUPERVISOR = "supervisor"
-
 
 def observe(
     view: View,

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from time import monotonic
 
 from isochrone.control.rollout.committed import assigned, has_committed
-from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.records import EpochRecord, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision import probes
@@ -21,11 +21,12 @@ from isochrone.engines.supervision.signs import SignsOfLife
 
 
 class Observer:
-    """Of the processes of one supervisor, by name."""
+    """Of the processes of one supervisor, by name. ``awaited``: the models of an epoch that gateways can serve now."""
 
-    def __init__(self, engine: Engine, view: View) -> None:
+    def __init__(self, engine: Engine, view: View, awaited: Callable[[EpochRecord], Sequence[str]]) -> None:
         self._engine = engine
         self._view = view
+        self._awaited = awaited
         #: Controller → pid that was seen to answer.
         self._answering: dict[str, int] = {}
         #: Worker or gateway → pid that was seen to serve the committed versions, and since when.
@@ -97,6 +98,12 @@ class Observer:
         place = reached_at(each.spec, each.host) if each.spec.role == "controller" else self._places.get(name)
         return place is not None and await probes.lives(*place)
 
+    async def _serves_awaited(self, gateway: GatewayRecord, epoch: EpochRecord) -> bool:
+        awaited = self._awaited(epoch)
+        # Models of empty pools say nothing about what it has read.
+        has_read = len(awaited) == len(epoch.models) or gateway.epoch >= epoch.epoch
+        return has_read and await probes.serves_all(gateway.host, gateway.port, awaited)
+
     async def _probe_serving(self, name: str, each: Running) -> None:
         """Probe whether a registered process serves the committed versions: only then may others stop."""
         record = self._view.gateways.get(name) if each.spec.role == "gateway" else self._view.workers.get(name)
@@ -105,7 +112,7 @@ class Observer:
         epoch = self._view.epoch or EpochRecord(0)
         if each.spec.role == "gateway":
             models = dict(epoch.models)
-            served = await probes.serves_all(record.host, record.port, models)
+            served = isinstance(record, GatewayRecord) and await self._serves_awaited(record, epoch)
         else:
             models = assigned(epoch, each.spec.pool)
             served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)

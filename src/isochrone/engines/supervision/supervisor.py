@@ -15,12 +15,12 @@ import structlog
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.records import EpochRecord, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Exit
 from isochrone.engines.supervision import probes
 from isochrone.engines.supervision.death_events import DeathEvents
-from isochrone.engines.supervision.desired import FleetRecordReader, desired_processes
+from isochrone.engines.supervision.desired import FleetRecordReader, awaited_models, desired_processes
 from isochrone.engines.supervision.membership import Membership, is_own
 from isochrone.engines.supervision.observer import Observer
 from isochrone.engines.supervision.process_records import ProcessRecords
@@ -67,7 +67,7 @@ class Supervisor:
         keys: Keys,
         notify: Callable[[str], None],
         on_exit: Callable[[Exit], None] = lambda ended: None,
-        desired: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]] = desired_processes,
+        desired: Callable[[FleetRecord, View, Mapping[str, int]], Mapping[str, ProcessSpec]] = desired_processes,
         before: Collection[str] = (),
         last_lines: Callable[[str], Sequence[str]] = lambda name: (),
         *,
@@ -82,7 +82,7 @@ class Supervisor:
         self.mirror = Mirror(store, keys.prefix)
         self.view = View(keys, self.mirror.entries)
         self._fleet_record = FleetRecordReader(engine.name, self.mirror.entries, self.view, desired, notify)
-        self._observer = Observer(engine, self.view)
+        self._observer = Observer(engine, self.view, self._awaited)
         self._membership = Membership(store, keys)
         self._deaths = DeathEvents(store, keys)
         self._records = ProcessRecords(store, keys, last_lines)
@@ -94,7 +94,8 @@ class Supervisor:
         #: Lost processes that the engine is replacing: a machine that does not answer may take it a minute.
         self._replacing: set[str] = set()
         self.observed: dict[str, Observed] = {}
-        #: Set once, as soon as every desired process is ready and every gateway serves the committed models.
+        #: Set once, as soon as every desired process is ready and every gateway serves the committed models, except
+        #: those of pools that are empty until a request comes.
         self.up = asyncio.Event()
 
     async def run(self, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
@@ -197,9 +198,13 @@ class Supervisor:
         epoch = self.view.epoch
         if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._desired):
             return False
-        gateways = self.view.gateways.values()
-        ready = await asyncio.gather(*(probes.serves_all(each.host, each.port, epoch.models) for each in gateways))
+        gateways, models = self.view.gateways.values(), self._awaited(epoch)
+        ready = await asyncio.gather(*(probes.serves_all(each.host, each.port, models) for each in gateways))
         return all(ready) and bool(self._desired)
+
+    def _awaited(self, epoch: EpochRecord) -> list[str]:
+        record = self.view.fleet
+        return awaited_models(record, self._desired, epoch.models) if record is not None else list(epoch.models)
 
     # Actions.
 

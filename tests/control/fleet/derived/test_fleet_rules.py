@@ -71,3 +71,41 @@ def test_equal_fleets_have_equal_texts() -> None:
     text = gateway_rules(parse(TEXT))
     assert text == gateway_rules(parse(TEXT))
     assert json.loads(text)["models"].keys() == {"preprocess", "detector", "pipeline"}
+
+
+def test_requests_of_models_whose_pools_may_all_be_empty_wait_for_a_worker() -> None:
+    text = """
+name: a
+pools:
+  slow: {max: 2, autoscale: {zero_after_seconds: 60, start_up_seconds: 40}}
+  quick: {max: 2, autoscale: {zero_after_seconds: 60, start_up_seconds: 5}}
+  kept: {max: 2, autoscale: {}}
+models:
+  one: {pools: [quick]}
+  both: {pools: [slow, quick]}
+  mixed: {pools: [quick, kept]}
+  own: {pools: [quick], traffic: {waiting_room: {max_requests: 7}}}
+  none: {pools: [quick], traffic: {waiting_room: {max_requests: 0}}}
+"""
+    read = rules(text)
+    rooms = {
+        name: (each.waiting_room.max_requests, each.waiting_room.max_wait_ns) for name, each in read.models.items()
+    }
+    wait = 30_000_000_000
+    assert rooms == {
+        "one": (1000, wait),
+        "both": (1000, 80_000_000_000),
+        "mixed": (0, wait),
+        "own": (7, wait),
+        "none": (0, wait),
+    }
+    assert read.defaults.waiting_room.max_requests == 0
+
+
+def test_models_that_the_file_does_not_name_wait_too_and_others_do_not_inherit_it() -> None:
+    empty = "{max: 2, autoscale: {zero_after_seconds: 60}}"
+    read = rules(
+        f"name: a\npools: {{cpu: {empty}, kept: {{}}}}\ndefaults: {{pools: [cpu]}}\nmodels: {{m: {{pools: [kept]}}}}"
+    )
+    assert read.defaults.waiting_room.max_requests == 1000
+    assert read.of("m").waiting_room.max_requests == 0

@@ -26,7 +26,10 @@ def picture(status: Status, now: float) -> RenderableType:
         parts.append(Text(said, style="red"))
     if not status.generation:
         parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
-    parts += [_models(status), _workers(status, now), _gateways(status, now)]
+    parts.append(_models(status))
+    if status.pools:
+        parts.append(_pools(status, now))
+    parts += [_workers(status, now), _gateways(status, now)]
     if status.xds_servers:
         parts.append(_xds_servers(status))
     if status.aborted is not None:
@@ -67,6 +70,15 @@ def _models(status: Status) -> Table:
             Text(state, style=style),
             ", ".join(model.pools) or "–",
         )
+    return made
+
+
+def _pools(status: Status, now: float) -> Table:
+    made = table("autoscaled pools", "pool", "workers", "bounds", "why", right=("workers",))
+    for pool in status.pools:
+        detail = f" ({pool.detail})" if pool.detail else ""
+        why = f"{pool.reason}{detail}, {span(now - pool.at)} ago" if pool.at else "as in fleet.yaml"
+        made.add_row(pool.name, str(pool.workers), f"{pool.least} to {pool.most}", why)
     return made
 
 

@@ -20,6 +20,9 @@ from isochrone.settings.problems import Path, Problem
 
 #: Name of the text for ``parse_rules``: its ending says that the text is JSON.
 SOURCE = "fleet.json"
+#: The waiting room of a model whose pools may all be empty: requests, and the shortest limit of their wait.
+_MOST_WAITING = 1000
+_LEAST_WAIT_MS = 30_000.0
 #: Rules of a model that stand in fleet.yaml in a place of their own.
 _OWN = {"deadline_ms": ("slo",), "priority": ("slo",), "policy": (), "policy_options": (), "affinity": ()}
 
@@ -49,7 +52,22 @@ def _rules(fleet: Fleet, model: ModelDefaults) -> dict[str, Any]:
     }
     if "tiers" in model.traffic:
         rules["tiers"] = _with_ways(fleet, model.traffic["tiers"])
+    if "waiting_room" not in model.traffic:
+        if room := _waiting_room(fleet, model):
+            rules["waiting_room"] = room
+        elif _waiting_room(fleet, fleet.defaults):
+            # Models inherit the rules of the defaults.
+            rules["waiting_room"] = {"max_requests": 0}
     return rules
+
+
+def _waiting_room(fleet: Fleet, model: ModelDefaults) -> dict[str, Any]:
+    """If all pools of a model may be empty, its requests wait for a worker to start; else it has no such rule."""
+    sections = [fleet.pools[pool].autoscale for pool in model.pools or fleet.pools if pool in fleet.pools]
+    start_ups = [each.start_up_seconds for each in sections if each is not None and each.zero_after_seconds is not None]
+    if not start_ups or len(start_ups) < len(sections):
+        return {}
+    return {"max_requests": _MOST_WAITING, "max_wait_ms": max(_LEAST_WAIT_MS, 2000 * max(start_ups))}
 
 
 def _with_ways(fleet: Fleet, tiers: Any) -> Any:

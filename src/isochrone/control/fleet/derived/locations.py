@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import worker_names
 from isochrone.control.fleet.settings.sections import FleetSections
 from isochrone.models.sources.locations import Location, is_url, parse_location
@@ -26,7 +27,8 @@ def repositories_of(fleet: FleetSections, pool: str, directory: Path) -> tuple[L
 
 
 def repositories_by_worker(fleet: FleetSections, directory: Path) -> dict[str, tuple[str, ...]]:
-    """The repositories of every worker that is started here."""
+    """The repositories of every worker that is started here, at the largest size of its pool."""
+    fleet = at_largest(fleet)
     return {
         name: tuple(map(str, repositories_of(fleet, pool, directory)))
         for pool in fleet.pools

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from isochrone.control.fleet.derived.locations import repositories_of, store_url
+from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
 from isochrone.control.fleet.settings.quantities import split_address
@@ -115,7 +116,8 @@ def _workers(
         words += _given("--tier", spec.tier) + _given("--device", spec.device)
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
-        needs = needs_of(spec, pool, spec.processes, index) if placed else None
+        # Of an autoscaled pool, the group has room for all that it may have: a new size changes no other worker.
+        needs = needs_of(spec, pool, largest_size(spec) + spec.warm, index) if placed else None
         yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool, needs)
 
 

@@ -1,4 +1,4 @@
-"""Plan steps for settings that this release checks and does not use. Pure."""
+"""Plan steps for settings that this release, or the engine of the fleet, checks and does not use. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from isochrone.control.fleet.planning.steps import IGNORE, Step
 from isochrone.control.fleet.settings.sections import Gateway, Observability, Security
 from isochrone.control.fleet.settings.spec import Fleet
+from isochrone.control.state.records import KUBERNETES
 from isochrone.settings.sections import Section
 
 #: Keys of a gateway that are checked and not used yet.
 _OF_GATEWAY = ("tier",)
 _DETAIL = "has no effect in this release"
+#: Why a pool's ``autoscale`` does nothing in a cluster.
+NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
 
 
-def ineffective(fleet: Fleet) -> Iterator[Step]:
+def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
+    """``engine``: the one that runs the processes."""
     for key, section, default in (
         ("security", fleet.security, Security()),
         ("observability", fleet.observability, Observability()),
@@ -26,6 +30,9 @@ def ineffective(fleet: Fleet) -> Iterator[Step]:
     for group, gateway in fleet.gateways.items():
         for name in _made(gateway, Gateway(), _OF_GATEWAY):
             yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")
+    for pool, spec in fleet.pools.items():
+        if spec.autoscale is not None and engine == KUBERNETES:
+            yield Step(IGNORE, "pool", pool, NO_AUTOSCALE)
 
 
 def _made(section: Section, default: Section, names: tuple[str, ...]) -> Iterator[str]:

@@ -54,9 +54,9 @@ def kept_pools(
 
 
 def _is_dropped(pool: str, fleet: Fleet) -> bool:
-    """Whether a fleet runs nothing in a pool."""
+    """Whether a fleet runs nothing in a pool, and never will."""
     spec = fleet.pools.get(pool)
-    return spec is None or not (spec.workers or spec.addresses)
+    return spec is None or not spec.may_serve
 
 
 def needed_pools(

@@ -13,6 +13,7 @@ from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.derived.processes import listens_on
 from isochrone.control.fleet.planning.differences import listed
 from isochrone.control.fleet.planning.steps import INTERRUPT, REFUSE, RETIRE, Step
+from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import gateway_group, names_of, worker_names
 from isochrone.control.fleet.settings.process_ports import controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.spec import Fleet
@@ -25,9 +26,9 @@ def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
 
 
 def runs(fleet: Fleet, pool: str) -> bool:
-    """Whether a fleet has workers or servers in a pool."""
+    """Whether a fleet has workers or servers in a pool, or may get workers from the autoscaler."""
     spec = fleet.pools.get(pool)
-    return spec is not None and bool(spec.workers or spec.addresses)
+    return spec is not None and spec.may_serve
 
 
 def retired_pools(
@@ -43,7 +44,7 @@ def retired_pools(
         if not runs(after, pool):
             found[pool] = (list(running.processes), [server.address for server in running.servers])
     for pool, (workers, servers) in found.items():
-        detail = f"{listed(workers)} stop" if workers else f"no longer use {listed(servers)}"
+        detail = f"{listed(workers)} stop" if workers else f"no longer use {listed(servers)}" if servers else "gone"
         models = sorted(name for name, assignment in committed.items() if pool in assignment.pools)
         if models:
             detail += f", once {listed(models)} {'is' if len(models) == 1 else 'are'} no longer served by it"
@@ -108,7 +109,7 @@ def ports_in_use(
     for pool, running in kept.items():
         if not runs(after, pool):
             held |= {port: pool for arguments in running.processes.values() for port in listens_on(arguments)}
-    for path, _, port in (*controller_ports(after), *gateway_ports(after), *worker_ports(after)):
+    for path, _, port in (*controller_ports(after), *gateway_ports(after), *worker_ports(at_largest(after))):
         if port in held:
             detail = f"port {port} is held by pool {held[port]} until what it serves is served elsewhere; give another"
             yield Step(REFUSE, "fleet", ".".join(map(str, path)), detail)

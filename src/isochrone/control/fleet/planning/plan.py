@@ -39,7 +39,9 @@ from isochrone.control.fleet.planning.steps import (
     is_refused,
     takes_away,
 )
+from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_size
 from isochrone.control.fleet.settings.process_names import gateway_group
+from isochrone.control.fleet.settings.sections import Pool
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import LOCAL, STRICT, Assignment, KeptPool
 
@@ -47,7 +49,7 @@ __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "tak
 
 
 #: Settings of a pool that are not on its workers' command lines.
-_QUIET = ("min", "max", "warm", "distance_ms", "kind")
+_QUIET = ("min", "max", "autoscale", "warm", "distance_ms", "kind")
 #: Settings of a pool, a gateway or the controllers that only an engine that chooses machines uses.
 _OF_MACHINES = ("cpus", "gpus", "resources", "node_labels", "placement")
 #: Settings of a model that change without a restart and without a rollout.
@@ -100,7 +102,7 @@ def plan(
         steps += (step for step in retired if f"{step.kind} {step.name}" not in agreed_before)
         steps += lost_addresses(before, was_in, after, directory, engine)
         steps += _rule_steps(before, after, committed)
-    return [*steps, *ineffective(after)]
+    return [*steps, *ineffective(after, engine)]
 
 
 def _as_said(fleet: Fleet | None) -> dict[str, Assignment]:
@@ -184,7 +186,8 @@ def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool], engin
     quiet = (*_QUIET, *_OF_MACHINES) if engine == LOCAL else _QUIET
     for name, pool in after.pools.items():
         if name in before.pools:
-            changed = differences(before.pools[name], pool, only=quiet)
+            changed = differences(before.pools[name], pool, only=quiet, except_for=("autoscale",))
+            changed += _autoscale_changes(before.pools[name], pool)
             if changed:
                 yield Step(CHANGE, "pool", name, "; ".join(changed))
     old, new = outside_servers(before), outside_servers(after)
@@ -199,6 +202,15 @@ def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool], engin
             if server in in_use:
                 verb = "keep the server"
             yield Step(CHANGE, "pool", found.pool, f"{verb} at {found.upstream.address}")
+
+
+def _autoscale_changes(before: Pool, after: Pool) -> Iterator[str]:
+    if before.autoscale is not None and after.autoscale is not None:
+        yield from (f"autoscale.{text}" for text in differences(before.autoscale, after.autoscale))
+    elif after.autoscale is not None:
+        yield f"the autoscaler sets the number of workers, from {smallest_size(after)} to {largest_size(after)}"
+    elif before.autoscale is not None:
+        yield f"the autoscaler no longer sets the number of workers: the file does ({after.workers})"
 
 
 # Models.

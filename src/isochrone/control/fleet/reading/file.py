@@ -69,7 +69,8 @@ def lost_versions(file: FleetFile, record: FleetRecord | None, served: Mapping[s
     before, was_in, directory = fleet_of(record.spec), Path(record.directory), Path(file.directory)
     found: list[str] = []
     for pool in file.fleet.pools:
-        if pool not in before.pools or not (before.pools[pool].workers and file.fleet.pools[pool].workers):
+        after = file.fleet.pools[pool]
+        if pool not in before.pools or not (before.pools[pool].starts_workers and after.starts_workers):
             continue
         repositories = repositories_of(file.fleet, pool, directory)
         if repositories_of(before, pool, was_in) == repositories:

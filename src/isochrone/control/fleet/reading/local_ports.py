@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from isochrone.control.fleet.derived.processes import listens_on
 from isochrone.control.fleet.reading.file import FleetFile
 from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_ports import controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import FleetRecord
@@ -28,10 +29,10 @@ _TAKEN = "taken"
 
 
 def fixed_ports(fleet: Fleet) -> Iterator[tuple[Path_, str, int]]:
-    """Every fixed port of a fleet's processes: (key, host, port)."""
+    """Every fixed port of a fleet's processes, at its largest size: (key, host, port)."""
     yield from controller_ports(fleet)
     yield from gateway_ports(fleet)
-    yield from worker_ports(fleet)
+    yield from worker_ports(at_largest(fleet))
 
 
 def port_problems(wanted: Iterable[tuple[Path_, str, int]]) -> list[Problem]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from isochrone.control.fleet.settings.autoscale_spec import Autoscale
 from isochrone.control.fleet.settings.model_spec import Canary, ModelDefaults
+from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import names_of
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.quantities import bytes_text
@@ -68,7 +70,7 @@ def problems(fleet: FleetSections) -> list[Problem]:
         found.append(Problem(("security", "tls", missing), "a file, since cert and key go together", "nothing"))
     found += _same_address_twice(fleet)
     # Names and ports follow from the counts, so the counts must be valid first.
-    return found or [*_same_name_twice(fleet), *_ports(fleet)]
+    return found or [*_same_name_twice(at_largest(fleet)), *_ports(at_largest(fleet))]
 
 
 def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
@@ -80,6 +82,8 @@ def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
         for name in ("first_port", "arguments", "warm"):
             if value := getattr(pool, name):
                 yield Problem((*at, name), "nothing, since addresses names servers that run already", repr(value))
+        if pool.autoscale is not None:
+            yield Problem((*at, "autoscale"), "nothing, since addresses names servers that run already", "it")
     elif pool.kind == "triton":
         expected = "addresses of running servers, since kind is triton: only our own workers can be started"
         yield Problem((*at, "addresses"), expected, "none")
@@ -89,9 +93,33 @@ def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
         yield Problem((*at, "workers"), f"at most max, which is {pool.max}", str(pool.workers))
     elif pool.max is not None and pool.warm > pool.max:
         yield Problem((*at, "warm"), f"at most max, which is {pool.max}", str(pool.warm))
+    elif pool.autoscale is not None:
+        yield from _of_autoscale(at, pool, pool.autoscale)
     for index, word in enumerate(pool.arguments):
         if word.partition("=")[0] in _OWN_FLAGS:
             yield Problem((*at, "arguments", index), "a flag that the fleet does not set itself", repr(word))
+
+
+def _of_autoscale(at: Path, pool: Pool, autoscale: Autoscale) -> Iterator[Problem]:
+    if not pool.max:
+        given = "nothing" if pool.max is None else "0"
+        yield Problem((*at, "max"), "the most workers that autoscale may start, at least 1", given)
+    is_emptied = autoscale.zero_after_seconds is not None
+    if is_emptied and pool.min:
+        expected = f"nothing, or min: 0, since min is {pool.min} and the pool is never empty"
+        yield Problem((*at, "autoscale", "zero_after_seconds"), expected, f"{autoscale.zero_after_seconds:g}")
+    if autoscale.zero_after_seconds is not None and autoscale.zero_after_seconds < autoscale.start_up_seconds:
+        expected = (
+            f"at least {autoscale.start_up_seconds:g}, as start_up_seconds: a worker must serve before it is idle"
+        )
+        yield Problem((*at, "autoscale", "zero_after_seconds"), expected, f"{autoscale.zero_after_seconds:g}")
+    if not is_emptied and not pool.workers:
+        expected = "at least 1: a pool starts empty only with autoscale.zero_after_seconds"
+        yield Problem((*at, "workers"), expected, "0")
+    least = (max(1, pool.min) + pool.warm) * autoscale.cost_per_worker
+    if autoscale.cost_cap is not None and autoscale.cost_cap < least:
+        expected = f"at least {least:g}, the cost of the fewest workers (cost_per_worker, min and warm)"
+        yield Problem((*at, "autoscale", "cost_cap"), expected, f"{autoscale.cost_cap:g}")
 
 
 def _of_models(fleet: FleetSections) -> Iterator[Problem]:

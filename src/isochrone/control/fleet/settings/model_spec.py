@@ -20,15 +20,11 @@ from isochrone.control.fleet.settings.quantities import (
     Shares,
     Version,
     Words,
+    switch,
 )
 from isochrone.control.state.records import CanaryRule, CompareRule
 from isochrone.gateway.policies import DEFAULT
 from isochrone.settings.sections import Section
-
-
-def _switch(given: Any) -> Any:
-    """``canary: true`` has all defaults; ``canary: false`` is none."""
-    return {True: {}, False: None}[given] if isinstance(given, bool) else given
 
 
 class Slo(Section):
@@ -98,9 +94,9 @@ class Rollout(Section):
     prepare_seconds: Seconds = 300.0
     """Time for a pool to load and warm up the new version: first on one worker, then again on the others. After it the
     rollout is aborted."""
-    canary: Annotated[Canary | None, BeforeValidator(_switch)] = None
+    canary: Annotated[Canary | None, BeforeValidator(switch)] = None
     """Give the new version a growing share of the traffic and judge it. Off by default."""
-    compare: Annotated[Compare | None, BeforeValidator(_switch)] = None
+    compare: Annotated[Compare | None, BeforeValidator(switch)] = None
     """Compare the outputs of both versions first. Off by default."""
 
 

@@ -114,6 +114,11 @@ def parse_version(given: object) -> str:
     raise wrong("a version such as 1, or latest")
 
 
+def switch(given: object) -> object:
+    """A section that may be switched on or off: ``canary: true`` has all defaults; ``canary: false`` is none."""
+    return {True: {}, False: None}[given] if isinstance(given, bool) else given
+
+
 def _one_or_many(given: object) -> object:
     return [given] if isinstance(given, str) else given
 
@@ -184,6 +189,7 @@ def _schema(*kinds: dict[str, Any]) -> WithJsonSchema:
 
 
 _NUMBER: dict[str, Any] = {"type": "number", "minimum": 0}
+_POSITIVE: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
 _TIME_TEXT = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(us|µs|ms|s|min|h)$"}
 
 #: Bytes.
@@ -198,6 +204,11 @@ Bytes = Annotated[
 #: A span of time; a plain number is of milliseconds, or of seconds.
 Milliseconds = Annotated[float, BeforeValidator(parse_milliseconds), Field(ge=0), _schema(_NUMBER, _TIME_TEXT)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0), _schema(_NUMBER, _TIME_TEXT)]
+#: The same, above 0.
+PositiveMilliseconds = Annotated[
+    float, BeforeValidator(parse_milliseconds), Field(gt=0), _schema(_POSITIVE, _TIME_TEXT)
+]
+PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0), _schema(_POSITIVE, _TIME_TEXT)]
 #: From 0 to 1.
 Share = Annotated[
     float,

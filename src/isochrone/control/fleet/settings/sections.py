@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from isochrone.control.fleet.settings.autoscale_spec import Autoscale
 from isochrone.control.fleet.settings.kubernetes_spec import Kubernetes
 from isochrone.control.fleet.settings.model_spec import Model, ModelDefaults, overlay
 from isochrone.control.fleet.settings.quantities import (
@@ -23,6 +24,7 @@ from isochrone.control.fleet.settings.quantities import (
     Upstreams,
     Words,
     file_path,
+    switch,
 )
 from isochrone.errors import InvalidArgument
 from isochrone.models.repository.names import validate_model_name
@@ -116,11 +118,14 @@ class Pool(NodeNeeds):
     cpu-1, cpu-2."""
 
     workers: int = Field(default=1, ge=0, le=4096)
-    """Workers to start. With addresses, the default is 0."""
+    """Workers to start. With addresses, the default is 0. With autoscale, the number to begin with."""
     min: int = Field(default=0, ge=0)
     """Lower limit of workers, for this file, isochrone scale and the autoscaler."""
     max: int | None = Field(default=None, ge=0)
-    """Upper limit of workers."""
+    """Upper limit of workers. autoscale needs it."""
+    autoscale: Annotated[Autoscale | None, BeforeValidator(switch)] = None
+    """Let the leading controller set the number of workers, from min to max. Off by default. It has no effect in a
+    Kubernetes cluster: there, kubernetes.autoscaler says what scales pools with max."""
     warm: int = Field(default=0, ge=0, le=4096)
     """Standby workers: started beside the others with all models loaded, and without requests until the pool grows or a
     worker is lost."""
@@ -161,6 +166,16 @@ class Pool(NodeNeeds):
     def processes(self) -> int:
         """Workers to start, those that stand by included."""
         return self.workers + self.warm if self.workers else 0
+
+    @property
+    def starts_workers(self) -> bool:
+        """Whether the pool has workers of its own, or may get some from the autoscaler."""
+        return bool(self.workers or self.autoscale is not None)
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether the pool has workers or servers, or may get workers from the autoscaler."""
+        return self.starts_workers or bool(self.addresses)
 
 
 class Traffic(Section):

@@ -1,0 +1,1 @@
+"""Autoscaling of real processes under a load that rises and falls."""
