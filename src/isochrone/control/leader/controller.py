@@ -22,6 +22,7 @@ from isochrone.control.leader.autoscaling import Autoscaling
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.fleet_reconciler import FleetReconciler
 from isochrone.control.leader.housekeeping import Housekeeping
+from isochrone.control.leader.model_placement import ModelPlacement
 from isochrone.control.leader.observation import loading_order, observe
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import rollout_writes
@@ -59,6 +60,7 @@ class Controller:
         self._housekeeping = Housekeeping(self._records)
         self._standbys = StandbyWorkers(self._records)
         self._autoscaling = Autoscaling(self._records, self._wake.set)
+        self._placement = ModelPlacement(self._records)
         self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
         self._evaluator = Evaluator(self._wake.set)
@@ -131,6 +133,8 @@ class Controller:
         views = {name: driver.observed for name, driver in self._drivers.items()}
         await self._autoscaling.reconcile(self._records.view(), views)
         await self._standbys.reconcile(self._records.view(), views)
+        # Before rollouts, too: those of new models wait for the workers that are to have them.
+        is_moving = await self._placement.reconcile(self._records.view(), views)
         identities = [record.identity for record in self._records.view().open_rollouts]
         self._evaluator.keep_only(set(identities))
         self._times.keep_only(set(identities))
@@ -152,7 +156,7 @@ class Controller:
         failures = {name: driver.observed.failures for name, driver in self._drivers.items()}
         await self._housekeeping.report_loads(self._records.view(), failures)
         await self._housekeeping.tidy(self._records.view())
-        return bool(identities)
+        return bool(identities) or is_moving
 
     async def _write(self, view: View, record: RolloutRecord, decision: Decision) -> None:
         compares, operations = rollout_writes(view, record, decision, self._records.event)
@@ -172,7 +176,16 @@ class Controller:
             self._switch_seen = (switch.identity, switch.phase, now)
         views = {name: driver.observed for name, driver in self._drivers.items()}
         stages = {name: desired.stages for name, desired in self._fleet.desired.items()}
-        return observe(view, views, self._evaluator, stages, self._switch_seen[2], now, self._worker_repositories(view))
+        return observe(
+            view,
+            views,
+            self._evaluator,
+            stages,
+            self._switch_seen[2],
+            now,
+            self._worker_repositories(view),
+            self._placement.placements(view),
+        )
 
     def _worker_repositories(self, view: View) -> Mapping[str, tuple[str, ...]]:
         fleet = view.fleet
@@ -202,6 +215,9 @@ class Controller:
             # Nothing was ever committed or asked for: what workers have may have been loaded by hand.
             return
         order, stages = loading_order(epoch, rollouts), stages_of(epoch, rollouts)
+        placements = self._placement.placements(view)
         for driver in self._drivers.values():
-            spared = spare(driver.record, epoch, rollouts)
-            driver.set_desired(desired_versions(driver.record, epoch, rollouts), order, spared, stages)
+            if self._placement.is_undecided(view, driver.record):
+                continue
+            spared = spare(driver.record, epoch, rollouts, placements)
+            driver.set_desired(desired_versions(driver.record, epoch, rollouts, placements), order, spared, stages)

@@ -9,4 +9,6 @@ Not the choice of a worker for a request, which is the gateway's, nor of machine
 - ``explanation``: why a model is where it is, and what is missing where it fits nowhere
 - ``distances``: round trips to workers, measured
 - ``fleet_inputs``: needs and offers of a fleet.yaml and of a fleet's records
+- ``planned_pools``: those of pools where plans are applied; ``absences``: which of their workers are lost
+- ``execution``: which moves of a plan may begin, by what workers really hold
 """

@@ -17,7 +17,16 @@ from isochrone.control.fleet.settings.process_names import worker_names
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.placement.needs import BatchCurve, ModelNeeds
 from isochrone.control.placement.workers import DRAINING, LOST, SERVING, Replicas, WorkerOffer
-from isochrone.control.state.records import CANARY, COMPARING, PREPARING, SWITCHING, RolloutRecord, WorkerRecord
+from isochrone.control.state.assignment import is_assigned
+from isochrone.control.state.records import (
+    CANARY,
+    COMPARING,
+    PREPARING,
+    SWITCHING,
+    Assignment,
+    RolloutRecord,
+    WorkerRecord,
+)
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound
 
@@ -52,34 +61,31 @@ class PlacementInputs:
 
 def of_file(fleet: Fleet, stages: Mapping[str, Sequence[str]], figures: StatedFigures) -> PlacementInputs:
     """Of a fleet that does not run: nothing stands. ``stages``: by model of the fleet, those of its ensemble."""
-    needs = [_needs(fleet, name, stages[name], fleet.of(name).memory) for name in sorted(stages)]
+    needs = [needs_of(fleet, name, stages[name], fleet.of(name).memory) for name in sorted(stages)]
     workers = [
-        _offer(fleet, WorkerRecord(name, "", 0, 0, pool=pool, tier=spec.tier, device=spec.device, memory=spec.memory))
+        offer_of(fleet, WorkerRecord(name, "", 0, 0, pool=pool, tier=spec.tier, device=spec.device, memory=spec.memory))
         for pool, spec in fleet.pools.items()
         for name in worker_names(fleet, pool)
     ]
-    workers += [_offer(fleet, record) for record in server_records(fleet)]
-    return _inputs(fleet, needs, workers, {}, figures, ["each worker is taken for a machine of its own"])
+    workers += [offer_of(fleet, record) for record in server_records(fleet)]
+    return inputs_of(fleet, needs, workers, {}, figures, ["each worker is taken for a machine of its own"])
 
 
 def of_records(view: View, figures: StatedFigures) -> PlacementInputs:
-    """Of a running fleet: a worker has the committed models of its pool, except those that it could not load."""
+    """Of a running fleet: a worker has the committed models of its pool, in a planned pool those that it was given,
+    except those that it could not load."""
     record = view.fleet
     if record is None:
         raise NotFound("no fleet.yaml has been applied yet; run 'isochrone apply FILE'")
     view.require(view.keys.epoch)
     fleet, failures, drains = present_fleet(record, view), view.load_failures, view.drains
-    incoming = _incoming(view.open_rollouts)
+    placements, incoming = view.placements, incoming_bytes(view.open_rollouts)
     needs = [
-        replace(
-            _needs(fleet, name, each.stages, each.memory, each.pools),
-            incoming=incoming.get(name, 0) + (each.memory if each.canary is not None and name not in incoming else 0),
-        )
-        for name, each in sorted(view.assignments.items())
+        committed_needs(fleet, name, each, incoming, each.pools) for name, each in sorted(view.assignments.items())
     ]
     workers = [
         replace(
-            _offer(fleet, each),
+            offer_of(fleet, each),
             machine=each.host,
             state=DRAINING if name in drains else SERVING,
             rejected=frozenset(failures.get(name, ())),
@@ -95,14 +101,23 @@ def of_records(view: View, figures: StatedFigures) -> PlacementInputs:
         model: frozenset(
             name
             for name, worker in view.workers.items()
-            if worker.pool in each.pools and model not in failures.get(name, {})
+            if is_assigned(worker, model, each.pools, placements) and model not in failures.get(name, {})
         )
         for model, each in view.assignments.items()
     }
-    return _inputs(fleet, needs, workers, replicas, figures, [])
+    return inputs_of(fleet, needs, workers, replicas, figures, [])
 
 
-def _needs(
+def committed_needs(
+    fleet: Fleet, name: str, model: Assignment, incoming: Mapping[str, int], pools: Sequence[str]
+) -> ModelNeeds:
+    """Of a model that is served. ``incoming``: the result of ``incoming_bytes``."""
+    canary = model.memory if model.canary is not None and name not in incoming else 0
+    needs = needs_of(fleet, name, model.stages, model.memory, pools)
+    return replace(needs, incoming=incoming.get(name, 0) + canary)
+
+
+def needs_of(
     fleet: Fleet, name: str, stages: Sequence[str], memory: int, pools: Sequence[str] | None = None
 ) -> ModelNeeds:
     spec = fleet.of(name)
@@ -114,6 +129,9 @@ def _needs(
         devices=(device,) if isinstance(device, str) and device else (),
         pools=tuple(fleet.pools_of(name) if pools is None else pools),
         tiers=_tiers(spec.traffic.get("tiers")),
+        min_replicas=spec.min_replicas,
+        isolated=spec.alone,
+        apart=spec.apart,
         together=tuple(stages),
         changes_with=spec.changes_with,
     )
@@ -125,7 +143,7 @@ def _tiers(rule: Any) -> tuple[str, ...]:
     return tuple(map(str, order)) if isinstance(order, list | tuple) else ()
 
 
-def _offer(fleet: Fleet, record: WorkerRecord) -> WorkerOffer:
+def offer_of(fleet: Fleet, record: WorkerRecord) -> WorkerOffer:
     pool = fleet.pools.get(record.pool)
     return WorkerOffer(
         record.name,
@@ -138,7 +156,8 @@ def _offer(fleet: Fleet, record: WorkerRecord) -> WorkerOffer:
     )
 
 
-def _incoming(rollouts: Iterable[RolloutRecord]) -> dict[str, int]:
+def incoming_bytes(rollouts: Iterable[RolloutRecord]) -> dict[str, int]:
+    """By model: the bytes that a rollout under way loads beside the served version."""
     return {
         model: change.memory
         for rollout in rollouts
@@ -148,7 +167,7 @@ def _incoming(rollouts: Iterable[RolloutRecord]) -> dict[str, int]:
     }
 
 
-def _inputs(
+def inputs_of(
     fleet: Fleet,
     needs: list[ModelNeeds],
     workers: list[WorkerOffer],

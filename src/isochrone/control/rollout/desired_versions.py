@@ -6,9 +6,12 @@ that a rollout prepares. Everything else is unloaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
+from isochrone.control.state.assignment import NO_PLACEMENTS, Placements, is_assigned
 from isochrone.control.state.records import (
     ABORTING,
     CANARY,
@@ -38,12 +41,15 @@ class Need:
 
 
 def desired_versions(
-    worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    placements: Placements = NO_PLACEMENTS,
 ) -> dict[str, frozenset[str]]:
     """By model: the versions that a worker should have, exactly."""
-    needs = needed(worker, epoch, rollouts)
+    needs = needed(worker, epoch, rollouts, placements)
     if worker.memory:
-        over = sum(need.memory for need in needs.values()) - worker.memory
+        over = sum(need.memory for need in needs.values()) + _reserved(worker, placements) - worker.memory
         # The largest first, so that as few as possible are unloaded.
         for need in sorted((need for need in needs.values() if need.spare), key=lambda need: -need.memory):
             if over <= 0:
@@ -56,7 +62,12 @@ def desired_versions(
     return {model: frozenset(versions) for model, versions in found.items()}
 
 
-def spare(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+def spare(
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    placements: Placements = NO_PLACEMENTS,
+) -> dict[str, frozenset[str]]:
     """The desired versions that only stand by: loads of served or prepared versions must not wait for theirs."""
     rollouts = list(rollouts)
     served = {
@@ -72,7 +83,7 @@ def spare(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRe
     }
     found = {
         model: frozenset(version for version in versions if (model, version) not in served | brought)
-        for model, versions in desired_versions(worker, epoch, rollouts).items()
+        for model, versions in desired_versions(worker, epoch, rollouts, placements).items()
     }
     return {model: versions for model, versions in found.items() if versions}
 
@@ -86,7 +97,12 @@ def stages_of(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str
     return found
 
 
-def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[tuple[str, str], Need]:
+def needed(
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    placements: Placements = NO_PLACEMENTS,
+) -> dict[tuple[str, str], Need]:
     """The desired versions with their memory, whether or not they fit."""
     needs: dict[tuple[str, str], Need] = {}
 
@@ -96,7 +112,7 @@ def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
             needs[model, version] = Need(model, version, memory, spare)
 
     for model, assignment in epoch.models.items():
-        if worker.pool not in assignment.pools:
+        if not is_assigned(worker, model, assignment.pools, placements):
             continue
         add(model, assignment.version, assignment.memory)
         if assignment.canary is not None:
@@ -105,15 +121,20 @@ def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
             add(model, assignment.previous, assignment.memory, spare=True)
     for rollout in rollouts:
         for model, change in rollout.changes.items():
-            serves = worker.pool in change.pools
+            serves = is_assigned(worker, model, change.pools, placements)
             if serves and (rollout.state in _LOADED_IN or _is_being_withdrawn(rollout)):
                 if rollout.goes_after(worker):
                     continue
                 add(model, change.version, change.memory)
-            elif rollout.state == DRAINING and (serves or worker.pool in change.left):
+            elif rollout.state == DRAINING and (serves or is_assigned(worker, model, change.left, placements)):
                 # Gateways that have not seen the commit send requests to it: not spare until the rollout is done.
                 add(model, change.before, change.memory)
     return needs
+
+
+def at_once(rollouts: Iterable[RolloutRecord]) -> list[RolloutRecord]:
+    """The same rollouts as if no worker waited for another one's first load: what all of them will load."""
+    return [msgspec.structs.replace(each, first_loads={}) if each.first_loads else each for each in rollouts]
 
 
 def _is_being_withdrawn(rollout: RolloutRecord) -> bool:
@@ -122,26 +143,79 @@ def _is_being_withdrawn(rollout: RolloutRecord) -> bool:
 
 
 def lack_of_memory(
-    worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord], rollout: RolloutRecord
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    rollout: RolloutRecord,
+    placements: Placements = NO_PLACEMENTS,
 ) -> str:
     """Why the new versions of a rollout do not fit on a worker; "": they do, as far as is known."""
     if not worker.memory:
+        # Before anything is counted: a fleet that states no memory has thousands of models and workers to ask about.
         return ""
-    preparing = _as_if_preparing(rollout)
-    others = [other for other in rollouts if other.identity != rollout.identity]
-    needs = needed(worker, epoch, [*others, preparing])
-    total = sum(need.memory for need in needs.values() if not need.spare)
+    total = _needed_bytes(worker, epoch, rollouts, rollout, placements)
     if total <= worker.memory:
         return ""
     new = ", ".join(
         f"{model} version {change.version} needs {_size(change.memory)}"
         for model, change in rollout.changes.items()
-        if worker.pool in change.pools
+        if is_assigned(worker, model, change.pools, placements)
     )
     return (
         f"{new}; with what is served that makes {_size(total)} on worker {worker.name}, "
         f"which has {_size(worker.memory)} (memory of pool {worker.pool} and of the models in fleet.yaml)"
     )
+
+
+def waits_for_memory(
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    rollout: RolloutRecord,
+    placements: Placements,
+) -> str:
+    """Why the new versions of a rollout fit on a worker only after models that move there have moved; "": they fit."""
+    reserved = _reserved(worker, placements)
+    if not worker.memory or not reserved:
+        return ""
+    total = _needed_bytes(worker, epoch, rollouts, rollout, placements)
+    if total + reserved <= worker.memory:
+        return ""
+    return (
+        f"{_size(total)} with the new versions, and {_size(reserved)} for models that move, "
+        f"on worker {worker.name}, which has {_size(worker.memory)}"
+    )
+
+
+def fits_alone(
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    rollout: RolloutRecord,
+    placements: Placements,
+) -> bool:
+    """Whether all versions of the models of a rollout would fit on a worker without other models."""
+    return _needed_bytes(worker, epoch, rollouts, rollout, placements, rollout.changes) <= worker.memory
+
+
+def _needed_bytes(
+    worker: WorkerRecord,
+    epoch: EpochRecord,
+    rollouts: Iterable[RolloutRecord],
+    rollout: RolloutRecord,
+    placements: Placements,
+    models: Container[str] | None = None,
+) -> int:
+    """With the new versions of a rollout, without versions that only stand by; ``models``: of these alone."""
+    others = [other for other in rollouts if other.identity != rollout.identity]
+    needs = needed(worker, epoch, [*others, _as_if_preparing(rollout)], placements)
+    return sum(need.memory for need in needs.values() if not need.spare and (models is None or need.model in models))
+
+
+def _reserved(worker: WorkerRecord, placements: Placements) -> int:
+    """Bytes that stay free for models that move. Versions that only stand by make room for them."""
+    placement = placements.get(worker.pool)
+    return placement.reserved.get(worker.name, 0) if placement is not None else 0
 
 
 def _as_if_preparing(rollout: RolloutRecord) -> RolloutRecord:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from isochrone.control.state.assignment import Placements, is_assigned
 from isochrone.control.state.records import (
     AcknowledgementRecord,
     EpochRecord,
@@ -95,6 +96,15 @@ class ObservedState:
     stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: By worker that the fleet starts: the repositories that it should have.
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: By planned pool: the workers that have each model.
+    placements: Placements = field(default_factory=dict)
+
+    def assigned(self, model: str, pools: Iterable[str]) -> dict[str, ObservedWorker]:
+        """Registered workers that have to have a model, which some pools serve."""
+        return {name: worker for name, worker in self.of_pools(pools).items() if self.is_assigned(worker, model, pools)}
+
+    def is_assigned(self, worker: ObservedWorker, model: str, pools: Iterable[str]) -> bool:
+        return is_assigned(worker.record, model, pools, self.placements)
 
     def of_pools(self, pools: Iterable[str]) -> dict[str, ObservedWorker]:
         """Registered workers of some pools."""

@@ -356,6 +356,20 @@ class PoolSizeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0
 
 
+class PlacementRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which workers of a planned pool have each model. A pool without such a record has all of its models on every
+    worker. Only the leader writes it."""
+
+    #: By model: the names of its workers, sorted.
+    replicas: dict[str, tuple[str, ...]] = {}
+    #: By worker: bytes that stay free for models that are about to load there, or that have not been unloaded yet.
+    reserved: dict[str, int] = {}
+    #: By model that has replicas or is not unloaded everywhere: bytes of one version.
+    memory: dict[str, int] = {}
+    #: By model that the pool should have and that no worker can take: why.
+    unplaced: dict[str, str] = {}
+
+
 class WaitingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Models whose requests wait at one gateway until a worker is ready. There is no record while none waits."""
 

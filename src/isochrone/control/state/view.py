@@ -23,6 +23,7 @@ from isochrone.control.state.records import (
     FleetRecord,
     GatewayRecord,
     LoadFailuresRecord,
+    PlacementRecord,
     PoolSizeRecord,
     ProcessRecord,
     ReconciledRecord,
@@ -121,6 +122,7 @@ class View:
             keys.standbys: EventRecord,
             keys.pool_sizes: PoolSizeRecord,
             keys.waiting: WaitingRecord,
+            keys.placements: PlacementRecord,
             keys.processes: ProcessRecord,
             keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
@@ -247,6 +249,11 @@ class View:
             for model, count in record.models.items():
                 found[model] = found.get(model, 0) + count
         return found
+
+    @property
+    def placements(self) -> dict[str, PlacementRecord]:
+        """By planned pool: the workers that have each model."""
+        return self.under(self.keys.placements, PlacementRecord)
 
     @property
     def processes(self) -> dict[str, ProcessRecord]:

@@ -17,7 +17,7 @@ from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import gateway_group, names_of, worker_names
 from isochrone.control.fleet.settings.process_ports import controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import Assignment, KeptPool
+from isochrone.control.state.records import Assignment, KeptPool, PlacementRecord
 
 
 def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
@@ -49,6 +49,47 @@ def retired_pools(
         if models:
             detail += f", once {listed(models)} {'is' if len(models) == 1 else 'are'} no longer served by it"
         yield Step(RETIRE, "pool", pool, detail, processes=tuple(workers))
+
+
+def crowded_pools(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+    """Pools that are not planned any more: each of their workers would load all of their models."""
+    for pool, spec in after.pools.items():
+        if spec.is_planned or not spec.memory or pool not in before.pools or not before.pools[pool].is_planned:
+            continue
+        sizes = {name: each.memory for name, each in committed.items() if pool in each.pools}
+        sizes |= {name: after.of(name).memory for name in after.models if pool in after.pools_of(name)}
+        if (total := sum(sizes.values())) > spec.memory:
+            detail = (
+                f"its {len(sizes)} models take {_mebibytes(total)}, and each of its workers has "
+                f"{_mebibytes(spec.memory)}; keep it planned, or give the pool fewer models or more memory first"
+            )
+            yield Step(REFUSE, "pool", f"pools.{pool}.replicas", detail)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def lost_replicas(
+    before: Fleet, after: Fleet, committed: Mapping[str, Assignment], placements: Mapping[str, PlacementRecord]
+) -> Iterator[Step]:
+    """Models of planned pools whose workers all stop: they are served again once they are loaded elsewhere."""
+    for pool, placement in placements.items():
+        if pool not in before.pools or pool not in after.pools or not runs(after, pool):
+            continue
+        go = frozenset(worker_names(before, pool)) - frozenset(worker_names(after, pool))
+        lost = {
+            model: names
+            for model, names in placement.replicas.items()
+            if model in committed and names and go.issuperset(names) and committed[model].pools == (pool,)
+        }
+        if lost:
+            stopping = sorted({name for names in lost.values() for name in names})
+            detail = (
+                f"{listed(stopping)} {'stops' if len(stopping) == 1 else 'stop'} with the only replicas of "
+                f"{listed(sorted(lost))}; drain first: isochrone drain {stopping[0]}"
+            )
+            yield Step(INTERRUPT, "pool", pool, detail, processes=tuple(stopping))
 
 
 def losses_of_scaling(

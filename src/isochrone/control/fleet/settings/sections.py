@@ -135,6 +135,9 @@ class Pool(NodeNeeds):
     """Device of the workers, such as cpu or gpu. The gateway rule device selects by it."""
     memory: Bytes = 0
     """Memory of one worker for models. A version that does not fit is rejected before it is loaded. 0: not checked."""
+    replicas: Literal["all", "planned"] = "all"
+    """Models of each worker. all: every model of the pool. planned: those that the leader gives it by memory and the
+    keys min_replicas, alone and apart of the models; see docs/placement.md."""
     gpus: float = Field(default=0.0, ge=0, le=64)
     """GPUs for one worker, on machines that an engine chooses. A share below 1 is for Ray alone."""
     resources: Annotated[dict[str, float], BeforeValidator(_empty)] = Field(default={})
@@ -161,6 +164,11 @@ class Pool(NodeNeeds):
         if isinstance(given, dict) and given.get("addresses") and "workers" not in given:
             return {**given, "workers": 0}
         return given
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the leader decides which of its workers have each model."""
+        return self.replicas == "planned"
 
     @property
     def processes(self) -> int:
