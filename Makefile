@@ -30,9 +30,8 @@ help:
 	@echo "                  bench-connections, bench-memory, bench-trees, bench-images, bench-python-models; of the gateway"
 	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
 	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies, bench-autoscaling; on Ray bench-ray,"
-	@echo "                  bench-ray-serve;"
-	@echo "                  on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower, bench-gpu-memory,"
-	@echo "                  bench-gpu-generation, bench-gpu-green-contexts: bench/README.md says what each shows"
+	@echo "                  bench-ray-serve; on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower,"
+	@echo "                  bench-gpu-memory, bench-gpu-generation, bench-gpu-green-contexts: bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 

@@ -1,7 +1,7 @@
 """Parses the pages on which gateways and workers publish their counters. Pure.
 
-A page of a thousand models has a megabyte. The parsers look only at what is used: a general Prometheus parser takes
-seconds for such a page.
+The parsers look only at what is used: for a page of a thousand models, a general Prometheus parser takes half a second,
+and the controller has many pages to read.
 """
 
 from __future__ import annotations
