@@ -5,7 +5,8 @@
 
     python scripts/compile_hot_modules.py build/compiled     # PYTHONPATH=build/compiled runs it
 
-The copy that mypyc reads is marked first, and what would behave differently is refused (``native_classes``).
+The copy that mypyc reads is marked first, and what would behave differently is refused (``native_classes``). The C code
+that it writes is corrected (``corrected_c``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from corrected_c import corrected
 from native_classes import inherited_by_interpreted, mark, read_classes, refuse_differences
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,7 +113,7 @@ def compile_package(package: Path, out: Path) -> list[Path]:
 
 
 def _build(folder: Path, modules: Sequence[str]) -> None:
-    """Have mypyc write C and compile it, with as many compilers as there are cores."""
+    """Have mypyc write C, correct it and compile it, with as many compilers as there are cores."""
     from mypyc.build import mypycify
     from setuptools import Extension, setup
     from setuptools.command.build_ext import build_ext
@@ -141,6 +143,8 @@ def _build(folder: Path, modules: Sequence[str]) -> None:
         group_name="isochrone",
         target_dir=str(folder / "c"),
     )
+    for path in sorted((folder / "c").glob("__native*.c")):
+        path.write_text(corrected(path.read_text()))
     setup(
         name="isochrone-hot-modules",
         packages=[],
