@@ -72,6 +72,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_module() -> Iterator[None]:
+    """What a module leaves behind is garbage, which is collected here, or stays: libraries that it imported, such as
+    torch, would be looked at by each full collection after it."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 #: Names of shared-memory regions a test makes start with this, so that a forgotten one is told from another process's.
 SHARED_MEMORY_PREFIX = f"isochrone_test_{os.getpid()}_"
 

@@ -10,6 +10,8 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 from documented import ROOT
 from scripts.test_lowest import IGNORED, TESTS, TOOLS
 
@@ -105,6 +107,7 @@ def test_imports_are_followed_through_modules_beside_tests_and_the_source() -> N
     assert not needed(BESIDE_TESTS["test_identity"])
 
 
+@pytest.mark.long
 def test_tests_that_need_a_missing_library_are_left_out() -> None:
     ignored = {test for name in IGNORED for test in files_in(name)}
     left = {test: needed(test) for name in TESTS for test in files_in(name) if test not in ignored}

@@ -13,9 +13,11 @@ from isochrone.gateway.garbage import ReplicaFreezer
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_frozen() -> Iterator[None]:
+def frozen_as_before() -> Iterator[None]:
     yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 class Worker:

@@ -24,6 +24,7 @@ def make(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_trained_model_loads_and_the_seed_decides_it(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         done = make(str(tmp_path / folder), "--name", "tiny", "--steps", "2", *SMALL)

@@ -32,6 +32,8 @@ _MODULE = re.compile(r"# src/isochrone/\S+\.py\n")
 #: A script with this header needs a fleet; tests/in_process runs those that serve, and their clients.
 _FLEET_HEADER = "x-isochrone-epoch"
 _PYTHON_API = "import isochrone\n"
+#: Parts of commands that take a while: a thousand workers, days of load, trained weights.
+LONG = ("scenarios/scale.yaml", "simulate autoscaling", "simulate train", "prequal_figure6", "simulate placement")
 
 
 def commands() -> list[tuple[str, str]]:
@@ -126,10 +128,10 @@ def test_the_docs_have_something_to_run() -> None:
 
 
 def commands_to_run() -> list[Any]:
-    """Each once, where pages have the same one, ports aside. A thousand workers take a while, simulated or not."""
+    """Each once, where pages have the same one, ports aside."""
     once = {tuple(without_ports(shlex.split(line, comments=True))): (page, line) for page, line in reversed(commands())}
     return [
-        pytest.param(page, line, marks=[pytest.mark.long] if "scenarios/scale.yaml" in line else [])
+        pytest.param(page, line, marks=[pytest.mark.long] if any(part in line for part in LONG) else [])
         for page, line in reversed(once.values())
     ]
 
