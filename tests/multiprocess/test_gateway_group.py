@@ -60,6 +60,8 @@ def test_requests_add_up(both: Both, kind: str) -> None:
     after = samples(gateway, "isochrone_gateway_requests_total", model="identity_int32")
     assert after == {(("model", "identity_int32"),): before + MANY}
     assert list(samples(gateway, "isochrone_gateway_worker_healthy").values()) == [1]
+    if sys.platform == "linux":
+        assert len(samples(gateway, "isochrone_gateway_worker_round_trip_seconds")) == 1
     assert len(samples(gateway, "process_open_fds")) == COUNT
     assert min(samples(gateway, "isochrone_process_memory_shared_bytes").values()) > 10e6
 

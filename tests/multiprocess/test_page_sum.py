@@ -148,6 +148,8 @@ nv_cache_util {share}
 isochrone_gateway_epoch {epoch}
 # TYPE isochrone_gateway_worker_healthy gauge
 isochrone_gateway_worker_healthy{{worker="a:1"}} {healthy}
+# TYPE isochrone_gateway_worker_round_trip_seconds gauge
+isochrone_gateway_worker_round_trip_seconds{{worker="a:1"}} {round_trip}
 # TYPE isochrone_gateway_in_flight gauge
 isochrone_gateway_in_flight 2
 # TYPE isochrone_model_info gauge
@@ -161,8 +163,8 @@ process_cpu_seconds_total {fds}
 
 def test_figures_that_do_not_add_up() -> None:
     pages = {
-        1: parse(PAGE.format(share=0.2, epoch=5, healthy=1, fds=10)),
-        2: parse(PAGE.format(share=0.4, epoch=6, healthy=0, fds=11)),
+        1: parse(PAGE.format(share=0.2, epoch=5, healthy=1, round_trip=0.002, fds=10)),
+        2: parse(PAGE.format(share=0.4, epoch=6, healthy=0, round_trip=0.003, fds=11)),
     }
     lines = [line for line in render(add_up(pages)).splitlines() if not line.startswith("#")]
     assert lines == [
@@ -170,6 +172,7 @@ def test_figures_that_do_not_add_up() -> None:
         "nv_cache_util 0.30000000000000004",
         "isochrone_gateway_epoch 6.0",
         'isochrone_gateway_worker_healthy{worker="a:1"} 0.0',
+        'isochrone_gateway_worker_round_trip_seconds{worker="a:1"} 0.002',
         "isochrone_gateway_in_flight 4.0",
         'isochrone_model_info{digest="d",model="m",version="1"} 1.0',
         'process_open_fds{process="1"} 10.0',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -247,6 +248,17 @@ class TestMetrics:
         wait_for(lambda: value("in_flight") == 0)
         assert value("worker_healthy") == len(fleet.workers)
         wait_for(lambda: value("worker_in_flight") == 0)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's figures are read on Linux alone")
+    def test_round_trips_of_all_workers(self, fleet: Fleet) -> None:
+        found = {
+            sample.labels["worker"]: sample.value
+            for family in metrics(fleet.gateway)
+            for sample in family.samples
+            if sample.name == "isochrone_gateway_worker_round_trip_seconds"
+        }
+        assert len(found) == len(fleet.workers)
+        assert all(0 < seconds < 60 for seconds in found.values())
 
     def test_names_nobody_serves_are_not_kept(self, fleet: Fleet) -> None:
         for number in range(50):

@@ -190,6 +190,11 @@ class GatewayCollector(Collector):
         ejected = GaugeMetricFamily(_PREFIX + "worker_ejected", "1: left out as an outlier", labels=("worker",))
         in_flight = GaugeMetricFamily(_PREFIX + "worker_in_flight", "Requests from here", labels=("worker",))
         connections = GaugeMetricFamily(_PREFIX + "worker_connections", "Open connections", labels=("worker",))
+        round_trips = GaugeMetricFamily(
+            _PREFIX + "worker_round_trip_seconds",
+            "Shortest time over the network and back, by the kernel",
+            labels=("worker",),
+        )
         foreign = CounterMetricFamily(
             _PREFIX + "worker_foreign_answers", "Answers that were not the protocol's", labels=("worker",)
         )
@@ -199,8 +204,11 @@ class GatewayCollector(Collector):
             ejected.add_metric((address,), float(endpoint.ejected_until > now))
             in_flight.add_metric((address,), endpoint.in_flight)
             connections.add_metric((address,), member.connections.open)
+            round_trip = member.connections.round_trip(now)
+            if round_trip is not None:
+                round_trips.add_metric((address,), round_trip)
             foreign.add_metric((address,), member.foreign_answers)
-        yield from (healthy, ejected, in_flight, connections, foreign)
+        yield from (healthy, ejected, in_flight, connections, round_trips, foreign)
 
 
 class GatewayMetricsApplication:

@@ -7,12 +7,15 @@ is decided above; here it is only said whether the server can have begun it.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from isochrone.background_tasks import BackgroundTasks
+from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.connect import connect_http1, connect_http2
@@ -27,6 +30,11 @@ from isochrone.wire.turn import Turn
 _MAX_HTTP2 = 4
 #: Requests that may wait for a connection.
 _MAX_WAITING = 4096
+#: Age of the newest connection at which its round trip is taken from another one.
+_RENEWED_NS = 60 * SECOND
+#: Seconds over which the gateway spreads them. One page finds the connections of all endpoints old, and a connection
+#: takes some 0.1 ms of the loop.
+_RENEWING_SECONDS = 10.0
 
 
 class Sent(Protocol):
@@ -89,6 +97,9 @@ class Connections:
         self._waiting_http2: deque[Waiting] = deque()
         self._connecting_http1 = 0
         self._connecting_http2 = False
+        self._newest: Http1ClientConnection | None = None
+        self._newest_at = 0
+        self._is_renewing = False
         self._tasks = BackgroundTasks()
         self._closed = False
         #: The IP address of the last connection, whether that is still open or not; "": there was none.
@@ -97,6 +108,18 @@ class Connections:
     @property
     def open(self) -> int:
         return len(self._http1) + len(self._http2)
+
+    def round_trip(self, now: int) -> float | None:
+        """The shortest time to the endpoint and back in seconds, as the kernel measured it on the newest connection;
+        None: it has not measured any. Connects anew if that connection is old.
+
+        The figure of a connection that is used falls when the way gets shorter, but does not grow with it as long as
+        requests are small (``round_trips``).
+        """
+        newest = self._newest
+        if newest is None or now - self._newest_at > _RENEWED_NS:
+            self._renew()
+        return round_trips.of_socket(newest.transport.get_extra_info("socket")) if newest is not None else None
 
     @property
     def is_crowded(self) -> bool:
@@ -147,31 +170,70 @@ class Connections:
             self._tasks.start(self._connect_http1())
 
     async def _connect_http1(self) -> None:
-        upstream = self.upstream
         try:
-            connection = await connect_http1(
-                upstream.host,
-                upstream.port,
-                limits=self._limits,
-                heads=self._heads,
-                turn=self._turn,
-                timeout=self._timeout,
-            )
+            connection = await self._new_http1()
         except IsochroneError as error:
             self._connecting_http1 -= 1
             self._fail(self._waiting_http1, error)
             return
         self._connecting_http1 -= 1
+        if self._keep_http1(connection):
+            self._serve_http1(connection)
+
+    async def _new_http1(self) -> Http1ClientConnection:
+        return await connect_http1(
+            self.upstream.host,
+            self.upstream.port,
+            limits=self._limits,
+            heads=self._heads,
+            turn=self._turn,
+            timeout=self._timeout,
+        )
+
+    def _keep_http1(self, connection: Http1ClientConnection) -> bool:
         if self._closed:
             connection.close()
-            return
+            return False
         self._http1.add(connection)
+        self._newest, self._newest_at = connection, now_ns()
         self._note_peer(connection)
         connection.on_closed = lambda: self._lost_http1(connection)
-        self._serve_http1(connection)
+        return True
+
+    def _renew(self) -> None:
+        # Where no connection is idle, requests open new ones or wait for one: nothing may be taken from them.
+        if self._idle and not self._is_renewing and not self._closed:
+            self._is_renewing = True
+            self._tasks.start(self._renew_http1())
+
+    async def _renew_http1(self) -> None:
+        """Open another one, which requests use after all others: its window is small at first. It replaces the one
+        that is idle for longest, mostly the last one of this kind."""
+        try:
+            await asyncio.sleep(random.uniform(0.0, _RENEWING_SECONDS))
+            if len(self._idle) > 1:
+                self._idle.pop(0).close()
+            if self._is_full:
+                return
+            connection = await self._new_http1()
+        except IsochroneError:
+            return  # health checks decide about the endpoint
+        finally:
+            self._is_renewing = False
+        if self._is_full or self._waiting_http1:
+            # Requests took the room meanwhile, or the connections that they wait for are on their way.
+            connection.close()
+        elif self._keep_http1(connection):
+            self._idle.insert(0, connection)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._http1) + self._connecting_http1 >= self._max_connections
 
     def _lost_http1(self, connection: Http1ClientConnection) -> None:
         self._http1.discard(connection)
+        if connection is self._newest:
+            self._newest = None
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting_http1 and not self._closed:

@@ -25,8 +25,14 @@ _LARGEST: Final = frozenset(
         "isochrone_gateway_quarantined",
     )
 )
-#: True only if it is true in each process.
-_SMALLEST: Final = frozenset(("isochrone_gateway_worker_healthy", "isochrone_gateway_name_resolves"))
+#: True only if it is true in each process; and the round trip, which no process measures too short.
+_SMALLEST: Final = frozenset(
+    (
+        "isochrone_gateway_worker_healthy",
+        "isochrone_gateway_name_resolves",
+        "isochrone_gateway_worker_round_trip_seconds",
+    )
+)
 #: Shares of something that each process has the same amount of.
 _MEAN: Final = frozenset(("nv_cache_util",))
 #: Figures of a process; they get a label with its number.
