@@ -125,7 +125,8 @@ bench-realistic: $(VENV)/.dev $(PEERS)/.ready
 
 # Half an hour: flow control as a model over 200,000 steps, then large bodies on real processes.
 soak: $(VENV)/.dev
-	$(BIN)/python -m pytest --hypothesis-profile=soak --timeout 1200 -s tests/wire/test_flow_model.py
+	$(BIN)/python -m pytest --hypothesis-profile=soak --timeout 1200 -s tests/wire/test_flow_model.py \
+		tests/control/leader/test_planned_pools_come_to_rest.py
 	$(BIN)/python -m bench.wire.large_bodies $(ARGS)
 
 bench-deadlines: $(VENV)/.dev $(PEERS)/.ready

@@ -107,15 +107,20 @@ def write_repository(directory: Path, versions: int = 3, service: Service | None
     """``solo``, ``stage_a``, ``stage_b`` and ``chain``, each with versions 1 to ``versions``; returns the directory."""
     service = service or Service()
     for model in (SOLO, *STAGES):
-        (directory / model).mkdir(parents=True, exist_ok=True)
-        (directory / model / "config.pbtxt").write_text(_CONFIG.format(name=model, instances=service.instances))
-        for version in range(1, versions + 1):
-            write_version(directory, model, version, service)
+        write_model(directory, model, service, versions)
     (directory / CHAIN).mkdir(parents=True, exist_ok=True)
     (directory / CHAIN / "config.pbtxt").write_text(_CHAIN_CONFIG)
     for version in range(1, versions + 1):
         _version_directory(directory, CHAIN, version)
     return directory
+
+
+def write_model(directory: Path, model: str, service: Service, versions: int = 1) -> None:
+    """One more model like ``solo``."""
+    (directory / model).mkdir(parents=True, exist_ok=True)
+    (directory / model / "config.pbtxt").write_text(_CONFIG.format(name=model, instances=service.instances))
+    for version in range(1, versions + 1):
+        write_version(directory, model, version, service)
 
 
 def write_version(

@@ -27,7 +27,7 @@ import grpc
 
 from bench.ports import ports_in_a_row
 from isochrone.control.fleet.reading.parsing import parse_fleet
-from isochrone.control.scaling import keda_messages as messages
+from isochrone.control.scaling.keda import messages
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, encode
 from isochrone.store.base import Put

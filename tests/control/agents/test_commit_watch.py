@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from isochrone.control.agents.commit_watch import CommitWatch
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord, encode
 from isochrone.store.base import Delete, Put, Snapshot, Store, StoreUnavailable
 from isochrone.store.opening import open_store
 
@@ -25,7 +25,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.store = open_store(f"sqlite:{path}")
         self.outside = open_store(f"sqlite:{path}")
-        self.watch = CommitWatch(self.store, KEYS, "cpu")
+        self.watch = CommitWatch(self.store, KEYS, "cpu", "cpu-1")
         #: What the log says.
         self.lines: Sequence[MutableMapping[str, Any]] = []
 
@@ -133,3 +133,32 @@ def test_one_that_nobody_asks_reads_nothing(tmp_path: Path) -> None:
 
 def _replace_list(store: Store, function: Callable[[str], Awaitable[Snapshot]]) -> None:
     store.list = function  # type: ignore[method-assign, assignment]
+
+
+def test_in_a_planned_pool_the_models_of_the_worker_count(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        key = KEYS.placement("cpu")
+        await bench.outside.transact((), (Put(key, encode(PlacementRecord({"m": ("cpu-2",)}))),))
+        await bench.commit(1, "1")
+        await bench.until(True, {})
+        await bench.outside.transact((), (Put(key, encode(PlacementRecord({"m": ("cpu-1", "cpu-2")}))),))
+        await bench.until(False, {})
+        await bench.until(True, HAS_ONE)
+        await bench.outside.transact((), (Delete(key),))
+        await bench.until(False, {})
+
+    run(tmp_path / "store.db", scenario)
+
+
+def test_an_unreadable_placement_keeps_no_worker_from_the_epoch(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        key = KEYS.placement("cpu")
+        await bench.outside.transact((), (Put(key, encode(PlacementRecord({"m": ("cpu-1",)}))),))
+        await bench.commit(1, "1")
+        await bench.until(True, HAS_ONE)
+        await bench.outside.transact((), (Put(key, b"no placement"),))
+        await bench.commit(2, "2")
+        await bench.until(False, HAS_ONE)
+        assert bench.watch.is_satisfied(HAS_TWO)
+
+    assert set(run(tmp_path / "store.db", scenario)) == {"the placement is unreadable; the last one counts"}

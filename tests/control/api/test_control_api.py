@@ -46,6 +46,19 @@ async def stored(api: Api, identity: str) -> RolloutRecord:
     return decode(entry.value, RolloutRecord)
 
 
+def test_an_inference_request_is_sent_to_the_gateways(tmp_path: Path) -> None:
+    async def scenario(api: Api) -> None:
+        path = "/v2/models/detector/infer"
+        said = f"no such path: {path}; this is a controller; send inference requests to a gateway"
+        assert (await api.ask("POST", path, {}, 404)) == {"error": said, "code": "not_found"}
+        await ready(api)
+        assert (await api.ask("POST", path, {}, 404))["error"] == f"{said} ([::1]:8080)"
+        assert "gateway" in (await api.get("/v2", 404))["error"]
+        assert (await api.get("/v22", 404))["error"] == "no such path: /v22; /v1/openapi.json lists them"
+
+    with_api(tmp_path, scenario)
+
+
 def test_status_tells_everything_at_once(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         empty = await api.get("/v1/status")

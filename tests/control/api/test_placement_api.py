@@ -77,7 +77,8 @@ def test_nonsense_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         assert "isochrone apply" in (await api.get("/v1/placement", 404))["error"]
         await ready(api, 100)
-        assert (await api.get("/v1/placement/models/nothing", 404))["error"] == "model 'nothing' is not in the fleet"
+        unknown = await api.get("/v1/placement/models/nothing", 404)
+        assert unknown["error"] == "model 'nothing': expected one of the known models detector, tracker"
         for query, expected in (
             ("rate=detector", "rate: expected MODEL=NUMBER, given 'detector'"),
             ("rate==4", "rate: expected MODEL=NUMBER, given '=4'"),

@@ -9,7 +9,8 @@ from fleet_records import CONTEXT, KEYS, Records, file_of, served
 from isochrone.cli.fleet.inspecting.status_view import picture
 from isochrone.control.api.messages import PoolStatus, Status, StoreState
 from isochrone.control.api.status import fleet_status
-from isochrone.control.placement.fleet_inputs import StatedFigures, of_records
+from isochrone.control.placement.figures import StatedFigures
+from isochrone.control.placement.fleet_inputs import of_records
 from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.fleet import apply_fleet, scale
 from isochrone.control.state.records import KUBERNETES, GatewayRecord, PoolSizeRecord

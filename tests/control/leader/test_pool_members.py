@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.pool_members import absent, available, drained_by_users, members_of, size_for
 from isochrone.control.rollout.observed_state import LOADING, READY, Loaded, ObservedWorker
-from isochrone.control.scaling.pool_observation import PoolMembers, Shared
+from isochrone.control.scaling.measured.pool_observation import PoolMembers, Shared
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     SUPERVISOR,

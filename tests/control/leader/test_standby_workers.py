@@ -16,6 +16,7 @@ from isochrone.control.state.records import (
     EpochRecord,
     EventRecord,
     FleetRecord,
+    PlacementRecord,
     PoolSizeRecord,
     WorkerRecord,
     encode,
@@ -130,3 +131,21 @@ def test_the_autoscalers_size_decides_who_stands_by_without_a_new_generation() -
     assert stand_by(None) == [KEYS.standby("cpu-2")]
     assert stand_by(3) == [KEYS.standby("cpu-4")]
     assert stand_by(2) == [KEYS.standby("cpu-3")]
+
+
+def test_the_records_are_decoded_once_for_all_workers() -> None:
+    class Counting(View):
+        reads = 0
+
+        @property
+        def placements(self) -> dict[str, PlacementRecord]:
+            Counting.reads += 1
+            return super().placements
+
+    fleet = fleet_of({"name": "plant", "pools": {name: {"workers": 3, "warm": 1} for name in ("cpu", "gpu")}})
+    workers = [
+        WorkerRecord(f"{pool}-{number}", "127.0.0.1", 1, 1, pool=pool) for pool in fleet.pools for number in range(4)
+    ]
+    entries = {KEYS.worker(each.name): Entry(KEYS.worker(each.name), encode(each), 1) for each in workers}
+    desired_standbys(fleet, Counting(KEYS, entries), {each.name: ObservedWorker(each, {}) for each in workers})
+    assert Counting.reads == 1

@@ -93,9 +93,11 @@ def test_old_measurements_and_gone_processes_are_forgotten() -> None:
     distances = Distances()
     distances.add("gw-1", "w1", 0.0, 0.001)
     distances.add("gw-2", "w1", 500.0, 0.004)
+    distances.add("gw-1", "w2", 0.0, 0.002)
     assert distances.to("w1", 500.0) == 0.004
-    distances.forget("gw-2")
-    assert distances.to("w1", 500.0) is None
+    assert distances.by_worker(500.0) == {"w1": 0.004}
+    distances.forget_others({"gw-1"}, 500.0)
+    assert distances.by_worker(500.0) == {}
     distances.add("gw-1", "w1", 501.0, 0.001)
-    distances.forget("w1")
-    assert distances.to("w1", 501.0) is None
+    distances.forget_others({"gw-1", "w1"}, 501.0)
+    assert distances.by_worker(501.0) == {"w1": 0.001}

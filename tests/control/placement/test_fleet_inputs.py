@@ -9,8 +9,9 @@ import pytest
 
 from fleet_records import KEYS, Records
 from isochrone.control.fleet.reading.parsing import parse_fleet
-from isochrone.control.placement.fleet_inputs import StatedFigures, of_file, of_records
-from isochrone.control.placement.planner import plan_placement
+from isochrone.control.placement.figures import StatedFigures
+from isochrone.control.placement.fleet_inputs import of_file, of_records
+from isochrone.control.placement.planning.planner import plan_placement
 from isochrone.control.placement.workers import DRAINING, LOST, SERVING
 from isochrone.control.state.records import (
     CANARY,
@@ -57,7 +58,7 @@ def test_a_file_states_needs_and_offers() -> None:
         "the rate of detector, pipe is not measured: replicas are neither added nor given back for load",
         "the memory of pipe is not stated (models.NAME.memory): it takes none",
         "the memory of pool core is not stated (pools.NAME.memory): it is not checked",
-        "round trips are those of the file (pools.NAME.distance_ms), not measured ones",
+        "round trips of pool edge are those of the file (pools.NAME.distance_ms), not measured ones",
         "each worker runs one batch at a time",
         "each worker is taken for a machine of its own",
     )

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from placement_cases import CURVES, memory_of, prefixes
 
-from isochrone.control.placement.explanation import explain
 from isochrone.control.placement.needs import BatchCurve, ModelNeeds
 from isochrone.control.placement.plan import Plan
-from isochrone.control.placement.planner import DEFAULT_RULES, plan_placement
-from isochrone.control.placement.rules import PlacementRules
-from isochrone.control.placement.units import units_of
+from isochrone.control.placement.planning.explanation import explain
+from isochrone.control.placement.planning.planner import DEFAULT_RULES, plan_placement
+from isochrone.control.placement.planning.rules import PlacementRules
+from isochrone.control.placement.planning.units import units_of
 from isochrone.control.placement.workers import DRAINING, Replicas, WorkerOffer
 from isochrone.errors import InvalidArgument, NotFound
 
@@ -275,6 +275,16 @@ def test_replicas_that_must_be_apart_never_share_a_machine() -> None:
     assert len(plan.replicas["m"]) == 2
     assert "2 of 3 replicas" in plan.short["m"]
     assert "on the same machine" in plan.short["m"]
+    assert "no other worker may have m: 2 by apart (w1: w0 on the same machine has it)" in plan.short["m"]
+
+
+def test_no_worker_is_an_obstacle_to_itself() -> None:
+    needs = [ModelNeeds("m", 1, apart=True, min_replicas=2)]
+    found = explain("m", needs, [WorkerOffer("w0", 10, machine="one")], standing(m="w0"), DEFAULT_RULES)
+    assert found.missing == "it has 1 of 2 replicas: every worker has it"
+    offers = [WorkerOffer("w0", 10, machine="one"), WorkerOffer("w1", 10, machine="two")]
+    found = explain("m", needs, offers, standing(m="w0"), DEFAULT_RULES)
+    assert found.missing == "it has 1 of 2 replicas: a plan would place another"
 
 
 def test_a_worker_that_could_not_load_a_model_is_not_asked_again() -> None:
@@ -337,7 +347,7 @@ def test_an_explanation_names_the_first_rule_of_each_worker() -> None:
 
 
 def test_an_unknown_model_cannot_be_explained() -> None:
-    with pytest.raises(NotFound, match="model 'x' is not in the fleet"):
+    with pytest.raises(NotFound, match="model 'x': expected one of the known models m"):
         explain("x", [ModelNeeds("m")], workers(1), {}, DEFAULT_RULES)
 
 

@@ -9,14 +9,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from placement_cases import alive, memory_of, model_needs, prefixes, standing, worker_offers
 
-from isochrone.control.placement.eligibility import exclusion
-from isochrone.control.placement.explanation import explain, obstacle
 from isochrone.control.placement.needs import ModelNeeds
-from isochrone.control.placement.occupancy import Occupancy
 from isochrone.control.placement.plan import ADD, BALANCE, MEMORY, RESTORE, Plan
-from isochrone.control.placement.planner import DEFAULT_RULES, plan_placement
-from isochrone.control.placement.search import STRICT, fits
-from isochrone.control.placement.units import units_of
+from isochrone.control.placement.planning.eligibility import exclusion
+from isochrone.control.placement.planning.explanation import explain, obstacle
+from isochrone.control.placement.planning.occupancy import Occupancy
+from isochrone.control.placement.planning.planner import DEFAULT_RULES, plan_placement
+from isochrone.control.placement.planning.search import STRICT, fits
+from isochrone.control.placement.planning.units import units_of
 from isochrone.control.placement.workers import LOST, SERVING, Replicas, WorkerOffer
 
 

@@ -80,7 +80,7 @@ def test_a_rollout_that_was_committed_and_that_no_gateway_has_seen_counts() -> N
     records.rollout("r7", DRAINING, {"detector": change}, epoch=8)
     found = restored(records)
     assert found.epoch == 9
-    assert found.models["detector"] == Assignment("3", "d3", "2", "d2", pools=("cpu",), memory=5, epoch=8)
+    assert found.models["detector"] == Assignment("3", "d3", "2", "d2", 5, pools=("cpu",), memory=5, epoch=8)
     assert found.models["pipeline"] == SERVED.models["pipeline"]
 
 

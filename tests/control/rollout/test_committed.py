@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from isochrone.control.rollout.committed import assigned, has_committed
-from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord
 
 
 def test_only_the_models_of_its_pool_are_assigned_to_a_worker() -> None:
     mine, other = Assignment("2", pools=("cpu", "edge")), Assignment("1", pools=("gpu",))
     assert assigned(EpochRecord(3, {"m": mine, "n": other}), "cpu") == {"m": mine}
     assert assigned(EpochRecord(0), "cpu") == {}
+
+
+def test_in_a_planned_pool_the_placement_record_decides() -> None:
+    mine, theirs = Assignment("1", pools=("cpu",)), Assignment("1", pools=("cpu",))
+    epoch = EpochRecord(3, {"m": mine, "n": theirs})
+    placements = {"cpu": PlacementRecord({"m": ("w1",), "n": ("w2",)})}
+    assert assigned(epoch, "cpu", "w1", placements) == {"m": mine}
+    assert assigned(epoch, "cpu", "w3", placements) == {}
 
 
 def test_a_worker_has_what_is_committed_with_its_version_and_digest() -> None:

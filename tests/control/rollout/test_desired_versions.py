@@ -10,10 +10,10 @@ from isochrone.control.rollout.desired_versions import (
     WITHDRAWN,
     desired_versions,
     differing,
-    lack_of_memory,
     spare,
     stages_of,
 )
+from isochrone.control.rollout.memory import lack_of_memory
 from isochrone.control.state.records import (
     ABORTING,
     DRAINING,

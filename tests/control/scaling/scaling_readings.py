@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isochrone.control.autoscaler.observation import Observation
-from isochrone.control.scaling.fleet_counters import (
+from isochrone.control.scaling.measured.pool_observation import PoolMembers, PoolObserver
+from isochrone.control.scaling.reading.fleet_counters import (
     BatchCounts,
     FleetReading,
     GatewayCounts,
@@ -14,7 +15,6 @@ from isochrone.control.scaling.fleet_counters import (
     VersionStatistics,
     WorkerStatistics,
 )
-from isochrone.control.scaling.pool_observation import PoolMembers, PoolObserver
 
 SLO = 0.2
 ONE_INSTANCE = ModelConfiguration()

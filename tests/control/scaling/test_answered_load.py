@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 from scaling_readings import Pool, gateway, version, worker
 
-from isochrone.control.scaling.fleet_counters import GatewayCounts, ModelConfiguration, RequestCounts, WorkerStatistics
-from isochrone.control.scaling.model_shares import ModelShares
-from isochrone.control.scaling.pool_observation import PoolMembers, Shared
+from isochrone.control.scaling.measured.model_shares import ModelShares
+from isochrone.control.scaling.measured.pool_observation import PoolMembers, Shared
+from isochrone.control.scaling.reading.fleet_counters import (
+    GatewayCounts,
+    ModelConfiguration,
+    RequestCounts,
+    WorkerStatistics,
+)
 
 
 def answered(successes: int, failures: int = 0, incarnation: str = "1") -> WorkerStatistics:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scaling_readings import version
 
-from isochrone.control.scaling.configuration_cache import ConfigurationCache
-from isochrone.control.scaling.fleet_counters import ModelConfiguration, WorkerStatistics
+from isochrone.control.scaling.reading.configuration_cache import ConfigurationCache
+from isochrone.control.scaling.reading.fleet_counters import ModelConfiguration, WorkerStatistics
 
 FOUND = ModelConfiguration(4)
 

@@ -13,8 +13,13 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from tritonclient.grpc import model_config_pb2
 
-from isochrone.control.scaling.counter_pages import gateway_counts, model_configuration, worker_statistics
-from isochrone.control.scaling.fleet_counters import BatchCounts, ModelConfiguration, RequestCounts, VersionStatistics
+from isochrone.control.scaling.reading.counter_pages import gateway_counts, model_configuration, worker_statistics
+from isochrone.control.scaling.reading.fleet_counters import (
+    BatchCounts,
+    ModelConfiguration,
+    RequestCounts,
+    VersionStatistics,
+)
 from isochrone.protocol.control_json import model_config_json, model_statistics_json
 from isochrone.worker.statistics import ModelStatistics
 
@@ -57,14 +62,47 @@ def test_a_page_that_is_not_a_gateways_is_no_reading(value: str) -> None:
     with pytest.raises(ValueError, match="another page"):
         gateway_counts(b"<html>not found</html>", "")
     page = generate_latest(Page(m=RequestCounts(7))).replace(b"} 7.0", b"} " + value.encode())
-    with pytest.raises(ValueError, match=r"expected a model and a count|could not convert"):
+    with pytest.raises(ValueError, match=r"expected a model and a number|could not convert"):
         gateway_counts(page, "")
 
 
 def test_samples_of_another_form_are_not_taken_for_none() -> None:
     page = generate_latest(Page(m=RequestCounts(7))).replace(b'requests_total{model="m"}', b'requests_total{other="m"}')
-    with pytest.raises(ValueError, match="expected a model and a count"):
+    with pytest.raises(ValueError, match="expected a model and a number"):
         gateway_counts(page, "")
+
+
+def page_with_round_trips(**seconds: float) -> bytes:
+    """By name of the host."""
+    family = GaugeMetricFamily("isochrone_gateway_worker_round_trip_seconds", "-", labels=("worker",))
+    for host, each in seconds.items():
+        family.add_metric((f"{host}:8000",), each)
+
+    class Family(Collector):
+        def collect(self) -> Any:
+            yield family
+
+    return generate_latest(Page(m=RequestCounts(7))) + generate_latest(Family())
+
+
+def test_round_trips_are_by_the_names_of_workers() -> None:
+    page, names = page_with_round_trips(near=1.5e-05, far=0.04, other=1.0), {"near:8000": "a", "far:8000": "b"}
+    assert gateway_counts(page, "", names).round_trips == {"a": 1.5e-05, "b": 0.04}
+    assert gateway_counts(page, "").round_trips == {}
+    assert gateway_counts(page, "", names).models == {"m": RequestCounts(7)}
+
+
+def test_a_gateway_may_have_measured_none() -> None:
+    names = {"near:8000": "a"}
+    assert gateway_counts(page_with_round_trips(), "", names).round_trips == {}
+    assert gateway_counts(generate_latest(Page()), "", names).round_trips == {}, "an earlier release"
+
+
+def test_round_trips_of_another_form_are_not_taken_for_none() -> None:
+    page, names = page_with_round_trips(near=0.5), {"near:8000": "a"}
+    for other in (page.replace(b"} 0.5", b"} NaN"), page.replace(b'{worker="', b'{address="')):
+        with pytest.raises(ValueError, match="expected a worker and a number"):
+            gateway_counts(other, "", names)
 
 
 def test_a_workers_page_gives_statistics_by_model_and_version() -> None:

@@ -11,13 +11,16 @@ import httpx
 import pytest
 
 from fleet_records import KEYS, Records
-from isochrone.control.scaling.fleet_counters import FleetReading, ModelConfiguration, RequestCounts
-from isochrone.control.scaling.fleet_reading import FleetReader
+from isochrone.control.scaling.reading.fleet_counters import FleetReading, ModelConfiguration, RequestCounts
+from isochrone.control.scaling.reading.fleet_reading import FleetReader
 from isochrone.control.state.records import Assignment, EpochRecord, GatewayRecord, WorkerRecord
 
 METRICS = (
     b'# TYPE isochrone_gateway_requests_total counter\nisochrone_gateway_requests_total{model="m"} 7.0\n'
     b"# TYPE isochrone_gateway_rejections_total counter\n# TYPE isochrone_gateway_waiting gauge\n"
+    b"# TYPE isochrone_gateway_worker_round_trip_seconds gauge\n"
+    b'isochrone_gateway_worker_round_trip_seconds{worker="worker-1:8000"} 0.002\n'
+    b'isochrone_gateway_worker_round_trip_seconds{worker="other:8000"} 0.003\n'
 )
 DURATION = {"count": 3, "ns": 30}
 BATCH = {"batch_size": 1, "compute_input": DURATION, "compute_infer": DURATION, "compute_output": DURATION}
@@ -69,6 +72,7 @@ def test_all_gateways_and_workers_are_read() -> None:
     gateway, worker = reading.gateways["gateway-1"], reading.workers["worker-1"]
     assert gateway is not None
     assert (gateway.incarnation, gateway.models) == ("1", {"m": RequestCounts(7)})
+    assert gateway.round_trips == {"worker-1": 0.002}, "by the names of registered workers"
     assert worker is not None
     assert worker.incarnation == "1"
     assert worker.models["a/b"]["1"].configuration == ModelConfiguration(4)
@@ -106,7 +110,7 @@ def test_a_process_that_fails_has_said_nothing_and_the_others_have(fault: Answer
 
 
 def test_a_process_that_never_answers_holds_the_reading_up_for_a_second_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isochrone.control.scaling.fleet_reading.SECONDS", 0.05)
+    monkeypatch.setattr("isochrone.control.scaling.reading.fleet_reading.SECONDS", 0.05)
 
     async def handler(request: httpx.Request) -> httpx.Response:
         if request.url.host == "worker-0":
@@ -162,6 +166,32 @@ def test_configurations_are_asked_once_for_each_process() -> None:
 
     asyncio.run(run())
     assert asked == ["/v2/models/a%2Fb/versions/1/config"] * 2
+
+
+def test_configurations_of_pools_that_are_not_read_this_time_are_kept() -> None:
+    asked: list[str] = []
+
+    async def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/config"):
+            asked.append(request.url.host)
+        return await answer(request)
+
+    records = Records(None)
+    for pool in ("one", "other"):
+        records.put(KEYS.workers + pool, WorkerRecord(pool, pool, 8000, 8001, incarnation="1", pool=pool))
+
+    async def run() -> None:
+        reader = reader_of(handler)
+        for pools in (("one",), ("other",), ("one", "other"), ("one",)):
+            reading = await reader.read(records.view, pools)
+            assert reading.workers.keys() == set(pools)
+            for each in reading.workers.values():
+                assert each is not None
+                assert each.models["a/b"]["1"].configuration == ModelConfiguration(4)
+        await reader.close()
+
+    asyncio.run(run())
+    assert asked == ["one", "other"]
 
 
 def test_one_configuration_counts_for_all_workers_of_a_pool() -> None:

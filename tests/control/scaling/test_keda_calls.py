@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from isochrone.control.scaling import keda_messages as messages
-from isochrone.control.scaling.keda_scaler import Trigger, read_trigger
+from isochrone.control.scaling.keda import messages
+from isochrone.control.scaling.keda.scaler import Trigger, read_trigger
 from isochrone.errors import InvalidArgument
 
 POOLS = {"cpu": object(), "gpu": object()}

@@ -11,9 +11,9 @@ import grpc
 
 from bench.ports import ports_in_a_row
 from isochrone.control.fleet.reading.parsing import parse_fleet
-from isochrone.control.scaling import keda_messages as messages
-from isochrone.control.scaling.keda_scaler import KedaScaler, serve_scaler
-from isochrone.control.scaling.pool_load import PoolLoad
+from isochrone.control.scaling.keda import messages
+from isochrone.control.scaling.keda.pool_load import PoolLoad
+from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,

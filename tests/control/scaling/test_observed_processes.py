@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from math import isfinite
 from queue import Queue
 
@@ -13,9 +14,10 @@ import tritonclient.grpc as grpc
 import isochrone
 from fleet_records import KEYS, Records
 from gateway_process import StartGateway
-from isochrone.control.scaling.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
-from isochrone.control.scaling.fleet_reading import FleetReader
-from isochrone.control.scaling.pool_observation import PoolMembers, PoolObserver
+from isochrone.control.scaling.measured.pool_observation import PoolMembers, PoolObserver
+from isochrone.control.scaling.measured.worker_distances import WorkerDistances
+from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
+from isochrone.control.scaling.reading.fleet_reading import FleetReader
 from isochrone.control.state.records import GatewayRecord, WorkerRecord
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
@@ -58,6 +60,10 @@ def test_the_load_of_a_real_pool_is_what_was_sent(
             return first, second
 
         first, second = asyncio.run(run())
+    if sys.platform == "linux":
+        distances = WorkerDistances().take(second, second.instant)
+        assert distances.keys() == {"a"}, "the gateway measures the way to each worker"
+        assert 0 < distances["a"] < 10
     observer, members = PoolObserver(0.2), PoolMembers(frozenset((MODEL,)), ("a",), pending=1)
     assert observer.observe(first, members, first.instant, None).offered is None
     seen = observer.observe(second, members, second.instant, None)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from scaling_readings import Pool, gateway
 
-from isochrone.control.scaling.fleet_counters import FleetReading, GatewayCounts, RequestCounts
-from isochrone.control.scaling.pool_observation import PoolMembers
+from isochrone.control.scaling.measured.pool_observation import PoolMembers
+from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, RequestCounts
 
 EMPTY = PoolMembers(frozenset("m"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isochrone.control.scaling.pool_load import Activity, PoolLoad
+from isochrone.control.scaling.keda.pool_load import Activity, PoolLoad
 
 
 def test_a_worker_that_says_nothing_counts_as_one_at_its_target() -> None:

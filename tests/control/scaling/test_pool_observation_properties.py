@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.autoscaler.observation import Observation
-from isochrone.control.scaling.fleet_counters import (
+from isochrone.control.scaling.measured.pool_observation import PoolMembers, PoolObserver, Shared
+from isochrone.control.scaling.reading.fleet_counters import (
     BatchCounts,
     FleetReading,
     GatewayCounts,
@@ -19,7 +20,6 @@ from isochrone.control.scaling.fleet_counters import (
     VersionStatistics,
     WorkerStatistics,
 )
-from isochrone.control.scaling.pool_observation import PoolMembers, PoolObserver, Shared
 
 MODELS, GATEWAYS, WORKERS = ("m", "n"), ("x", "y"), ("a", "b", "c")
 

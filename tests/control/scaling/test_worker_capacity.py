@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scaling_readings import Pool, added, gateway, version, worker
 
-from isochrone.control.scaling.fleet_counters import ModelConfiguration, WorkerStatistics
-from isochrone.control.scaling.pool_observation import PoolMembers
+from isochrone.control.scaling.measured.pool_observation import PoolMembers
+from isochrone.control.scaling.reading.fleet_counters import ModelConfiguration, WorkerStatistics
 
 CURVE = {1: 0.01, 8: 0.04, 32: 0.12}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -29,11 +30,14 @@ class ScriptedWorker:
         self.calls: list[tuple[str, str]] = []
         self.without_aborted: list[tuple[str, str]] = []
         self.looks = 0
+        self.is_silent = False
         self.is_closed = False
 
     async def index(self) -> dict[str, dict[str, ServedState]]:
         self.looks += 1
         await asyncio.sleep(0)
+        if self.is_silent:
+            raise ControlFailed("worker 'w1' (127.0.0.1:1): connection refused")
         found = {
             model: {version: ServedState("READY", f"digest-{version}") for version in versions}
             for model, versions in self.serving.items()
@@ -163,3 +167,19 @@ def test_who_may_not_act_tells_a_worker_nothing(serving: str) -> None:
         await until(lambda: worker.serving.get("m") == frozenset("2") and not worker.serving["gone"])
 
     run(scene, lambda: leads[0])
+
+
+def test_a_worker_that_does_not_answer_keeps_its_last_report_and_says_so() -> None:
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
+        assert driver.observed.read_at == -math.inf, "not read yet"
+        worker.serving = versions(m="1")
+        await until(lambda: driver.observed.ready("m"))
+        first = driver.observed.read_at
+        assert math.isfinite(first)
+        worker.is_silent = True
+        await until(lambda: driver.observed.read_at == -math.inf)
+        assert driver.observed.ready("m")
+        worker.is_silent = False
+        await until(lambda: driver.observed.read_at > first)
+
+    run(scene)

@@ -108,11 +108,11 @@ class WorkerLink:
     async def start(self, ports: Mapping[str, int]) -> None:
         """Return at once: an unavailable store keeps no worker from serving."""
         record = self._record_of(ports)
-        self._commits = CommitWatch(self._store, self._keys, record.pool)
+        self._commits = CommitWatch(self._store, self._keys, record.pool, record.name)
         self._keeping = asyncio.create_task(self._keep(record), name="worker-link")
 
     def is_complete(self, served: Mapping[tuple[str, str], str]) -> bool:
-        """Whether the worker serves the versions that the committed epoch assigns to its pool."""
+        """Whether the worker serves the versions that the committed epoch assigns to it."""
         return self._commits is not None and self._commits.is_satisfied(served)
 
     async def stop(self) -> None:

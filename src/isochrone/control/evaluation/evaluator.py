@@ -180,7 +180,7 @@ class Evaluator:
     async def _replay(self, model: str, change: Change, samples: list[Sample], rule: CompareRule) -> Comparison:
         ends = time.monotonic() + rule.timeout
         while True:
-            for worker in self._observed.of_pools(change.pools).values() if self._observed is not None else ():
+            for worker in self._observed.assigned(model, change.pools).values() if self._observed is not None else ():
                 if {change.before, change.version} <= set(worker.ready(model)):
                     return await compare_versions(samples, worker.record, model, change.before, change.version, rule)
             if time.monotonic() > ends:

@@ -1,4 +1,4 @@
-"""Sizes the autoscaled pools: reads the fleet in the background, lets the autoscaler decide, writes the sizes.
+"""Sizes the autoscaled pools: observes them in readings of the fleet, lets the autoscaler decide, writes the sizes.
 
 Supervisors start and drain workers by these records. What the autoscaler has learned of a pool is lost with the leader:
 the next one holds the size that it finds until it has learned again.
@@ -12,9 +12,6 @@ from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-import structlog
-
-from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.autoscaler.autoscaler import Autoscaler
 from isochrone.control.autoscaler.decision import Decision
 from isochrone.control.autoscaler.limit_reports import LimitReports
@@ -29,20 +26,19 @@ from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.leader.pool_members import absent, available, drained_by_users, members_of, size_for
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.rollout.observed_state import ObservedWorker
-from isochrone.control.scaling.fleet_counters import FleetReading
-from isochrone.control.scaling.fleet_reading import FleetReader
-from isochrone.control.scaling.pool_observation import PoolObserver
+from isochrone.control.scaling.measured.pool_observation import PoolObserver
+from isochrone.control.scaling.reading.fleet_counters import FleetReading
 from isochrone.control.state.records import KUBERNETES, PoolSizeRecord, encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 
-log = structlog.get_logger(__name__)
-
 _WHO = "autoscaler"
 #: Readings in a start-up time: the autoscaler learns by readings, and was tuned at this rate. Seconds between two of
-#: them, at least and at most; of a fleet so large that a reading takes long, twice what it takes, within the last.
+#: them, at least and at most.
 _READINGS_PER_START_UP = 24
-_LEAST_PAUSE, _USUAL_PAUSE, _LONGEST_PAUSE = 1.0, 5.0, 8.0
+_LEAST_PAUSE, _USUAL_PAUSE = 1.0, 5.0
+#: Seconds for which a record's figures stand although the latest decision has others.
+_FIGURES_SECONDS = 10.0
 #: Start-up times after which nobody counts on a worker that does not serve.
 _START_UPS = 4
 
@@ -71,14 +67,15 @@ class _Pool:
 
 
 class Autoscaling:
-    """Of one fleet. ``changed`` is called when there is something to decide."""
+    """Of one fleet. ``changed`` is called when there is something to decide. ``clock``: seconds since 1970."""
 
-    def __init__(self, records: LeaderRecords, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, records: LeaderRecords, changed: Callable[[], None], clock: Callable[[], float] = time.time
+    ) -> None:
         self._records = records
+        self._clock = clock
         self._keys = records.keys
         self._changed = changed
-        self._tasks = BackgroundTasks()
-        self._is_reading = False
         #: By pool: what was observed and not decided on yet.
         self._observations: dict[str, Observation] = {}
         #: Workers that should serve and cannot be counted on.
@@ -89,9 +86,7 @@ class Autoscaling:
         #: The fleet record's generation, and the fleet that was read from it.
         self._fleet: tuple[int, Fleet] | None = None
 
-    async def stop(self) -> None:
-        self._is_reading = False
-        await self._tasks.end()
+    def stop(self) -> None:
         self._fleet = None
         self._observations.clear()
         self._pools.clear()
@@ -109,9 +104,6 @@ class Autoscaling:
         if not self._pools:
             return
         self._reports = observed
-        if not self._is_reading:
-            self._is_reading = True
-            self._tasks.start(self._read())
         observations, self._observations = self._observations, {}
         rollouts = view.open_rollouts
         if not observations and not rollouts and not view.waiting_models:
@@ -153,28 +145,18 @@ class Autoscaling:
             operations = [Delete(self._keys.pool_size(pool)) for pool in others]
             await self._records.write((view.unchanged(self._keys.fleet),), operations, durable=False)
 
-    async def _read(self) -> None:
-        reader = FleetReader()
-        try:
-            while self._pools:
-                began = time.monotonic()
-                try:
-                    await self._observe(await reader.read(self._records.view(), tuple(self._pools)))
-                except Exception as error:
-                    # Without readings the autoscaler holds; a fault of ours must not end them for good.
-                    log.error("reading the fleet failed unexpectedly", exc_info=error)
-                took = time.monotonic() - began
-                await asyncio.sleep(max(self._pause, min(2 * took, _LONGEST_PAUSE)))
-        finally:
-            self._is_reading = False
-            await reader.close()
+    # Readings.
 
     @property
-    def _pause(self) -> float:
+    def pools(self) -> Collection[str]:
+        return tuple(self._pools)
+
+    @property
+    def pause(self) -> float:
         start_up = min((each.settings.start_up_seconds for each in self._pools.values()), default=0.0)
         return min(max(start_up / _READINGS_PER_START_UP, _LEAST_PAUSE), _USUAL_PAUSE)
 
-    async def _observe(self, reading: FleetReading) -> None:
+    async def take(self, reading: FleetReading) -> None:
         """What a reading says of each pool. Beside the leader's steps, which rollouts wait for."""
         view = self._records.view()
         # Without the epoch nobody knows what a pool serves: its load is not zero.
@@ -211,14 +193,26 @@ class Autoscaling:
         before, size = sizes
         key, detail = self._keys.pool_size(pool), decision.explanation
         is_news = state.limits.is_news(decision, time.monotonic()) or size != before
+        record = PoolSizeRecord(size, decision.reason, detail, self._clock())
         # The first decision is recorded in any case: a supervisor may still know another size.
-        if not is_news and key in view.entries:
+        if not is_news and key in view.entries and not _is_outdated(view.read(key, PoolSizeRecord), record):
             return
-        operations: list[Put | Delete] = [Put(key, encode(PoolSizeRecord(size, decision.reason, detail, time.time())))]
+        operations: list[Put | Delete] = [Put(key, encode(record))]
         if is_news:
             change = f"from {before} to {size}" if size != before else f"stays at {size}"
             operations.append(self._records.event(_WHO, "pool sized", pool, f"{change}: {decision.reason}; {detail}"))
         await self._records.write((unchanged, view.unchanged(key)), operations, durable=False)
+
+
+def _is_outdated(recorded: PoolSizeRecord | None, latest: PoolSizeRecord) -> bool:
+    """Whether the status would show a reason, or for long figures, that do not hold any more."""
+    if recorded is None:
+        return False
+    if recorded.reason != latest.reason:
+        return True
+    # The clock may have been set back since.
+    is_recent = 0 <= latest.at - recorded.at <= _FIGURES_SECONDS
+    return recorded.detail != latest.detail and not is_recent
 
 
 def _is_waited_for(pool: str, view: View) -> bool:

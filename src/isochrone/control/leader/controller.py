@@ -22,14 +22,18 @@ from isochrone.control.leader.autoscaling import Autoscaling
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.fleet_reconciler import FleetReconciler
 from isochrone.control.leader.housekeeping import Housekeeping
+from isochrone.control.leader.measuring import Measuring
+from isochrone.control.leader.model_placement import ModelPlacement
 from isochrone.control.leader.observation import loading_order, observe
+from isochrone.control.leader.readings import FleetReadings
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import rollout_writes
 from isochrone.control.leader.standby_workers import StandbyWorkers
 from isochrone.control.rollout.decision import Decision
-from isochrone.control.rollout.desired_versions import desired_versions, spare, stages_of
+from isochrone.control.rollout.desired_versions import spare, stages_of
 from isochrone.control.rollout.local_times import LocalTimes
 from isochrone.control.rollout.machine import advance
+from isochrone.control.rollout.memory import loadable_versions
 from isochrone.control.rollout.observed_state import ObservedState
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, RolloutRecord
@@ -59,6 +63,9 @@ class Controller:
         self._housekeeping = Housekeeping(self._records)
         self._standbys = StandbyWorkers(self._records)
         self._autoscaling = Autoscaling(self._records, self._wake.set)
+        self._placement = ModelPlacement(self._records)
+        self._measuring = Measuring(self._records, self._wake.set)
+        self._readings = FleetReadings(self._records, (self._autoscaling, self._measuring))
         self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
         self._evaluator = Evaluator(self._wake.set)
@@ -118,7 +125,9 @@ class Controller:
         await asyncio.gather(*(driver.stop() for driver in drivers.values()))
         await self._evaluator.stop()
         await self._fleet.stop()
-        await self._autoscaling.stop()
+        await self._readings.stop()
+        self._autoscaling.stop()
+        self._measuring.stop()
 
     async def _step(self) -> bool:
         """Take everything one step further; return whether anything is in progress."""
@@ -130,7 +139,11 @@ class Controller:
         # an empty pool wakes it as fast.
         views = {name: driver.observed for name, driver in self._drivers.items()}
         await self._autoscaling.reconcile(self._records.view(), views)
+        await self._measuring.reconcile(self._records.view())
+        self._readings.start()
         await self._standbys.reconcile(self._records.view(), views)
+        # Before rollouts, too: those of new models wait for the workers that are to have them.
+        is_moving = await self._placement.reconcile(self._records.view(), views)
         identities = [record.identity for record in self._records.view().open_rollouts]
         self._evaluator.keep_only(set(identities))
         self._times.keep_only(set(identities))
@@ -152,7 +165,7 @@ class Controller:
         failures = {name: driver.observed.failures for name, driver in self._drivers.items()}
         await self._housekeeping.report_loads(self._records.view(), failures)
         await self._housekeeping.tidy(self._records.view())
-        return bool(identities)
+        return bool(identities) or is_moving
 
     async def _write(self, view: View, record: RolloutRecord, decision: Decision) -> None:
         compares, operations = rollout_writes(view, record, decision, self._records.event)
@@ -172,7 +185,16 @@ class Controller:
             self._switch_seen = (switch.identity, switch.phase, now)
         views = {name: driver.observed for name, driver in self._drivers.items()}
         stages = {name: desired.stages for name, desired in self._fleet.desired.items()}
-        return observe(view, views, self._evaluator, stages, self._switch_seen[2], now, self._worker_repositories(view))
+        return observe(
+            view,
+            views,
+            self._evaluator,
+            stages,
+            self._switch_seen[2],
+            now,
+            self._worker_repositories(view),
+            self._placement.placements(view),
+        )
 
     def _worker_repositories(self, view: View) -> Mapping[str, tuple[str, ...]]:
         fleet = view.fleet
@@ -202,6 +224,10 @@ class Controller:
             # Nothing was ever committed or asked for: what workers have may have been loaded by hand.
             return
         order, stages = loading_order(epoch, rollouts), stages_of(epoch, rollouts)
+        placements = self._placement.placements(view)
         for driver in self._drivers.values():
-            spared = spare(driver.record, epoch, rollouts)
-            driver.set_desired(desired_versions(driver.record, epoch, rollouts), order, spared, stages)
+            if self._placement.is_undecided(view, driver.record):
+                continue
+            spared = spare(driver.record, epoch, rollouts, placements)
+            versions = loadable_versions(driver.observed, epoch, rollouts, placements)
+            driver.set_desired(versions, order, spared, stages)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from isochrone.control.rollout.observed_state import ObservedState, ObservedWorker, Verdict
+from isochrone.control.state.assignment import NO_PLACEMENTS, Placements
 from isochrone.control.state.records import AcknowledgementRecord, EpochRecord, RolloutRecord
 from isochrone.control.state.view import View
 
@@ -28,6 +29,7 @@ def observe(
     switch_since: float,
     now: float,
     repositories: Mapping[str, tuple[str, ...]] | None = None,
+    placements: Placements = NO_PLACEMENTS,
 ) -> ObservedState:
     keys, entries = view.keys, view.entries
     switch = view.switch
@@ -56,6 +58,7 @@ def observe(
         judged=found.judged,
         stages=stages,
         repositories=repositories or {},
+        placements=placements,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from isochrone.control.fleet.settings.process_names import worker_names
 from isochrone.control.fleet.settings.sections import FleetSections
 from isochrone.control.rollout.observed_state import ObservedWorker
-from isochrone.control.scaling.pool_observation import PoolMembers, Shared
+from isochrone.control.scaling.measured.pool_observation import PoolMembers, Shared
 from isochrone.control.state.records import SUPERVISOR
 from isochrone.control.state.view import View
 

@@ -11,6 +11,7 @@ from isochrone.control.fleet.settings.process_names import worker_names
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.rollout.observed_state import ObservedWorker
+from isochrone.control.state.assignment import Placements, is_assigned
 from isochrone.control.state.records import Assignment, EventRecord, encode
 from isochrone.control.state.view import View
 from isochrone.control.workers.standbys import standbys
@@ -62,6 +63,7 @@ class StandbyWorkers:
 def desired_standbys(fleet: Fleet, view: View, observed: Mapping[str, ObservedWorker]) -> set[str]:
     """The workers of all pools that should stand by."""
     standing_by, drained = view.standbys, view.drains
+    placements, committed = view.placements, view.assignments
     found: set[str] = set()
     for pool, spec in fleet.pools.items():
         if not spec.warm:
@@ -81,7 +83,7 @@ def desired_standbys(fleet: Fleet, view: View, observed: Mapping[str, ObservedWo
             name
             for name in registered
             # One that serves and has not reported to this leader yet goes on serving.
-            if _is_ready(observed.get(name), pool, view.assignments, unknown=name not in standing_by)
+            if _is_ready(observed.get(name), committed, placements, unknown=name not in standing_by)
         }
         found |= standbys(names, serving, standing_by, registered, ready)
     return found
@@ -91,8 +93,14 @@ def _all_names(planned: Sequence[str], registered: Collection[str]) -> list[str]
     return [*planned, *sorted(set(registered) - set(planned))]
 
 
-def _is_ready(worker: ObservedWorker | None, pool: str, committed: Mapping[str, Assignment], *, unknown: bool) -> bool:
-    """Whether it has loaded every committed version of its pool; ``unknown``: if it has not reported yet."""
+def _is_ready(
+    worker: ObservedWorker | None, committed: Mapping[str, Assignment], placements: Placements, *, unknown: bool
+) -> bool:
+    """Whether it has loaded every committed version that it has to have; ``unknown``: if it has not reported yet."""
     if worker is None or worker.models is None:
         return unknown
-    return all(each.version in worker.ready(model) for model, each in committed.items() if pool in each.pools)
+    return all(
+        each.version in worker.ready(model)
+        for model, each in committed.items()
+        if is_assigned(worker.record, model, each.pools, placements)
+    )

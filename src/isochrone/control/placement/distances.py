@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Container
 from statistics import median
 
 #: Seconds of an interval, and the intervals that an estimate looks back on.
@@ -84,8 +85,16 @@ class Distances:
         known = [value for value in found if value is not None]
         return median(known) if known else None
 
-    def forget(self, process: str) -> None:
-        """Drop a gateway or worker that is gone."""
-        self._pairs.pop(process, None)
-        for gateways in self._pairs.values():
-            gateways.pop(process, None)
+    def by_worker(self, now: float) -> dict[str, float]:
+        """The same of all workers that a gateway measured lately."""
+        found = {worker: self.to(worker, now) for worker in self._pairs}
+        return {worker: seconds for worker, seconds in found.items() if seconds is not None}
+
+    def forget_others(self, gateways: Container[str], now: float) -> None:
+        """Drop all gateways but these, and workers that no gateway measured lately: they are gone."""
+        for worker, trips in list(self._pairs.items()):
+            kept = {gateway: each for gateway, each in trips.items() if gateway in gateways and not each.is_stale(now)}
+            if kept:
+                self._pairs[worker] = kept
+            else:
+                del self._pairs[worker]

@@ -29,13 +29,14 @@ class BatchCurve:
         """Compute per row with the best batch that keeps a budget in seconds; None: no run keeps it.
 
         A row that arrives just after a batch has started waits for that run and then for its own: a batch size keeps
-        the budget if two runs do (as in Nexus). One row alone must keep it with a single run.
+        the budget if two runs do (as in Nexus). One row alone must keep it with a single run; where the smallest batch
+        that was measured has several, one row takes at least its part of that.
         """
-        alone = self.points[0][1]
-        if alone > budget:
+        rows, seconds = self.points[0]
+        if seconds / rows > budget:
             return None
         within = [seconds / rows for rows, seconds in self.points if 2 * seconds <= budget]
-        return min(within, default=alone / self.points[0][0])
+        return min(within, default=seconds / rows)
 
 
 @dataclass(frozen=True, slots=True)

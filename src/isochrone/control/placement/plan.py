@@ -19,6 +19,9 @@ COLD = "cold"
 HOT = "hot"
 OVERLOAD = "overload"
 BALANCE = "balance"
+#: Of the execution of a plan, not of plans: the worker could not load it; it serves the model, and no other one does.
+FAILED = "failed"
+ADOPTED = "adopted"
 
 
 @dataclass(frozen=True, slots=True)

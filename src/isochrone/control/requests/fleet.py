@@ -92,6 +92,7 @@ def apply_fleet(
         kept=still_kept,
         agreed_before=_under_way(view, still_kept, unchanged),
         engine=engine,
+        placements=view.placements,
     )
     steps += _held_by_hand(view, file.versions)
     _check_possible(steps)
@@ -178,6 +179,7 @@ def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: 
         committed=view.assignments,
         kept=_still_kept(view),
         engine=record.engine,
+        placements=view.placements,
     )
     # All other steps follow from the file or from rollouts in progress, not from scaling.
     steps = [step for step in planned if step.action == REFUSE or (step.kind, step.name) == ("pool", pool)]

@@ -2,12 +2,13 @@
 
 ``machine`` takes one rollout one step further: its record and the observed state in (``observed_state``), the next
 record and what is written with it out (``decision``). ``switching`` is the cutover, ``first_loads`` chooses the worker
-of a pool that loads a version first, ``desired_versions`` says which versions each worker should have, ``local_times``
-keeps time-outs independent of other machines' clocks. ``leader.controller`` calls them and writes the result; a new
-leader continues from the records alone. Nothing here may do I/O, read a clock or await.
+of a pool that loads a version first, ``desired_versions`` says which versions each worker should have, ``memory``
+whether they fit there, ``local_times`` keeps time-outs independent of other machines' clocks. ``leader.controller``
+calls them and writes the result; a new leader continues from the records alone. Nothing here may do I/O, read a clock
+or await.
 
 To add a condition under which a rollout aborts: ``machine._begin`` or ``machine._prepare`` checks it against the
-observed state and returns ``_abort``, as with the memory of workers. Figures of workers come with their versions
+observed state and returns ``_abort``, as with a model that has no worker. Figures of workers come with their versions
 (``workers.driver`` reads them, ``observed_state.Loaded`` holds them).
 
 To add a gate before the switch, which is a state of its own:

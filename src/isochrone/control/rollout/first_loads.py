@@ -31,7 +31,7 @@ def with_first_loads(record: RolloutRecord, observed: ObservedState) -> RolloutR
     """The record with the workers that load first, by the observed state."""
     first, since = dict(record.first_loads), dict(record.since)
     for pool in sorted({pool for change in record.changes.values() for pool in change.pools}):
-        workers, chosen, gone = observed.of_pools((pool,)), first.get(pool), _GONE + pool
+        workers, chosen, gone = _participants(record, observed, pool), first.get(pool), _GONE + pool
         if chosen == "":
             continue
         if workers and _is_harmless(record, observed, pool):
@@ -75,15 +75,25 @@ def _is_harmless(record: RolloutRecord, observed: ObservedState, pool: str) -> b
         not serves
         or record.kind == "rollback"
         or any(
-            _has_all(record, worker) and not observed.is_outdated(worker.record)
-            for worker in observed.of_pools((pool,)).values()
+            _has_all(record, worker, observed) and not observed.is_outdated(worker.record)
+            for worker in _participants(record, observed, pool).values()
         )
     )
 
 
-def _has_all(record: RolloutRecord, worker: ObservedWorker) -> bool:
+def _participants(record: RolloutRecord, observed: ObservedState, pool: str) -> dict[str, ObservedWorker]:
+    """The workers of a pool that load any of the changes."""
+    return {
+        name: worker
+        for model, change in record.changes.items()
+        if pool in change.pools
+        for name, worker in observed.assigned(model, (pool,)).items()
+    }
+
+
+def _has_all(record: RolloutRecord, worker: ObservedWorker, observed: ObservedState) -> bool:
     return all(
         change.version in worker.ready(name)
         for name, change in record.changes.items()
-        if worker.record.pool in change.pools
+        if observed.is_assigned(worker, name, change.pools)
     )

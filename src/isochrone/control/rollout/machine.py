@@ -1,9 +1,9 @@
 """The state machine of a rollout: its record and the observed state in, the next record and its effects out. Pure.
 
-Prepare: every registered worker of the pools loads the new versions beside the old, and all report the same digests.
-Then, if the rollout asks for it, outputs are compared and a canary is judged. Then the cutover (``switching``). Drain:
-the old versions are unloaded. A failure before the cutover ends in ``aborted`` with its reason, and no client saw
-anything of it.
+Prepare: every registered worker that has to have the models loads the new versions beside the old, and all report the
+same digests. Then, if the rollout asks for it, outputs are compared and a canary is judged. Then the cutover
+(``switching``). Drain: the old versions are unloaded. A failure before the cutover ends in ``aborted`` with its reason,
+and no client saw anything of it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections import Counter
 import msgspec
 
 from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.desired_versions import WITHDRAWN, lack_of_memory, needed
+from isochrone.control.rollout.desired_versions import LACKS_ROOM as LACKS_ROOM
+from isochrone.control.rollout.desired_versions import WITHDRAWN, needed
 from isochrone.control.rollout.first_loads import tries_began, with_first_loads
+from isochrone.control.rollout.memory import Shortage, shortage, shortage_at_start
 from isochrone.control.rollout.observed_state import XDS_SUFFIX, ObservedState, ObservedWorker
 from isochrone.control.rollout.switching import switch
 from isochrone.control.state.records import (
@@ -76,17 +78,38 @@ def _begin(record: RolloutRecord, observed: ObservedState) -> Decision:
             continue
         if set(other.changes) & set(record.changes):
             return Decision(msgspec.structs.replace(record, note=f"waits for rollout {other.identity}"))
-    for name in record.changes:
-        for worker in observed.of_pools(record.changes[name].pools).values():
-            lack = lack_of_memory(worker.record, observed.epoch, observed.rollouts, record)
-            if lack:
-                return _abort(record, observed, lack)
-    changes = {
-        name: change if change.stages else msgspec.structs.replace(change, stages=observed.stages.get(name, ()))
-        for name, change in record.changes.items()
-    }
-    begun = enter(record, PREPARING, observed.now, note="", changes=changes)
+    changes = {name: _with_stages_and_sizes(name, change, observed) for name, change in record.changes.items()}
+    if found := shortage_at_start(msgspec.structs.replace(record, changes=changes), observed):
+        return _wait_for_memory(record, observed, found)
+    begun = enter(_with_memory(record), PREPARING, observed.now, note="", changes=changes)
     return Decision(with_first_loads(begun, observed), event="prepares")
+
+
+def _with_stages_and_sizes(name: str, change: Change, observed: ObservedState) -> Change:
+    """A change with what its record may not have: the stages, and the sizes of earlier versions."""
+    served, memory = observed.epoch.models.get(name), change.memory
+    before = served.memory if served is not None and served.version == change.before else 0
+    is_planned = not observed.placements.keys().isdisjoint(change.pools)
+    if served is not None and served.previous == change.version and is_planned:
+        # The file states the size of the version that is rolled back.
+        memory = max(memory, served.previous_memory)
+    stages = change.stages or observed.stages.get(name, ())
+    return msgspec.structs.replace(change, stages=stages, memory=memory, before_memory=before)
+
+
+def _wait_for_memory(record: RolloutRecord, observed: ObservedState, found: Shortage) -> Decision:
+    since = record.since.get(LACKS_ROOM, observed.now)
+    if not found.may_end or observed.now - since > record.prepare_seconds:
+        return _abort(record, observed, found.reason)
+    return Decision(msgspec.structs.replace(record, note=found.note, since={**record.since, LACKS_ROOM: since}))
+
+
+def _with_memory(record: RolloutRecord) -> RolloutRecord:
+    """The record of a rollout that does not wait for memory, or does no more."""
+    if LACKS_ROOM not in record.since:
+        return record
+    since = {mark: at for mark, at in record.since.items() if mark != LACKS_ROOM}
+    return msgspec.structs.replace(record, note="", since=since)
 
 
 # Prepare.
@@ -95,12 +118,14 @@ def _begin(record: RolloutRecord, observed: ObservedState) -> Decision:
 def _prepare(record: RolloutRecord, observed: ObservedState) -> Decision:
     record = with_first_loads(record, observed)
     workers = {
-        name: worker for change in record.changes.values() for name, worker in observed.of_pools(change.pools).items()
+        name: worker
+        for model, change in record.changes.items()
+        for name, worker in observed.assigned(model, change.pools).items()
     }
     progress = {
         name: Progress("waiting", "restarts with other repositories")
         if observed.is_outdated(worker.record)
-        else _progress(record, worker)
+        else _progress(record, worker, observed)
         for name, worker in workers.items()
     }
     record = msgspec.structs.replace(record, workers=progress)
@@ -108,28 +133,28 @@ def _prepare(record: RolloutRecord, observed: ObservedState) -> Decision:
     if failed:
         reasons = "; ".join(f"worker {name}: {detail}" for name, detail in failed)
         return _abort(record, observed, f"not every worker could load it: {reasons}")
-    # A worker that joined since may not have enough memory.
-    for worker in workers.values():
-        lack = lack_of_memory(worker.record, observed.epoch, observed.rollouts, record)
-        if lack:
-            return _abort(record, observed, lack)
-    unserved = [name for name, change in record.changes.items() if not observed.of_pools(change.pools)]
+    if found := shortage(record, workers.values(), observed):
+        return _wait_for_memory(record, observed, found)
+    record = _with_memory(record)
+    unserved = [name for name, change in record.changes.items() if not observed.assigned(name, change.pools)]
     waiting = [name for name, each in progress.items() if each.state != "ready"]
     if unserved or waiting:
         # The limit holds for each attempt at the first load, and once more for the other workers.
         began = max(record.since.get(PREPARING, observed.now), tries_began(record))
         if observed.now - began > record.prepare_seconds:
-            what = f"no worker is registered for {', '.join(unserved)}" if unserved else ""
+            what = _without_workers(record, unserved, observed)
             # Workers that only wait for another worker's load are not the cause.
             late = [name for name in waiting if record.goes_after(workers[name].record) not in waiting]
             named = [name + _stuck(record, workers[name]) for name in late]
             what = what or f"worker {', '.join(named)} did not get ready"
             return _abort(record, observed, f"{what} within {record.prepare_seconds:g} s")
-        return Decision(record)
+        unplaced = _unplaced(record, unserved, observed)
+        return Decision(msgspec.structs.replace(record, note=unplaced) if unplaced else record)
     changes: dict[str, Change] = {}
     for name, change in record.changes.items():
         digests = {
-            worker: view.ready(name)[change.version].digest for worker, view in observed.of_pools(change.pools).items()
+            worker: view.ready(name)[change.version].digest
+            for worker, view in observed.assigned(name, change.pools).items()
         }
         reported = {worker: digest for worker, digest in digests.items() if digest}
         if len(set(reported.values())) > 1:
@@ -144,11 +169,29 @@ def _prepare(record: RolloutRecord, observed: ObservedState) -> Decision:
     return _onward(msgspec.structs.replace(record, changes=changes), observed)
 
 
-def _progress(record: RolloutRecord, worker: ObservedWorker) -> Progress:
+def _without_workers(record: RolloutRecord, models: list[str], observed: ObservedState) -> str:
+    """Why some models of a rollout have no worker; "": there are none."""
+    if unplaced := _unplaced(record, models, observed):
+        return f"{unplaced}; that did not change"
+    return f"no worker is registered for {', '.join(models)}" if models else ""
+
+
+def _unplaced(record: RolloutRecord, models: list[str], observed: ObservedState) -> str:
+    """Of models in planned pools that no worker can take: why."""
+    reasons = {
+        f"no worker can take {model}: {placement.unplaced[model]}"
+        for model in models
+        for pool in record.changes[model].pools
+        if (placement := observed.placements.get(pool)) is not None and model in placement.unplaced
+    }
+    return "; ".join(sorted(reasons))
+
+
+def _progress(record: RolloutRecord, worker: ObservedWorker, observed: ObservedState) -> Progress:
     """How far one worker has loaded the versions that it needs."""
     details = []
     for name, change in record.changes.items():
-        if worker.record.pool not in change.pools:
+        if not observed.is_assigned(worker, name, change.pools):
             continue
         failure = worker.failures.get(name)
         loaded = (worker.models or {}).get(name, {}).get(change.version)
@@ -286,7 +329,7 @@ def _split(record: RolloutRecord, observed: ObservedState, weight: float) -> Epo
 
 def _switch(record: RolloutRecord, observed: ObservedState) -> Decision:
     for name, change in record.changes.items():
-        workers = observed.of_pools(change.pools)
+        workers = observed.assigned(name, change.pools)
         having = [worker for worker in workers.values() if change.version in worker.ready(name)]
         if 2 * len(having) < len(workers) or not workers:
             # Too many workers joined or left since: the present ones must load it first.
@@ -322,7 +365,7 @@ def _superfluous(record: RolloutRecord, observed: ObservedState) -> list[str]:
     """Versions of the rollout's models that workers still have and do not need."""
     found = []
     for worker in observed.workers.values():
-        kept = needed(worker.record, observed.epoch, observed.rollouts)
+        kept = needed(worker.record, observed.epoch, observed.rollouts, observed.placements)
         for name in record.changes:
             failure = worker.failures.get(name)
             why = f" ({failure.reason})" if failure is not None else ""

@@ -3,9 +3,11 @@ store, the versions that workers report, and the verdicts of the evaluation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from isochrone.control.state.assignment import Placements, is_assigned
 from isochrone.control.state.records import (
     AcknowledgementRecord,
     EpochRecord,
@@ -46,6 +48,9 @@ class ObservedWorker:
     models: Mapping[str, Mapping[str, Loaded]] | None = None
     #: By model: the failure of the last load, if it failed.
     failures: Mapping[str, Failure] = field(default_factory=dict)
+    #: When it last answered, in seconds of the monotonic clock; -inf: it did not answer the last read, and ``models``
+    #: are those of an earlier one. By default it answers now.
+    read_at: float = math.inf
 
     def ready(self, model: str) -> dict[str, Loaded]:
         """Its versions that are ready to serve."""
@@ -95,6 +100,15 @@ class ObservedState:
     stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: By worker that the fleet starts: the repositories that it should have.
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: By planned pool: the workers that have each model.
+    placements: Placements = field(default_factory=dict)
+
+    def assigned(self, model: str, pools: Iterable[str]) -> dict[str, ObservedWorker]:
+        """Registered workers that have to have a model, which some pools serve."""
+        return {name: worker for name, worker in self.of_pools(pools).items() if self.is_assigned(worker, model, pools)}
+
+    def is_assigned(self, worker: ObservedWorker, model: str, pools: Iterable[str]) -> bool:
+        return is_assigned(worker.record, model, pools, self.placements)
 
     def of_pools(self, pools: Iterable[str]) -> dict[str, ObservedWorker]:
         """Registered workers of some pools."""

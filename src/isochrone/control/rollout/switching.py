@@ -171,17 +171,18 @@ def with_changes(served: Mapping[str, Assignment], changes: Mapping[str, Change]
     for name, change in changes.items():
         before = models.get(name)
         if before is None:
-            previous = ("", "")
+            previous = ("", "", 0)
         elif before.version == change.version:
             # The same version on other pools keeps its previous version.
-            previous = (before.previous, before.previous_digest)
+            previous = (before.previous, before.previous_digest, before.previous_memory)
         else:
-            previous = (before.version, before.digest)
+            previous = (before.version, before.digest, before.memory)
         models[name] = Assignment(
             version=change.version,
             digest=change.digest,
             previous=previous[0],
             previous_digest=previous[1],
+            previous_memory=previous[2],
             stages=change.stages,
             pools=change.pools,
             memory=change.memory,

@@ -29,6 +29,8 @@ class Keys:
         self.reconciled = f"{self.prefix}converged"
         #: What workers cannot load, as the leader sees it.
         self.load_failures = f"{self.prefix}load-failures"
+        #: What the leader measured of the models of planned pools.
+        self.figures = f"{self.prefix}figures"
         #: Counts rollouts.
         self.rollout_number = f"{self.prefix}rollout-number"
         self.workers = f"{self.prefix}workers/"
@@ -42,6 +44,7 @@ class Keys:
         self.standbys = f"{self.prefix}standbys/"
         self.pool_sizes = f"{self.prefix}pool-sizes/"
         self.waiting = f"{self.prefix}waiting/"
+        self.placements = f"{self.prefix}placements/"
         self.processes = f"{self.prefix}processes/"
         self.xds_servers = f"{self.prefix}xds-servers/"
         self.events = f"{self.prefix}events/"
@@ -83,6 +86,10 @@ class Keys:
     def pool_size(self, pool: str) -> str:
         """The number of workers that the autoscaler gave a pool."""
         return self.pool_sizes + pool
+
+    def placement(self, pool: str) -> str:
+        """The workers of a planned pool that have each model."""
+        return self.placements + pool
 
     def waiting_at(self, gateway: str) -> str:
         """The models whose requests wait at a gateway for a worker, under its lease."""

@@ -62,6 +62,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The version served before, which stays warm for an instant rollback; "": none.
     previous: str = ""
     previous_digest: str = ""
+    #: Bytes that the previous version needs; 0: not stated, or recorded by an earlier release.
+    previous_memory: int = 0
     canary: Split | None = None
     #: Of an ensemble: the models that its steps run, in the versions of the same epoch.
     stages: tuple[str, ...] = ()
@@ -236,6 +238,8 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     stages: tuple[str, ...] = ()
     #: Bytes that it needs on a worker; 0: not stated.
     memory: int = 0
+    #: The same of the version before it; 0 also until the rollout has begun.
+    before_memory: int = 0
     #: Pools that serve the model when the rollout starts, and not afterwards.
     left: tuple[str, ...] = ()
 
@@ -354,6 +358,36 @@ class PoolSizeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     detail: str = ""
     at: float = 0.0
+
+
+class PlacementRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which workers of a planned pool have each model. A pool without such a record has all of its models on every
+    worker. Only the leader writes it."""
+
+    #: By model: the names of its workers, sorted.
+    replicas: dict[str, tuple[str, ...]] = {}
+    #: By worker: bytes that stay free for models that are about to load there, or that have not been unloaded yet.
+    reserved: dict[str, int] = {}
+    #: By model that has replicas or is not unloaded everywhere: bytes of one version.
+    memory: dict[str, int] = {}
+    #: By model that the pool should have and that no worker can take: why.
+    unplaced: dict[str, str] = {}
+    #: By model that gets fewer than ``min_replicas``: why.
+    short: dict[str, str] = {}
+
+
+class FiguresRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is measured of the models of planned pools and of workers. What is not is absent. Only the leader writes
+    it."""
+
+    #: By model: rows per second that callers offer, accepted or not.
+    rates: dict[str, float] = {}
+    #: By model, by kind of device: (rows, seconds) of its batches, by growing rows.
+    curves: dict[str, dict[str, tuple[tuple[int, float], ...]]] = {}
+    #: By model: batches that one replica runs at the same time.
+    instances: dict[str, int] = {}
+    #: By worker: seconds from gateways to it and back.
+    round_trips: dict[str, float] = {}
 
 
 class WaitingRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -20,9 +20,11 @@ from isochrone.control.state.records import (
     EpochRecord,
     EventRecord,
     Fault,
+    FiguresRecord,
     FleetRecord,
     GatewayRecord,
     LoadFailuresRecord,
+    PlacementRecord,
     PoolSizeRecord,
     ProcessRecord,
     ReconciledRecord,
@@ -109,6 +111,7 @@ class View:
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
             keys.load_failures: LoadFailuresRecord,
+            keys.figures: FiguresRecord,
         }
         if key in singles:
             return singles[key]
@@ -121,6 +124,7 @@ class View:
             keys.standbys: EventRecord,
             keys.pool_sizes: PoolSizeRecord,
             keys.waiting: WaitingRecord,
+            keys.placements: PlacementRecord,
             keys.processes: ProcessRecord,
             keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
@@ -247,6 +251,16 @@ class View:
             for model, count in record.models.items():
                 found[model] = found.get(model, 0) + count
         return found
+
+    @property
+    def placements(self) -> dict[str, PlacementRecord]:
+        """By planned pool: the workers that have each model."""
+        return self.under(self.keys.placements, PlacementRecord)
+
+    @property
+    def figures(self) -> FiguresRecord | None:
+        """What is measured of models and workers; None: nothing."""
+        return self.read(self.keys.figures, FiguresRecord)
 
     @property
     def processes(self) -> dict[str, ProcessRecord]:

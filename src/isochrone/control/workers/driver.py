@@ -8,6 +8,7 @@ no longer leads makes no calls.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -62,6 +63,8 @@ class WorkerDriver:
         self._may_act = may_act
         self._control: Control = control or WorkerControl(record)
         self._models: dict[str, dict[str, Loaded]] | None = None
+        #: When it last answered; -inf: not to the last read.
+        self._read_at = -math.inf
         self._loads = Loads()
         self._crashes = crashes or LoadCrashes()
         #: A call that may end the worker's process is in progress: no other is begun.
@@ -75,7 +78,7 @@ class WorkerDriver:
 
     @property
     def observed(self) -> ObservedWorker:
-        return ObservedWorker(self.record, self._models, dict(self._loads.failures))
+        return ObservedWorker(self.record, self._models, dict(self._loads.failures), self._read_at)
 
     def set_desired(
         self,
@@ -114,8 +117,10 @@ class WorkerDriver:
                 busy = bool(self._calls) or self._loads.is_busy(self._present())
             except ControlFailed as error:
                 # Its lease decides whether it is still registered.
+                self._unread()
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
             except Exception as error:
+                self._unread()
                 log.error("the driver of a worker failed unexpectedly", worker=self.record.name, exc_info=error)
                 busy = False
             try:
@@ -135,8 +140,15 @@ class WorkerDriver:
                 if not digest and reported.state == READY and self.record.kind != "isochrone":
                     digest = await self._config_digest(model, version)
                 models.setdefault(model, {})[version] = Loaded(reported.state, digest, reported.reason)
-        if models != self._models:
+        was_read, self._read_at = math.isfinite(self._read_at), time.monotonic()
+        if models != self._models or not was_read:
             self._models = models
+            self._changed()
+
+    def _unread(self) -> None:
+        """It did not answer."""
+        was_read, self._read_at = math.isfinite(self._read_at), -math.inf
+        if was_read:
             self._changed()
 
     async def _config_digest(self, model: str, version: str) -> str:

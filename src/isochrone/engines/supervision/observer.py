@@ -114,7 +114,7 @@ class Observer:
             models = dict(epoch.models)
             served = isinstance(record, GatewayRecord) and await self._serves_awaited(record, epoch)
         else:
-            models = assigned(epoch, each.spec.pool)
+            models = assigned(epoch, each.spec.pool, name, self._view.placements)
             served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
         if not served:
             return

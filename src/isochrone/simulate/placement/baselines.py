@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from isochrone.control.placement.needs import ModelNeeds
-from isochrone.control.placement.occupancy import Occupancy
 from isochrone.control.placement.plan import ADD, REMOVE, Move, Plan
-from isochrone.control.placement.planner import DEFAULT_RULES
-from isochrone.control.placement.search import STRICT, WITHOUT_COMPUTE, WITHOUT_ROOM, fits
-from isochrone.control.placement.units import units_of
+from isochrone.control.placement.planning.occupancy import Occupancy
+from isochrone.control.placement.planning.planner import DEFAULT_RULES
+from isochrone.control.placement.planning.search import STRICT, WITHOUT_COMPUTE, WITHOUT_ROOM, fits
+from isochrone.control.placement.planning.units import units_of
 from isochrone.control.placement.workers import LOST, Replicas, WorkerOffer
 
 Choose = Callable[[Occupancy, int, int], int | None]

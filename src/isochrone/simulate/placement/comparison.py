@@ -9,11 +9,11 @@ from statistics import mean
 from typing import Any
 
 from isochrone.control.placement.needs import ModelNeeds
-from isochrone.control.placement.occupancy import Occupancy
 from isochrone.control.placement.plan import ADD, Plan
-from isochrone.control.placement.planner import DEFAULT_RULES, plan_placement
-from isochrone.control.placement.rules import PlacementRules
-from isochrone.control.placement.units import units_of
+from isochrone.control.placement.planning.occupancy import Occupancy
+from isochrone.control.placement.planning.planner import DEFAULT_RULES, plan_placement
+from isochrone.control.placement.planning.rules import PlacementRules
+from isochrone.control.placement.planning.units import units_of
 from isochrone.control.placement.workers import Replicas, WorkerOffer
 from isochrone.simulate.draws import plain_random
 from isochrone.simulate.placement.baselines import best_fit, first_fit, keep, repack

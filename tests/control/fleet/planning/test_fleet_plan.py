@@ -283,6 +283,20 @@ def test_settings_without_effect_are_told() -> None:
     ]
 
 
+def test_settings_of_placement_need_a_planned_pool() -> None:
+    text = "name: a\npools: {cpu: {replicas: WORD}}\nmodels: {m: {version: 1, min_replicas: 2, apart: true}}"
+    fleet = parse(text.replace("WORD", "all"))
+    assert [str(step) for step in plan(fleet, fleet)] == [
+        "ignore model m: min_replicas has no effect: none of its pools has replicas: planned",
+        "ignore model m: apart has no effect: none of its pools has replicas: planned",
+    ]
+    planned = parse(text.replace("WORD", "planned"))
+    assert [str(step) for step in plan(planned, planned)] == []
+    assert [str(step) for step in plan(parse(text.replace("WORD", "all")), planned)] == [
+        "change pool cpu: replicas: all → planned"
+    ], "no worker restarts"
+
+
 def test_processes_of_a_kept_pool_that_comes_back_run_already() -> None:
     fleet = parse("name: a\npools: {new: }")
     committed = {"m": Assignment("1", pools=("old",))}

@@ -1,4 +1,4 @@
-"""Plan steps for settings that this release, or the engine of the fleet, checks and does not use. Pure."""
+"""Plan steps for settings that are checked and that this release, the engine or the fleet does not use. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from isochrone.settings.sections import Section
 
 #: Keys of a gateway that are checked and not used yet.
 _OF_GATEWAY = ("tier",)
+#: Keys of a model that only planned pools use.
+_OF_PLANNED = ("min_replicas", "alone", "apart")
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
@@ -33,6 +35,15 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
     for pool, spec in fleet.pools.items():
         if spec.autoscale is not None and engine == KUBERNETES:
             yield Step(IGNORE, "pool", pool, NO_AUTOSCALE)
+    yield from _unplanned(fleet)
+
+
+def _unplanned(fleet: Fleet) -> Iterator[Step]:
+    """Settings of model placement on models that have no planned pool."""
+    for name, model in fleet.models.items():
+        if not any(fleet.pools[pool].is_planned for pool in fleet.pools_of(name)):
+            for key in _made(model, fleet.defaults, _OF_PLANNED):
+                yield Step(IGNORE, "model", name, f"{key} has no effect: none of its pools has replicas: planned")
 
 
 def _made(section: Section, default: Section, names: tuple[str, ...]) -> Iterator[str]:

@@ -17,7 +17,8 @@ from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import gateway_group, names_of, worker_names
 from isochrone.control.fleet.settings.process_ports import controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import Assignment, KeptPool
+from isochrone.control.state.assignment import NO_PLACEMENTS
+from isochrone.control.state.records import Assignment, KeptPool, PlacementRecord
 
 
 def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
@@ -49,6 +50,72 @@ def retired_pools(
         if models:
             detail += f", once {listed(models)} {'is' if len(models) == 1 else 'are'} no longer served by it"
         yield Step(RETIRE, "pool", pool, detail, processes=tuple(workers))
+
+
+def crowded_pools(
+    before: Fleet,
+    after: Fleet,
+    committed: Mapping[str, Assignment],
+    placements: Mapping[str, PlacementRecord] = NO_PLACEMENTS,
+) -> Iterator[Step]:
+    """Pools that are not planned any more: each of their workers would load all of their models. A pool that an earlier
+    file dropped, and that still serves, has its placement record."""
+    planned = {*placements, *(pool for pool, spec in before.pools.items() if spec.is_planned)}
+    for pool, spec in after.pools.items():
+        if spec.is_planned or not spec.memory or pool not in planned:
+            continue
+        sizes = {name: each.memory for name, each in committed.items() if pool in each.pools}
+        sizes |= {name: after.of(name).memory for name in after.models if pool in after.pools_of(name)}
+        if (total := sum(sizes.values())) > spec.memory:
+            detail = (
+                f"its {len(sizes)} models take {_mebibytes(total)}, and each of its workers has "
+                f"{_mebibytes(spec.memory)}; keep it planned, or give the pool fewer models or more memory first"
+            )
+            yield Step(REFUSE, "pool", f"pools.{pool}.replicas", detail)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def lost_replicas(
+    before: Fleet, after: Fleet, committed: Mapping[str, Assignment], placements: Mapping[str, PlacementRecord]
+) -> Iterator[Step]:
+    """Models of planned pools whose workers all stop: they are served again once they are loaded elsewhere."""
+    for pool, placement in placements.items():
+        if pool not in before.pools or pool not in after.pools or not runs(after, pool):
+            continue
+        lost = {
+            model: names
+            for model, names in placement.replicas.items()
+            if model in committed and names and not _stays(model, before, after, committed[model], placements)
+        }
+        if lost:
+            stopping = sorted({name for names in lost.values() for name in names})
+            # Not a drain: gateways send nothing to a drained worker, so that it interrupts the same models.
+            detail = (
+                f"{listed(stopping)} {'stops' if len(stopping) == 1 else 'stop'} with the only replicas of "
+                f"{listed(sorted(lost))}; to avoid that, apply min_replicas: 2 first"
+            )
+            yield Step(INTERRUPT, "pool", pool, detail, processes=tuple(stopping))
+
+
+def _stays(
+    model: str, before: Fleet, after: Fleet, served: Assignment, placements: Mapping[str, PlacementRecord]
+) -> bool:
+    """Whether a replica of a model is on a worker that does not stop, in any of its pools."""
+    for pool in served.pools:
+        if pool not in placements:
+            # Every worker of such a pool has the model.
+            if runs(after, pool):
+                return True
+            continue
+        workers = frozenset(placements[pool].replicas.get(model, ()))
+        was = frozenset(worker_names(before, pool)) if pool in before.pools else frozenset[str]()
+        stay = frozenset(worker_names(after, pool)) if pool in after.pools else frozenset[str]()
+        if workers - (was - stay):
+            return True
+    return False
 
 
 def losses_of_scaling(

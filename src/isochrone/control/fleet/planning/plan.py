@@ -20,8 +20,10 @@ from isochrone.control.fleet.planning.ineffective import ineffective
 from isochrone.control.fleet.planning.keeping import specs_of
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.losses import (
+    crowded_pools,
     dropped_pools,
     lost_addresses,
+    lost_replicas,
     ports_in_use,
     retired_models,
     retired_pools,
@@ -43,17 +45,20 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_
 from isochrone.control.fleet.settings.process_names import gateway_group
 from isochrone.control.fleet.settings.sections import Pool
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import LOCAL, STRICT, Assignment, KeptPool
+from isochrone.control.state.records import LOCAL, STRICT, Assignment, KeptPool, PlacementRecord
 
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
 
 
 #: Settings of a pool that are not on its workers' command lines.
-_QUIET = ("min", "max", "autoscale", "warm", "distance_ms", "kind")
+_QUIET = ("min", "max", "autoscale", "warm", "distance_ms", "kind", "replicas")
 #: Settings of a pool, a gateway or the controllers that only an engine that chooses machines uses.
 _OF_MACHINES = ("cpus", "gpus", "resources", "node_labels", "placement")
 #: Settings of a model that change without a restart and without a rollout.
-_MODEL_RULES = ("slo", "policy", "policy_options", "affinity", "memory", "traffic", "rollout", "changes_with", "stages")
+_MODEL_RULES = (
+    *("slo", "policy", "policy_options", "affinity", "memory", "traffic", "rollout", "changes_with", "stages"),
+    *("min_replicas", "alone", "apart"),
+)
 
 
 def plan(
@@ -69,6 +74,7 @@ def plan(
     kept: Mapping[str, KeptPool] | None = None,
     agreed_before: Collection[str] = (),
     engine: str = LOCAL,
+    placements: Mapping[str, PlacementRecord] | None = None,
 ) -> list[Step]:
     """The steps from one fleet to another, refusals first; none: nothing changes.
 
@@ -76,7 +82,8 @@ def plan(
     far as the file changes it; ``resolved``: what ``latest`` means; ``stages``: of ensembles that leave them to their
     configuration. ``committed``: the present assignments; by default those of the old file. ``kept``: pools that
     earlier files dropped and that still serve. ``agreed_before``: what is already being taken away, as ``takes_away``
-    names it, and so causes no step. ``engine``: the one that runs the processes.
+    names it, and so causes no step. ``engine``: the one that runs the processes. ``placements``: by
+    planned pool, the workers that have each model.
     """
     resolved = resolved or {}
     if committed is None:
@@ -86,6 +93,7 @@ def plan(
     refused = list(_refused(before, was_in, after, directory))
     if before is not None:
         refused += ports_in_use(before, after, committed, kept)
+        refused += crowded_pools(before, after, committed, placements or {})
     if refused:
         return refused
     steps = list(_process_steps(before, was_in, after, directory, kept, engine))
@@ -100,6 +108,7 @@ def plan(
             *retired_pools(before, after, committed, kept),
         ]
         steps += (step for step in retired if f"{step.kind} {step.name}" not in agreed_before)
+        steps += lost_replicas(before, after, committed, placements or {})
         steps += lost_addresses(before, was_in, after, directory, engine)
         steps += _rule_steps(before, after, committed)
     return [*steps, *ineffective(after, engine)]

@@ -95,6 +95,12 @@ def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
         yield Problem((*at, "warm"), f"at most max, which is {pool.max}", str(pool.warm))
     elif pool.autoscale is not None:
         yield from _of_autoscale(at, pool, pool.autoscale)
+    if pool.is_planned and pool.warm:
+        yield Problem(
+            (*at, "warm"), "0, since replicas is planned: a standby worker would have no models", str(pool.warm)
+        )
+    if pool.is_planned and pool.autoscale is not None:
+        yield Problem((*at, "autoscale"), "nothing: a planned pool has a fixed size", "a section")
     for index, word in enumerate(pool.arguments):
         if word.partition("=")[0] in _OWN_FLAGS:
             yield Problem((*at, "arguments", index), "a flag that the fleet does not set itself", repr(word))

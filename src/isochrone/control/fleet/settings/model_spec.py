@@ -119,6 +119,12 @@ class ModelDefaults(Section):
     memory: Bytes = 0
     """Memory of one version on a worker; at most the memory of its pools. A version that does not fit is rejected
     before it is loaded. 0: not checked."""
+    min_replicas: int = Field(default=1, ge=1, le=4096)
+    """Workers that have the model, at least, in pools with replicas: planned. Other pools have it on every worker."""
+    alone: bool = False
+    """In pools with replicas: planned, no other model is on its workers, except the stages of its ensemble."""
+    apart: bool = False
+    """In pools with replicas: planned, each worker that has the model is on another machine."""
     traffic: dict[str, Any] = Field(default={})
     """Other gateway rules of the model: quota, retries, hedge, shadow, breaker, admission, balancer, tiers,
     waiting_room."""

@@ -135,13 +135,17 @@ class Pool(NodeNeeds):
     """Device of the workers, such as cpu or gpu. The gateway rule device selects by it."""
     memory: Bytes = 0
     """Memory of one worker for models. A version that does not fit is rejected before it is loaded. 0: not checked."""
+    replicas: Literal["all", "planned"] = "all"
+    """Models of each worker. all: every model of the pool. planned: those that the leader gives it by memory, load and
+    the keys min_replicas, alone and apart of the models; see docs/placement.md."""
     gpus: float = Field(default=0.0, ge=0, le=64)
     """GPUs for one worker, on machines that an engine chooses. A share below 1 is for Ray alone."""
     resources: Annotated[dict[str, float], BeforeValidator(_empty)] = Field(default={})
     """Further resources of one worker by name: Ray's custom resources, Kubernetes' extended resources such as
     nvidia.com/mig-1g.10gb."""
     distance_ms: Milliseconds = 0.0
-    """Network latency from the gateways to the workers, one way."""
+    """Network latency from the gateways to the workers, one way. Model placement uses it until the gateways have
+    measured the round trip; the traffic rule tiers uses it unless its way_ms names another."""
     region: str = ""
     """Location of the workers, such as eu-west."""
     repository: Repositories = ()
@@ -161,6 +165,11 @@ class Pool(NodeNeeds):
         if isinstance(given, dict) and given.get("addresses") and "workers" not in given:
             return {**given, "workers": 0}
         return given
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the leader decides which of its workers have each model."""
+        return self.replicas == "planned"
 
     @property
     def processes(self) -> int:

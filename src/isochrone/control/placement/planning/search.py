@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isochrone.control.placement.occupancy import ROUNDING, Occupancy
 from isochrone.control.placement.plan import ROOM
+from isochrone.control.placement.planning.occupancy import ROUNDING, Occupancy
 
 #: What a worker must have for a new replica besides memory, which it always must: room for a rollout and compute;
 #: compute; nothing. A model that is served without room for a rollout is better than one that is not served.
@@ -55,9 +55,13 @@ def expected_share(occupancy: Occupancy, unit: int, worker: int, leaving: int = 
 
 
 def best_worker(occupancy: Occupancy, unit: int, level: int, leaving: int = -1, aim: int = 0) -> int | None:
-    """The worker for one more replica: on another machine, near, with little load, with little memory left."""
+    """The worker for one more replica: on another machine, near, with little load, with little memory left.
+
+    A unit whose rate is not measured goes where the fewest units are: any of them may have callers.
+    """
     taken = {occupancy.machines[place] for place in occupancy.places[unit] if place != leaving}
-    best: tuple[bool, tuple[int, int], int, int, int, int, int] | None = None
+    is_measured = occupancy.units[unit].rate is not None
+    best: tuple[bool, tuple[int, int], int, int, int, int, int, int] | None = None
     for candidate in occupancy.candidates(unit):
         worker = candidate.worker
         if worker == leaving:
@@ -70,7 +74,9 @@ def best_worker(occupancy: Occupancy, unit: int, level: int, leaving: int = -1, 
         left = offer.memory - used if offer.memory else used
         is_beside = occupancy.machines[worker] in taken
         loading = occupancy.loading[worker] // _LOADED_AT_ONCE
-        score = (is_beside, candidate.rank, occupancy.missing_bytes(unit, worker), load, loading, left, worker)
+        crowd = 0 if is_measured else len(occupancy.present[worker])
+        missing = occupancy.missing_bytes(unit, worker)
+        score = (is_beside, candidate.rank, missing, load, loading, crowd, left, worker)
         # The score is cheaper than the rules: most workers are out by it.
         if (best is None or score < best) and fits(occupancy, unit, worker, level, leaving, aim):
             best = score

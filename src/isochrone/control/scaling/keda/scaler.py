@@ -19,9 +19,9 @@ import grpc
 import structlog
 
 from isochrone.control.fleet.reading.parsing import fleet_of
-from isochrone.control.scaling import keda_messages as messages
-from isochrone.control.scaling.load_reading import LoadReader
-from isochrone.control.scaling.pool_load import Activity, PoolLoad
+from isochrone.control.scaling.keda import messages
+from isochrone.control.scaling.keda.load_reading import LoadReader
+from isochrone.control.scaling.keda.pool_load import Activity, PoolLoad
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
 from isochrone.errors import FlagError, InvalidArgument, Unavailable

@@ -13,10 +13,10 @@ import math
 from bisect import insort
 from collections.abc import Hashable, Iterable, Sequence
 
-from isochrone.control.placement.eligibility import Obstacle, demand, exclusion, tier_rank, worker_class
 from isochrone.control.placement.plan import ADD, REMOVE, Move
-from isochrone.control.placement.rules import PlacementRules
-from isochrone.control.placement.units import Unit
+from isochrone.control.placement.planning.eligibility import Obstacle, demand, exclusion, tier_rank, worker_class
+from isochrone.control.placement.planning.rules import PlacementRules
+from isochrone.control.placement.planning.units import Unit
 from isochrone.control.placement.workers import LOST, Replicas, WorkerOffer
 
 #: Sums of shares in another order differ by less than this.

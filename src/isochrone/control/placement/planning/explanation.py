@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from isochrone.control.placement.eligibility import Obstacle
 from isochrone.control.placement.needs import ModelNeeds
-from isochrone.control.placement.occupancy import ROUNDING, Occupancy
-from isochrone.control.placement.rules import PlacementRules
-from isochrone.control.placement.search import expected_share
-from isochrone.control.placement.units import units_of
+from isochrone.control.placement.planning.eligibility import Obstacle
+from isochrone.control.placement.planning.occupancy import ROUNDING, Occupancy
+from isochrone.control.placement.planning.rules import PlacementRules
+from isochrone.control.placement.planning.search import expected_share
+from isochrone.control.placement.planning.units import units_of
 from isochrone.control.placement.workers import LOST, Replicas, WorkerOffer
 from isochrone.errors import NotFound
+from isochrone.suggestions import suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,9 @@ def explain(
     units, offers = units_of(needs), list(workers)
     unit = next((at for at, each in enumerate(units) if model in each.names), None)
     if unit is None:
-        raise NotFound(f"model '{model}' is not in the fleet")
+        known = sorted(name for each in units for name in each.names)
+        expected = suggestion(model, known, "model") if known else "a model, but the fleet has none"
+        raise NotFound(f"model '{model}': expected {expected}")
     occupancy = Occupancy(units, offers, replicas, rules)
     verdicts = [_verdict(occupancy, unit, at, model) for at in range(len(occupancy.workers))]
     verdicts += [
@@ -108,14 +111,17 @@ def _shortage(occupancy: Occupancy, unit: int, worker: int) -> Obstacle | None:
 
 
 def missing(occupancy: Occupancy, unit: int) -> str:
-    """Why a unit fits nowhere, with the figures of the worker that comes nearest."""
+    """Why a unit fits nowhere, or nowhere else, with the figures of the worker that comes nearest."""
     one, found = occupancy.units[unit], {}
-    for worker in range(len(occupancy.workers)):
+    others = [worker for worker in range(len(occupancy.workers)) if worker not in occupancy.places[unit]]
+    for worker in others:
         blocked = obstacle(occupancy, unit, worker)
         if blocked is not None:
             found[worker] = blocked
     if not occupancy.workers:
         return "no worker is serving"
+    if not others:
+        return "every worker has it"
     memory = [worker for worker, each in found.items() if each.rule == "memory"]
     if memory:
         best = max(memory, key=lambda worker: (occupancy.workers[worker].memory - occupancy.used[worker], -worker))
@@ -131,7 +137,10 @@ def missing(occupancy: Occupancy, unit: int) -> str:
     first = {each.rule: f"{occupancy.workers[worker].name}: {each.detail}" for worker, each in reversed(found.items())}
     parts = [f"{count} by {rule} ({first[rule]})" for rule, count in sorted(counts.items())]
     if parts:
-        return f"no worker may have {one.name}: " + ", ".join(parts)
+        other = "other " if occupancy.places[unit] else ""
+        return f"no {other}worker may have {one.name}: " + ", ".join(parts)
+    if occupancy.places[unit]:
+        return "a plan would place another"
     return f"{one.name} has no replica yet; a plan would place it"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from isochrone.control.scaling.fleet_counters import ModelConfiguration, WorkerStatistics
+from isochrone.control.scaling.reading.fleet_counters import ModelConfiguration, WorkerStatistics
 
 #: Configurations that are asked of one worker in one reading; the others follow with the next ones.
 _AT_ONCE = 32

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import NamedTuple
 
-from isochrone.control.scaling.fleet_counters import FleetReading, GatewayCounts, RequestCounts
+from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, RequestCounts
 
 #: The last rate of a gateway that does not answer holds for this long.
 _CARRY_SECONDS = 15.0

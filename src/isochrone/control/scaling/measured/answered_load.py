@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from isochrone.control.scaling.fleet_counters import VersionStatistics, WorkerStatistics
+from isochrone.control.scaling.reading.fleet_counters import VersionStatistics, WorkerStatistics
 
 #: The last rates of a worker that does not answer hold for this long.
 _CARRY_SECONDS = 15.0

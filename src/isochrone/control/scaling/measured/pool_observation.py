@@ -8,11 +8,11 @@ from math import exp, fsum
 from statistics import median
 
 from isochrone.control.autoscaler.observation import Observation
-from isochrone.control.scaling.answered_load import NOTHING, Answered, AnsweredLoad
-from isochrone.control.scaling.fleet_counters import FleetReading
-from isochrone.control.scaling.model_shares import ModelShares
-from isochrone.control.scaling.offered_load import OfferedLoad, Rates
-from isochrone.control.scaling.worker_capacity import WorkerCapacity
+from isochrone.control.scaling.measured.answered_load import NOTHING, Answered, AnsweredLoad
+from isochrone.control.scaling.measured.model_shares import ModelShares
+from isochrone.control.scaling.measured.offered_load import OfferedLoad, Rates
+from isochrone.control.scaling.measured.worker_capacity import WorkerCapacity
+from isochrone.control.scaling.reading.fleet_counters import FleetReading
 
 #: The mix of models is a mean of the last readings, whose weight falls to 1/e in this time.
 _MIX_SECONDS = 30.0

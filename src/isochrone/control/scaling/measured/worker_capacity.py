@@ -7,11 +7,11 @@ slower with small batches is not as fast as it was with large ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import exp, fsum
 
 from isochrone.control.autoscaler.capacity import rate_at_slo
-from isochrone.control.scaling.fleet_counters import (
+from isochrone.control.scaling.reading.fleet_counters import (
     BatchCounts,
     ModelConfiguration,
     VersionStatistics,
@@ -83,6 +83,16 @@ class BatchCurve:
             self._sizes[rows] = weight * part, seconds * part
         if self._requests > _LEAST_WEIGHT:
             self._rows, self._requests = self._rows * _LEAST_WEIGHT / self._requests, _LEAST_WEIGHT
+
+    @property
+    def executions(self) -> Mapping[int, tuple[float, float]]:
+        """By rows: faded numbers of executions and of their seconds."""
+        return self._sizes
+
+    @property
+    def answered(self) -> tuple[float, float]:
+        """Faded numbers of rows that were executed, and of requests that were answered."""
+        return self._rows, self._requests
 
     def configure(self, version: str, configuration: ModelConfiguration | None) -> None:
         if configuration != self.configuration:
@@ -189,6 +199,11 @@ class WorkerCapacity:
                 curve.take(batches, requests, fade)
         if curve is not None and busiest in versions:
             curve.configure(busiest, versions[busiest].configuration)
+
+    def curves(self) -> Iterator[tuple[str, BatchCurve]]:
+        """Of each model that the worker has and that has run."""
+        present = self._statistics.models if self._statistics is not None else {}
+        return ((model, curve) for model, curve in self._curves.items() if model in present)
 
     def rate(self, slo_seconds: float, mix: Mapping[str, float]) -> float:
         """Requests per second of the models in ``mix``, by the share of each, as far as they are measured; 0: none is.

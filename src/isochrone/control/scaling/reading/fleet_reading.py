@@ -1,4 +1,4 @@
-"""Reads the counters of all registered gateways and workers, over HTTP, for the autoscaler.
+"""Reads the counters of all registered gateways and workers, over HTTP, for the leader.
 
 Never raises: a process that does not answer in time has said nothing. Pages are parsed one in each turn of the loop: a
 page of a thousand models takes some milliseconds.
@@ -16,10 +16,10 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from isochrone.control.scaling.configuration_cache import ConfigurationCache, Key
-from isochrone.control.scaling.counter_pages import gateway_counts, model_configuration, worker_statistics
-from isochrone.control.scaling.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
-from isochrone.control.scaling.process_pages import AT_ONCE, SECONDS, page_client, page_url
+from isochrone.control.scaling.reading.configuration_cache import ConfigurationCache, Key
+from isochrone.control.scaling.reading.counter_pages import gateway_counts, model_configuration, worker_statistics
+from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
+from isochrone.control.scaling.reading.process_pages import AT_ONCE, SECONDS, page_client, page_url
 from isochrone.control.state.records import GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
@@ -55,17 +55,15 @@ class FleetReader:
         instant = monotonic()
         gateways, serving = view.gateways, _with_shared_models(view, pools)
         workers = {name: worker for name, worker in view.workers.items() if worker.pool in serving}
-        self._configurations = {
-            pool: self._configurations.get(pool) or ConfigurationCache()
-            for pool in {worker.pool for worker in workers.values()}
-        }
-        for cache in self._configurations.values():
-            cache.keep(workers.keys())
+        self._keep_configurations({worker.pool for worker in view.workers.values()}, serving)
+        for pool in serving & self._configurations.keys():
+            self._configurations[pool].keep(workers.keys())
+        names = {worker.address: name for name, worker in view.workers.items()}
         counts, statistics = await asyncio.gather(
-            asyncio.gather(*(self._of_gateway(gateway) for gateway in gateways.values())),
+            asyncio.gather(*(self._of_gateway(gateway, names) for gateway in gateways.values())),
             asyncio.gather(*(self._of_worker(name, worker) for name, worker in workers.items())),
         )
-        await self._ask_configurations(workers)
+        await self._ask_configurations(workers, serving)
         read = dict(zip(workers, statistics, strict=True))
         return FleetReading(
             instant,
@@ -77,13 +75,15 @@ class FleetReader:
             frozenset(name for name, gateway in gateways.items() if gateway.metrics_port <= 0),
         )
 
-    async def _of_gateway(self, gateway: GatewayRecord) -> GatewayCounts | None:
+    async def _of_gateway(self, gateway: GatewayRecord, workers: Mapping[str, str]) -> GatewayCounts | None:
+        """``workers``: names by address."""
         if gateway.metrics_port <= 0:
             return None
-        page = await self._page(gateway.host, gateway.metrics_port, "/metrics")
-        return await self._parsed(
-            page, lambda found: replace(gateway_counts(found.content, gateway.incarnation), instant=found.instant)
-        )
+
+        def parse(page: _Answer) -> GatewayCounts:
+            return replace(gateway_counts(page.content, gateway.incarnation, workers), instant=page.instant)
+
+        return await self._parsed(await self._page(gateway.host, gateway.metrics_port, "/metrics"), parse)
 
     async def _of_worker(self, name: str, worker: WorkerRecord) -> WorkerStatistics | None:
         cache = self._configurations[worker.pool]
@@ -96,11 +96,19 @@ class FleetReader:
 
         return await self._parsed(await self._page(worker.host, worker.port, "/v2/models/stats", _WITH_LOAD), parse)
 
-    async def _ask_configurations(self, workers: Mapping[str, WorkerRecord]) -> None:
+    def _keep_configurations(self, every: Collection[str], serving: Collection[str]) -> None:
+        """Those of pools that are not read this time are kept: the next reading may be of them."""
+        self._configurations = {pool: cache for pool, cache in self._configurations.items() if pool in every}
+        for pool in serving:
+            if pool in every:
+                self._configurations.setdefault(pool, ConfigurationCache())
+
+    async def _ask_configurations(self, workers: Mapping[str, WorkerRecord], serving: Collection[str]) -> None:
         await asyncio.gather(
             *(
                 self._ask_configuration(workers[name], key, cache)
-                for cache in self._configurations.values()
+                for pool, cache in self._configurations.items()
+                if pool in serving
                 for name, key in cache.questions()
             )
         )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from isochrone.control.placement.units import Unit
+from isochrone.control.placement.planning.units import Unit
 from isochrone.control.placement.workers import DRAINING, WorkerOffer
 
 #: Seconds by which round trips differ between classes: less than that decides nothing.

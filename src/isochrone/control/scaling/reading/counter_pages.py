@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from isochrone.control.scaling.fleet_counters import (
+from isochrone.control.scaling.reading.fleet_counters import (
     BatchCounts,
     GatewayCounts,
     ModelConfiguration,
@@ -31,6 +31,8 @@ CAPACITY_REASONS = frozenset(("deadline_exceeded", "unavailable", "worker"))
 _RECEIVED = b"isochrone_gateway_requests_total"
 _REJECTIONS = b"isochrone_gateway_rejections_total"
 _WAITING = b"isochrone_gateway_waiting"
+#: Of gateways of an earlier release: not there.
+_ROUND_TRIPS = b"isochrone_gateway_worker_round_trip_seconds"
 #: What stands before a quote or the end of a line, and is no escaped quote.
 _PART = re.compile(rb'((?:[^"\\]|\\.)*)(?:"|$)')
 #: An escaped character of a label's value.
@@ -39,36 +41,49 @@ _ESCAPE = re.compile(rb"\\(.)")
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def gateway_counts(page: bytes, incarnation: str) -> GatewayCounts:
-    """From the text of GET /metrics. Raise ``ValueError`` for a page that is not a gateway's."""
+def gateway_counts(page: bytes, incarnation: str, workers: Mapping[str, str] | None = None) -> GatewayCounts:
+    """From the text of GET /metrics. Raise ``ValueError`` for a page that is not a gateway's.
+
+    ``workers``: names by address; a gateway's page has addresses. The round trips to others are left out.
+    """
     received: dict[str, int] = {}
     refused: dict[str, int] = {}
     turned_away: dict[str, int] = {}
     waiting: dict[str, int] = {}
     for totals, name in ((received, _RECEIVED), (waiting, _WAITING)):
         for (model, *_), count in _samples(page, name):
-            totals[model] = totals.get(model, 0) + count
+            totals[model] = totals.get(model, 0) + int(count)
     for (model, reason, *_), count in _samples(page, _REJECTIONS):
         totals = refused if reason in CAPACITY_REASONS else turned_away
-        totals[model] = totals.get(model, 0) + count
+        totals[model] = totals.get(model, 0) + int(count)
+    round_trips: dict[str, float] = {}
+    if workers and _type_line(_ROUND_TRIPS) in page:
+        for (address,), seconds in _samples(page, _ROUND_TRIPS, b"worker"):
+            if address in workers:
+                round_trips[workers[address]] = seconds
     return GatewayCounts(
         incarnation,
         {
             model: RequestCounts(count, refused.get(model, 0), turned_away.get(model, 0), waiting.get(model, 0))
             for model, count in received.items()
         },
+        round_trips=round_trips,
     )
 
 
-def _samples(page: bytes, name: bytes) -> Iterator[tuple[list[str], int]]:
-    """(values of the labels, count) of each sample of a metric that is not 0. A gateway writes ``model`` first, then
+def _type_line(name: bytes) -> bytes:
+    return b"# TYPE " + name + b" "
+
+
+def _samples(page: bytes, name: bytes, label: bytes = b"model") -> Iterator[tuple[list[str], float]]:
+    """(values of the labels, value) of each sample of a metric that is not 0. A gateway writes ``model`` first, then
     ``reason``."""
-    start = page.find(b"# TYPE " + name + b" ")
+    start = page.find(_type_line(name))
     if start < 0:
         raise ValueError(f"expected a gateway's metrics with {name.decode()}, given another page")
     # The samples of a metric stand together, before the comments of the next one.
     end = page.find(b"\n# ", start)
-    opening = name + b'{model="'
+    opening = name + b"{" + label + b'="'
     for line in page[start : end if end >= 0 else len(page)].split(b"\n")[1:]:
         if not line or line.endswith(b"} 0.0"):
             continue
@@ -78,8 +93,8 @@ def _samples(page: bytes, name: bytes) -> Iterator[tuple[list[str], int]]:
         count = float(parts[-1][2:])
         # Samples of another form must not be taken for none.
         if not line.startswith(opening) or parts[-1][:2] != b"} " or not isfinite(count) or count < 0:
-            raise ValueError(f"{name.decode()}: expected a model and a count, given {line[:100]!r}")
-        yield [part.decode() for part in parts[:-1:2]], int(count)
+            raise ValueError(f"{name.decode()}: expected a {label.decode()} and a number, given {line[:100]!r}")
+        yield [part.decode() for part in parts[:-1:2]], count
 
 
 def _split_escaped(line: bytes) -> list[bytes]:

@@ -11,8 +11,8 @@ from collections.abc import Collection
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from isochrone.control.scaling.pool_load import PoolLoad
-from isochrone.control.scaling.process_pages import page_client, page_url
+from isochrone.control.scaling.keda.pool_load import PoolLoad
+from isochrone.control.scaling.reading.process_pages import page_client, page_url
 from isochrone.control.state.records import GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -77,6 +77,8 @@ class GatewayCounts:
     models: Mapping[str, RequestCounts]
     #: Of the monotonic clock, when the page arrived; None: the instant of the reading.
     instant: float | None = None
+    #: By worker: seconds to it and back, where the gateway has measured them.
+    round_trips: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from isochrone.control.placement.explanation import lacking, missing
 from isochrone.control.placement.needs import ModelNeeds
-from isochrone.control.placement.occupancy import ROUNDING, Occupancy
 from isochrone.control.placement.plan import (
     BALANCE,
     COLD,
@@ -25,8 +23,11 @@ from isochrone.control.placement.plan import (
     RULE,
     Plan,
 )
-from isochrone.control.placement.rules import PlacementRules
-from isochrone.control.placement.search import (
+from isochrone.control.placement.planning.explanation import lacking, missing
+from isochrone.control.placement.planning.net_moves import Fleet, net_moves
+from isochrone.control.placement.planning.occupancy import ROUNDING, Occupancy
+from isochrone.control.placement.planning.rules import PlacementRules
+from isochrone.control.placement.planning.search import (
     STRICT,
     WITHOUT_COMPUTE,
     WITHOUT_ROOM,
@@ -36,7 +37,7 @@ from isochrone.control.placement.search import (
     make_room,
     relocate,
 )
-from isochrone.control.placement.units import units_of
+from isochrone.control.placement.planning.units import units_of
 from isochrone.control.placement.workers import Replicas, WorkerOffer
 
 #: Rounds over all parts. The memory that one part frees may serve another; the third round rarely finds anything.
@@ -93,7 +94,15 @@ def _plan(occupancy: Occupancy) -> Plan:
         for at, worker in enumerate(occupancy.workers)
         if worker.memory and occupancy.used[at] + occupancy.room[at] > worker.memory
     ]
-    return Plan(occupancy.replicas(), tuple(occupancy.moves), unplaced, short, tuple(crowded))
+    replicas = occupancy.replicas()
+    members = {each.name: (at, each) for at, unit in enumerate(occupancy.units) for each in unit.members}
+    fleet = Fleet(
+        {name: each.memory + each.incoming for name, (_, each) in members.items()},
+        {name: at for name, (at, _) in members.items()},
+        {worker.name: worker.memory for worker in occupancy.workers},
+    )
+    net = net_moves(occupancy.moves, replicas, fleet)
+    return Plan(replicas, net, unplaced, short, tuple(crowded))
 
 
 def _retire(occupancy: Occupancy) -> None:
