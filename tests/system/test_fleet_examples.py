@@ -40,6 +40,7 @@ class PageFleet:
         self._port = 0
         self._gateway = ""
         self._ray: RayNodes | None = None
+        self._background: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +51,8 @@ class PageFleet:
     def run(self, command: str) -> None:
         words = words_of(command)
         match words[:2]:
+            case ["isochrone", "infer"] if words[-1] == "&":
+                self._begin([*words[1:-1], "--url", f"http://{self.gateway}"])
             case ["pip", "install"]:
                 check_installable(command)
             case ["ray", "start"]:
@@ -114,10 +117,20 @@ class PageFleet:
         self._gateway = self.status()["gateways"][0]["address"]
 
     def stop(self) -> None:
-        """As Ctrl-C does."""
+        """As Ctrl-C does, once the commands in the background have ended."""
+        while self._background:
+            assert self._background.pop().wait(SECONDS) == 0
         if self._up is not None:
             self._up.process.send_signal(signal.SIGINT)
             assert self._up.process.wait(SECONDS) == 0, self._up.log.read_text()
+
+    def _begin(self, words: list[str]) -> None:
+        """Run it in the background."""
+        process = subprocess.Popen([*ISOCHRONE, *words], stdout=subprocess.DEVNULL)
+        self._stack.enter_context(process)
+        # Before the fleet ends, if the page fails.
+        self._stack.callback(process.kill)
+        self._background.append(process)
 
     def _control(self, words: list[str]) -> None:
         self._ensure()

@@ -18,7 +18,7 @@ from real_fleets import small_fleet, until
 from bench.control.fleet_run import SupervisedFleet
 from bench.control.running_fleet import WORKER
 from fleet_load import FleetLoad
-from isochrone.control.scaling import keda_messages as messages
+from isochrone.control.scaling.keda import messages
 from logged_ports import wait_ports
 
 pytestmark = pytest.mark.long

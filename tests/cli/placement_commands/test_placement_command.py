@@ -47,7 +47,7 @@ def invoke(*arguments: str) -> Any:
 def test_a_plan_of_a_file_places_every_model(fleet: str) -> None:
     result = invoke("plan", "--dry-run", fleet)
     assert result.exit_code == 0, result.output
-    for text in ("detector", "1 move", "moves, in this order", "assumed: the rate of", "nothing was applied"):
+    for text in ("detector", "1 move", "moves, in this order", "assumed: the rate of", "This command only shows."):
         assert text in result.output
     assert invoke("plan", fleet).output == result.output
 
@@ -87,7 +87,7 @@ def test_an_explanation_names_the_rule_of_every_worker(fleet: str) -> None:
         (("plan", "missing.yaml"), "missing.yaml: no such file; name a fleet.yaml"),
         (("plan", "FLEET", "--rate", "detector"), "rate: expected MODEL=NUMBER, given 'detector'"),
         (("plan", "FLEET", "--without", "cpu-9"), "without: expected a worker of the fleet"),
-        (("explain", "nothing", "--fleet", "FLEET"), "model 'nothing' is not in the fleet"),
+        (("explain", "nothing", "--fleet", "FLEET"), "model 'nothing': expected one of the known models detector"),
         (("plan", "--api", "http://127.0.0.1:1"), "no controller answers at http://127.0.0.1:1"),
     ],
 )

@@ -11,7 +11,7 @@ from schema_checks import RELEASES, check
 from isochrone.control.fleet.derived.engine_processes import processes_on
 from isochrone.control.fleet.reading.parsing import load_fleet, parse_fleet
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.scaling.keda_scaler import Trigger, read_trigger
+from isochrone.control.scaling.keda.scaler import Trigger, read_trigger
 from isochrone.control.state.records import KUBERNETES
 from isochrone.engines.kubernetes.pods.engine import marked, spec_of
 from isochrone.engines.kubernetes.pods.process_pods import pod_of

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from offline import OfflineLoop, RecordingTransport, add_members, make_fleet, offline, turns
+from structlog.testing import capture_logs
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.gateway.fleet.member import Member
@@ -80,6 +81,22 @@ def test_healthy_only_when_the_index_is_known() -> None:
         await endpoint.answers(INDEX, index("1"))
         assert endpoint.member.endpoint.healthy
         assert (endpoint.member.serves, endpoint.member.fault) == ({"m": {"1": ""}}, "")
+        await endpoint.monitor.stop()
+
+    offline(run)
+
+
+def test_one_that_is_not_ready_from_the_start_is_logged_once_with_its_reason() -> None:
+    async def run(loop: OfflineLoop) -> None:
+        loop.stop_clock()
+        with capture_logs() as logs:
+            endpoint = Endpoint(loop, MonitorRules(interval=0.01, timeout=60, index_interval=3600))
+            for _ in range(3):
+                await endpoint.answers(HEALTH, answer(b"", b"503 Service Unavailable"))
+                loop.pass_time(1.0)
+                await turns()
+        said = [(each["event"], each["worker"], each["reason"]) for each in logs]
+        assert said == [("a worker is not ready", "a:1", "it says not ready (HTTP 503)")]
         await endpoint.monitor.stop()
 
     offline(run)

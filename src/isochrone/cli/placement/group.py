@@ -24,9 +24,9 @@ Examples:
   isochrone placement plan --without gpu-2
   isochrone placement plan fleet.yaml --rate detector=200 --run-ms detector=4 --json
 
-Plans are not applied in this release: every plan is a dry run, and every worker has all models of its pool. With a
-file, the plan begins with empty workers. Without one, it begins with the present replicas of the running fleet. The
-exit status is 1 if a model fits nowhere.
+This command only shows. In pools with "replicas: planned" the leader applies such plans by itself; in others, every
+worker has all models of its pool. With a file, the plan begins with empty workers. Without one, it begins with the
+present replicas of the running fleet. The exit status is 1 if a model fits nowhere.
 """
 EXPLAIN_EPILOG = """
 \b
@@ -65,7 +65,7 @@ def plan(
         typer.Argument(metavar="FLEET.yaml", help="A fleet.yaml. [default: the running fleet]", show_default=False),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, and apply nothing. In this release always so.")
+        bool, typer.Option("--dry-run", help="Show the plan, and apply nothing. This command always does so.")
     ] = True,
     rate: RateOption = None,
     run_ms: RunOption = None,

@@ -24,7 +24,8 @@ def plan_picture(plan: PlacementAnswer) -> RenderableType:
         parts.append(Text("nothing moves"))
     if plan.without_room:
         parts.append(Text(f"no room for a rollout of the largest model on {', '.join(plan.without_room)}", "yellow"))
-    return Group(*parts, *_assumed(plan.assumptions), Text("nothing was applied: plans are dry runs", style="dim"))
+    note = "This command only shows. In pools with 'replicas: planned' the leader applies such plans by itself."
+    return Group(*parts, *_assumed(plan.assumptions), Text(note, style="dim"))
 
 
 def explanation_picture(found: PlacementExplanation) -> RenderableType:

@@ -133,7 +133,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             asyncio.ensure_future(serve_api(api, host, reached.port, lambda bound: _listening(host, bound))),
         ]
         if reached.scaler is not None:
-            from isochrone.control.scaling.keda_scaler import KedaScaler, serve_scaler  # it imports gRPC
+            from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler  # it imports gRPC
 
             parts.append(asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys), *reached.scaler)))
         if reached.xds is not None:

@@ -100,8 +100,8 @@ def gateway(
     tls_key: TlsKeyOption = None,
     log_json: LogJsonOption = False,
 ) -> None:
-    """Route requests to workers. By default each goes to the least busy of those that answer about as soon as the
-    fastest; a request that no worker can answer within its deadline is rejected."""
+    """Route requests to workers. By default each goes to the least busy of those that answer within about twice the
+    time of the fastest; a request that no worker can answer within its deadline is rejected."""
     try:
         host, port = read_listen(listen)
         sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)

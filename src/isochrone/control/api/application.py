@@ -26,6 +26,11 @@ from isochrone.store.mirror import Mirror
 
 log = structlog.get_logger(__name__)
 
+#: Where the Open Inference Protocol's paths begin.
+_INFERENCE = "/v2"
+#: Addresses in one answer.
+_GATEWAYS_NAMED = 4
+
 
 def create_app(
     store: Store,
@@ -53,7 +58,7 @@ def create_app(
             *(Route(each.path, _endpoint(service, each), methods=[each.method]) for each in OPERATIONS),
         ],
         middleware=[Middleware(Guard, names=names, allowed_origins=allowed_origins)],
-        exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route, Exception: _broken},
+        exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route(service), Exception: _broken},
     )
     # ``serve_api`` sets it before it stops.
     app.state.stopping = service.stopping
@@ -72,21 +77,32 @@ def _refused(request: Request, error: Exception) -> Response:
     return answer(ErrorAnswer(error.message, error.code), error.http_status)
 
 
-def _no_such_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:200]
-    if error.status_code == 405:
-        error_answer = ErrorAnswer(f"{path}: {request.method} is not one of its methods", "method_not_allowed")
-    elif error.status_code == 404:
-        error_answer = ErrorAnswer(f"no such path: {path}; /v1/openapi.json lists them", "not_found")
-    else:
-        error_answer = ErrorAnswer(error.detail, "malformed")
-    return Response(
-        msgspec.json.encode(error_answer),
-        status_code=error.status_code,
-        headers=error.headers,
-        media_type="application/json",
-    )
+def _no_such_route(service: ControlService) -> Callable[[Request, Exception], Response]:
+    def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.url.path[:200]
+        if error.status_code == 405:
+            error_answer = ErrorAnswer(f"{path}: {request.method} is not one of its methods", "method_not_allowed")
+        elif error.status_code == 404:
+            error_answer = ErrorAnswer(f"no such path: {path}; {_hint(service, path)}", "not_found")
+        else:
+            error_answer = ErrorAnswer(error.detail, "malformed")
+        return Response(
+            msgspec.json.encode(error_answer),
+            status_code=error.status_code,
+            headers=error.headers,
+            media_type="application/json",
+        )
+
+    return refused
+
+
+def _hint(service: ControlService, path: str) -> str:
+    """What to ask instead."""
+    if path != _INFERENCE and not path.startswith(f"{_INFERENCE}/"):
+        return "/v1/openapi.json lists them"
+    named = ", ".join(sorted(each.address for each in service.view().gateways.values())[:_GATEWAYS_NAMED])
+    return f"this is a controller; send inference requests to a gateway{f' ({named})' if named else ''}"
 
 
 def _broken(request: Request, error: Exception) -> Response:

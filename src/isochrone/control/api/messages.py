@@ -261,7 +261,8 @@ class PlacementWorker(msgspec.Struct, frozen=True):
 
 
 class PlacementAnswer(msgspec.Struct, frozen=True):
-    """A plan of model placement. Plans are not applied in this release."""
+    """A plan of model placement. Asking for it applies nothing; in pools with ``replicas: planned`` the leader applies
+    such plans by itself."""
 
     models: tuple[PlacedModel, ...]
     workers: tuple[PlacementWorker, ...]

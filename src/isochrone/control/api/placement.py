@@ -10,10 +10,11 @@ from isochrone.control.api.messages import (
     PlacementVerdict,
     PlacementWorker,
 )
-from isochrone.control.placement.explanation import explain
-from isochrone.control.placement.fleet_inputs import PlacementInputs, StatedFigures
+from isochrone.control.placement.figures import StatedFigures
+from isochrone.control.placement.fleet_inputs import PlacementInputs
 from isochrone.control.placement.plan import Plan
-from isochrone.control.placement.planner import DEFAULT_RULES, plan_placement
+from isochrone.control.placement.planning.explanation import explain
+from isochrone.control.placement.planning.planner import DEFAULT_RULES, plan_placement
 from isochrone.errors import InvalidArgument
 
 

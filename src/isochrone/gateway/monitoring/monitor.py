@@ -231,6 +231,9 @@ class Monitor:
 
     def _not_ready(self, reason: str, *, lost: bool = True) -> None:
         was_healthy = self.member.endpoint.healthy
+        if not was_healthy and not self.member.fault:
+            # It has not been ready yet: nothing changes, so ``_settle`` logs nothing.
+            log.warning("a worker is not ready", worker=self.member.upstream.address, reason=reason)
         self._is_ready = self._is_index_known = False
         self._settle(reason)
         if lost and was_healthy:

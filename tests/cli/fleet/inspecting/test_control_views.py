@@ -298,6 +298,7 @@ WORKER_PAGE = """
 nv_inference_request_success{model="a",version="1"} 100
 nv_inference_request_failure{model="a",version="1",reason="OTHER"} 2
 nv_inference_request_failure{model="a",version="1",reason="REJECTED"} 7
+nv_inference_request_failure{model="a",version="1",reason="CANCELED"} 40
 nv_inference_pending_request_count{model="a",version="1"} 4
 isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="0.001"} 90
 isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="0.002"} 100

@@ -33,9 +33,9 @@ Examples:
   isochrone top --count 10 --json
 
 Requests, rejections and failures are per second, over the interval. Rejected requests (deadline, full queue, quota, no
-worker) are no failures. A model's requests are those of clients at the gateways; its runs are those on the workers,
-including steps of ensembles. p99 is of the time inside a worker. cpu is in percent of
-one core. Figures that a metrics page lacks are left out. Ctrl-C ends the command.
+worker) are no failures, nor are cancelled ones, such as hedges that were not needed. A model's requests are those of
+clients at the gateways; its runs are those on the workers, including steps of ensembles. p99 is of the time inside a
+worker. cpu is in percent of one core. Figures that a metrics page lacks are left out. Ctrl-C ends the command.
 """
 
 _COLUMNS = ("req/s", "rejected/s", "failed/s", "in flight", "p99 ms", "cpu", "memory")

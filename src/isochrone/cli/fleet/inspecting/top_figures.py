@@ -32,6 +32,8 @@ _LEVELS = ("in_flight", "memory")
 _RATES = ("requests", "rejected", "failures", "cpu")
 #: A worker's failures with this reason (Triton's) are rejections: the queue was full, or the deadline could not be met.
 _FAILURES, _REJECTED = "nv_inference_request_failure", "REJECTED"
+#: Callers gave these up, such as a gateway whose hedge was answered first: no failures.
+_CANCELED = "CANCELED"
 _BUCKETS = "isochrone_request_duration_seconds_bucket"
 
 
@@ -84,9 +86,11 @@ def read_page(text: str) -> Reading:
             places = [whole] if model is None else [whole, models.setdefault(model, _Sums())]
             name = sample.name if sample.name in _SUMS else sample.name.removesuffix("_total")
             if name in _SUMS:
-                is_rejection = name == _FAILURES and sample.labels.get("reason") == _REJECTED
+                reason = sample.labels.get("reason") if name == _FAILURES else None
+                if reason == _CANCELED:
+                    continue
                 for place in places:
-                    _add(place.sums, "rejected" if is_rejection else _SUMS[name], sample.value)
+                    _add(place.sums, "rejected" if reason == _REJECTED else _SUMS[name], sample.value)
             elif sample.name == _BUCKETS and sample.labels.get("stage") == "request":
                 for place in places:
                     _add(place.buckets, float(sample.labels["le"]), sample.value)
