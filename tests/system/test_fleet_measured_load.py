@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from planned_fleet_processes import PlannedFleet
 from real_fleets import ask, command, served_by, until
 
 from bench.control.fleet_run import Shape, SupervisedFleet
@@ -21,19 +22,6 @@ pytestmark = pytest.mark.long
 COLD = ("cold_a", "cold_b")
 #: Requests per second that are added one after the other, seconds apart: 80 in all, 0.83 of what one replica takes.
 RATES, APART = (10.0, 20.0, 20.0, 20.0, 10.0), 6.0
-
-
-class PlannedFleet(SupervisedFleet):
-    def responds(self, name: str) -> bool:
-        """Of a worker: whether it answers, whatever models it has."""
-        part = self.parts[name]
-        if part.role != WORKER:
-            return super().responds(name)
-        try:
-            served_by(part.address)
-        except OSError:
-            return False
-        return True
 
 
 def planned_fleet(directory: Path) -> SupervisedFleet:

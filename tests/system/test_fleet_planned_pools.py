@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from planned_fleet_processes import PlannedFleet
 from real_fleets import LIMIT, applied, ask, command, rewritten, small_fleet, until
 
 from bench.control.fleet_run import Shape, SupervisedFleet
@@ -27,19 +28,6 @@ WORKERS, MEMORY = 6, 440
 SIZES = {**dict.fromkeys(MODELS, 20), **{f"m{number:02}": 60 + 20 * (number % 6) for number in range(16)}}
 #: States in the index of versions that hold memory.
 HELD = ("READY", "LOADING", "UNLOADING")
-
-
-class PlannedFleet(SupervisedFleet):
-    def responds(self, name: str) -> bool:
-        """Of a worker: whether it answers, whatever models it has."""
-        part = self.parts[name]
-        if part.role != WORKER:
-            return super().responds(name)
-        try:
-            index_of(part.address)
-        except OSError:
-            return False
-        return True
 
 
 def planned_fleet(

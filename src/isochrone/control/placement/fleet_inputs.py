@@ -18,12 +18,9 @@ from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.placement.figures import UNMEASURED, Figures, StatedFigures, measured_figures
 from isochrone.control.placement.needs import ModelNeeds
 from isochrone.control.placement.workers import DRAINING, LOST, SERVING, Replicas, WorkerOffer
+from isochrone.control.rollout.desired_versions import LOADED_IN
 from isochrone.control.state.assignment import is_assigned
 from isochrone.control.state.records import (
-    CANARY,
-    COMPARING,
-    PREPARING,
-    SWITCHING,
     Assignment,
     RolloutRecord,
     WorkerRecord,
@@ -33,8 +30,6 @@ from isochrone.errors import InvalidArgument, NotFound
 
 #: Names that a sentence lists.
 _NAMED = 5
-#: States in which a rollout has its new version loaded beside the old one.
-_LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ def incoming_bytes(rollouts: Iterable[RolloutRecord]) -> dict[str, int]:
     return {
         model: change.memory
         for rollout in rollouts
-        if rollout.state in _LOADED_IN
+        if rollout.state in LOADED_IN
         for model, change in rollout.changes.items()
         if change.is_new
     }

@@ -17,7 +17,7 @@ To add a gate before the switch, which is a state of its own:
    into the list of states.
 2. ``machine``: a function ``(record, observed) -> Decision`` for the state, its call in ``advance``, the state among
    those that can be aborted there, and its place in ``_onward``, which orders the gates. If workers must keep the new
-   version loaded meanwhile, add the state to ``_LOADED_IN`` in ``desired_versions``.
+   version loaded meanwhile, add the state to ``LOADED_IN`` in ``desired_versions``.
 3. If it needs figures of gateways, a flag in ``decision.Decision`` starts the work in ``evaluation/evaluator.py``,
    which reports a ``Verdict``; ``leader/observation.py`` puts it into ``observed_state.ObservedState``.
 4. ``cli/rollouts/view.py`` shows the state.

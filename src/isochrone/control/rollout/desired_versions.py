@@ -34,7 +34,7 @@ from isochrone.control.state.records import (
 WITHDRAWN = "withdrawn"
 #: A mark in ``since`` of a rollout: since when it waits for memory in a planned pool.
 LACKS_ROOM = "lacks room"
-_LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
+LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def spare(
     brought = {
         (model, change.version)
         for rollout in rollouts
-        if rollout.state in _LOADED_IN
+        if rollout.state in LOADED_IN
         for model, change in rollout.changes.items()
     }
     found = {
@@ -150,7 +150,7 @@ def needed(
     brought = {
         (model, change.version): (rollout.identity, change.memory)
         for rollout in rollouts
-        if is_planned and rollout.state in _LOADED_IN
+        if is_planned and rollout.state in LOADED_IN
         for model, change in rollout.changes.items()
     }
     needs: dict[tuple[str, str], Need] = {}
@@ -174,7 +174,7 @@ def needed(
     for rollout in rollouts:
         for model, change in rollout.changes.items():
             serves = is_assigned(worker, model, change.pools, placements)
-            if serves and (rollout.state in _LOADED_IN or _is_being_withdrawn(rollout)):
+            if serves and (rollout.state in LOADED_IN or _is_being_withdrawn(rollout)):
                 if rollout.goes_after(worker):
                     continue
                 add(Need(model, change.version, change.memory, rollout=rollout.identity))

@@ -13,8 +13,7 @@ from collections import Counter
 import msgspec
 
 from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.desired_versions import LACKS_ROOM as LACKS_ROOM
-from isochrone.control.rollout.desired_versions import WITHDRAWN, needed
+from isochrone.control.rollout.desired_versions import LACKS_ROOM, WITHDRAWN, needed
 from isochrone.control.rollout.first_loads import tries_began, with_first_loads
 from isochrone.control.rollout.memory import Shortage, shortage, shortage_at_start
 from isochrone.control.rollout.observed_state import XDS_SUFFIX, ObservedState, ObservedWorker

@@ -19,12 +19,9 @@ from isochrone.control.rollout.desired_versions import (
     stages_of,
     versions_of,
 )
-from isochrone.control.rollout.observed_state import ObservedState, ObservedWorker
+from isochrone.control.rollout.observed_state import UNAVAILABLE, ObservedState, ObservedWorker
 from isochrone.control.state.assignment import NO_PLACEMENTS, Placements, is_assigned
 from isochrone.control.state.records import EpochRecord, RolloutRecord, WorkerRecord
-
-#: The state of a version on a worker that holds no memory.
-_UNAVAILABLE = "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ def _held(worker: ObservedWorker) -> set[tuple[str, str]]:
         (model, version)
         for model, versions in (worker.models or {}).items()
         for version, loaded in versions.items()
-        if loaded.state != _UNAVAILABLE
+        if loaded.state != UNAVAILABLE
     }
 
 

@@ -18,6 +18,8 @@ from isochrone.control.state.records import (
 )
 
 READY, LOADING = "READY", "LOADING"
+#: The state of a version that holds no memory.
+UNAVAILABLE = "UNAVAILABLE"
 #: Behind the name of a controller that stands for its xDS clients.
 XDS_SUFFIX = " (xDS)"
 

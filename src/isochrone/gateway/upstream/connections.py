@@ -111,7 +111,7 @@ class Connections:
 
     def round_trip(self, now: int) -> float | None:
         """The shortest time to the endpoint and back in seconds, as the kernel measured it on the newest connection;
-        None: it has not measured any. Connects anew if that connection is old.
+        None: it has not measured any. Opens another connection if that one is old.
 
         The figure of a connection that is used falls when the way gets shorter, but does not grow with it as long as
         requests are small (``round_trips``).

@@ -26,9 +26,8 @@ from isochrone.control.placement.fleet_inputs import (
 from isochrone.control.placement.needs import ModelNeeds
 from isochrone.control.placement.plan import Plan
 from isochrone.control.placement.workers import Replicas, WorkerOffer
-from isochrone.control.rollout.desired_versions import Need, at_once, desired_versions, needed, stages_of
-from isochrone.control.rollout.machine import LACKS_ROOM
-from isochrone.control.rollout.observed_state import ObservedWorker
+from isochrone.control.rollout.desired_versions import LACKS_ROOM, Need, at_once, desired_versions, needed, stages_of
+from isochrone.control.rollout.observed_state import UNAVAILABLE, ObservedWorker
 from isochrone.control.state.assignment import Placements
 from isochrone.control.state.records import (
     ABORTING,
@@ -43,9 +42,6 @@ from isochrone.control.state.records import (
     WorkerRecord,
 )
 from isochrone.control.state.view import View
-
-#: The state of a version on a worker that holds no memory.
-_UNAVAILABLE = "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +198,7 @@ def _needed(
     served = {name: frozenset(model.pools) for name, model in view.assignments.items()}
     stated, loads = _stated(view.assignments, rollouts), dict[str, dict[str, int]]()
     for pool in pools:
-        # As a worker of the pool is told that has all models of the pool.
+        # What a worker with all models of the pool has to have.
         for need in needed(WorkerRecord("", "", 0, 0, pool=pool), view.epoch or EpochRecord(0), rollouts).values():
             if not need.spare:
                 loads.setdefault(need.model, {})[need.version] = _size(need, stated, memory)
@@ -304,7 +300,7 @@ def _holding(
     leaving: dict[str, int] = {}
     for model, versions in (worker.models or {}).items():
         for version, loaded in versions.items():
-            if loaded.state != _UNAVAILABLE and version not in held.setdefault(model, {}):
+            if loaded.state != UNAVAILABLE and version not in held.setdefault(model, {}):
                 held[model][version] = memory.get(model, 0)
                 leaving[model] = leaving.get(model, 0) + memory.get(model, 0)
     held = {model: each for model, each in held.items() if each}

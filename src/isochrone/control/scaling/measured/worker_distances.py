@@ -13,7 +13,7 @@ from isochrone.control.scaling.reading.fleet_counters import FleetReading
 
 
 class WorkerDistances:
-    """Of one fleet. One object per leader: the next one begins anew, with the first reading."""
+    """Of one fleet. One object per leader: the next one starts with its first reading."""
 
     def __init__(self) -> None:
         self._distances = Distances()
