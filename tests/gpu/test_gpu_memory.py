@@ -6,20 +6,18 @@ import gc
 import json
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gpu_models import GROUP, MLP, ROWS, TENSORS, Mlp, Synchronising, context, on_gpu, parameter, script, write
+from gpu_models import GROUP, MLP, TENSORS, Mlp, Synchronising, on_gpu, parameter, script, write
 
-from isochrone.errors import IsochroneError, ModelFailed, Unavailable
+from isochrone.errors import ModelFailed, Unavailable
 from isochrone.models.repository.repository import Repository
-from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
-from isochrone.worker.backends.torch.backend import TorchExecutable, load
+from isochrone.worker.backends.torch.backend import TorchExecutable
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import loading
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
@@ -233,82 +231,3 @@ def test_graphs_of_two_models_are_counted_apart(settled: Path) -> None:
     assert held(0, "first")[Holding.GRAPHS] == counted["first"]
     executables["first"].close()
     assert held(0, "first") == {}
-
-
-class Wide(torch.nn.Module):  # type: ignore[misc]
-    """64 MiB of weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = torch.nn.Linear(64, 1 << 17), torch.nn.Linear(1 << 17, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.outer(self.inner(x))[:, :32]
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("package") / "model.pt2"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        example = torch.zeros(2, 64, device="cuda")
-        program = torch.export.export(Wide().eval().cuda(), (example,), dynamic_shapes=({0: ROWS},))
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    torch._inductor.async_compile.shutdown_compile_workers()
-    del program
-    gc.collect()
-    torch.cuda.empty_cache()
-    return path.parent
-
-
-ISOLATED = MLP.replace('name: "x"', 'name: "x__0"') + parameter("graph_batch_sizes", "4")
-#: Inside this process, whose ledger and free memory the tests read.
-PACKAGE = ISOLATED + parameter("isolation", "thread")
-
-
-def test_a_package_has_a_process_of_its_own_unless_the_configuration_says_otherwise(package: Path) -> None:
-    executable = load(context(package, ISOLATED, "package"))
-    assert isinstance(executable, IsolatedExecutable)
-    try:
-        assert executable.captured_graphs == 1
-        assert executable.execute({"x__0": np.ones((3, 64), np.float32)}, None)["y"].shape == (3, 32)
-        assert held(0, "package") == {}
-    finally:
-        executable.close()
-
-
-def test_memory_of_a_package_is_counted_and_given_back(package: Path) -> None:
-    size = (package / "model.pt2").stat().st_size
-    assert size > 64 << 20
-    free = []
-    for _ in range(5):
-        before = free_bytes()
-        executable = on_gpu(package, PACKAGE, "package")
-        assert held(0, "package")[Holding.WEIGHTS] == size
-        assert before - free_bytes() > 64 << 20
-        executable.execute({"x__0": np.ones((3, 64), np.float32)}, None)
-        executable.close()
-        assert held(0, "package") == {}
-        free.append(free_bytes())
-    assert len(set(free[2:])) == 1
-
-
-def test_a_package_that_does_not_fit_is_not_loaded(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpu(package, PACKAGE, "package").close()
-    before, total = torch.cuda.mem_get_info(0)
-    too_much = parameter("spare_memory_mib", str(total >> 20))
-    with pytest.raises(Unavailable, match=r"needs 6\d MiB \(weights 6\d MiB\)"):
-        on_gpu(package, PACKAGE + too_much, "package")
-    assert free_bytes() == before
-    with monkeypatch.context() as patch:
-
-        def fail(*_: Any) -> None:
-            raise OUT_OF_MEMORY
-
-        patch.setattr(CudaDevice, "device_bytes", fail)
-        with pytest.raises(IsochroneError, match="does not fit") as refused:
-            on_gpu(package, PACKAGE, "package")
-        # While the error is reported.
-        assert refused.value
-        assert free_bytes() == before
-    assert held(0, "package") == {}

@@ -42,6 +42,7 @@ from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import sm_partitions
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu, room_for_package
+from isochrone.worker.backends.torch.gpu.loading_threads import load_on_thread
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.packages import compiled_target, dropping, needs_own_process
 from isochrone.worker.backends.torch.results import Results
@@ -185,7 +186,7 @@ def load_here(context: LoadContext) -> Executable:
         return TorchExecutable(context, torch, file.call, arguments)
     # Not while a file is read to the CPU, which may take minutes.
     with loading():
-        return load_on_gpu(context, torch, file, arguments, gpu, path)
+        return load_on_thread(gpu, lambda: load_on_gpu(context, torch, file, arguments, gpu, path))
 
 
 def _without_reserved_sms(context: LoadContext, isolation: str) -> LoadContext:
