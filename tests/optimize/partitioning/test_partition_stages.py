@@ -9,7 +9,6 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import ModelProto
-from partition_models import late_input_net, residual_net
 
 from isochrone.errors import InvalidArgument
 from isochrone.optimize.partitioning.cuts import all_cuts, whole
@@ -17,6 +16,7 @@ from isochrone.optimize.partitioning.encodings import Encoding, scales_of
 from isochrone.optimize.partitioning.facts import InnerTensors, facts_of
 from isochrone.optimize.partitioning.graph import graph_of
 from isochrone.optimize.partitioning.stages import Stages, divided
+from two_stage_net import late_input_net, residual_net
 
 
 def session(model: ModelProto) -> onnxruntime.InferenceSession:
