@@ -44,7 +44,7 @@ def divided(
     scales: Scales | None = None,
 ) -> Stages:
     """``facts`` of all that crosses; ``scales`` of those that INT8 encodes."""
-    opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+    opset = opset_of(model)
     if opset < least_opset(encoding):
         raise InvalidArgument(
             f"the encoding {encoding} needs opset {least_opset(encoding)}, and the model has {opset}: convert it with "
@@ -66,6 +66,11 @@ def divided(
     first = _model(model, "stage_1", [*own, *ends], given, between, constants)
     second = _model(model, "stage_2", [*begins, *rest], between, list(model.graph.output), constants)
     return Stages(first, second, tuple(way.name for way in ways), row_bytes)
+
+
+def opset_of(model: Any) -> int:
+    """The version of ONNX's own operators that a model uses."""
+    return max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
 
 
 def _way(graph: Graph, name: str, known: TensorFacts, encoding: Encoding, scales: Scales) -> Crossing:
