@@ -72,6 +72,8 @@ class Link:
         await asyncio.sleep(self.takes())
         if self.is_stalled:
             await self._resumed.wait()
+        if near.is_closed:
+            return
         try:
             _, far = await asyncio.get_running_loop().create_connection(lambda: _End(self), *self._to)
         except OSError:
@@ -115,6 +117,10 @@ class _End(asyncio.Protocol):
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
 
     def join(self, far: _End) -> None:
         self._peer, far._peer = far, self

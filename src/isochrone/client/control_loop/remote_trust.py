@@ -33,7 +33,7 @@ class TrustRules:
     headroom: float = 0.8
     #: Lost again within this time, trust needs twice as many confirmations, up to a limit.
     relapse: int = 2 * SECOND
-    most_confirmations: int = 24
+    most_confirmations: int = 12
 
 
 class RemoteTrust:
