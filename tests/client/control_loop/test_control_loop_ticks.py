@@ -113,6 +113,14 @@ def test_without_a_local_model_late_answers_are_missed_deadlines_and_still_actio
     assert in_phase(agent)
 
 
+def test_without_a_local_model_a_dead_link_is_probed_and_found_again() -> None:
+    agent = run_agent(lambda at: None if 0.99 <= at < 2.99 else 0.004, 250, local=None)
+    assert agent.sources[:50] == ["remote"] * 50
+    assert agent.sources[160:] == ["remote"] * 90
+    assert agent.loop.summary().requests < 50 + 20 + 20 + 100
+    assert agent.loop.summary().probes > 10
+
+
 def test_the_last_action_is_held_for_some_ticks() -> None:
     agent = run_agent(lambda at: 0.004 if at < 0.49 else None, 40, local=None, hold_last_ticks=4)
     assert agent.sources == ["remote"] * 25 + ["held"] * 4 + ["fallback"] * 11

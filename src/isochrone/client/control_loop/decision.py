@@ -55,11 +55,13 @@ class Decision:
         """Of the tick whose inputs are there ``now`` and whose action must be chosen by ``infer_ends``."""
         usable = self.usable
         self.remote.review(now, usable)
+        doubtful = Ask.PROBE if self.remote.may_probe(now) else Ask.NOTHING
         if not self._has_local:
-            # Nothing else could answer.
-            return Plan(Ask.REMOTE, None)
+            # Nothing else could answer. Over a dead link, a request in each tick would keep a returning server busy
+            # with connections that are given up.
+            return Plan(doubtful if self.remote.is_gone(now) else Ask.REMOTE, None)
         if not self.remote.is_trusted:
-            return Plan(Ask.PROBE if self.remote.may_probe(now) else Ask.NOTHING, now)
+            return Plan(doubtful, now)
         run = self.local.estimate
         # A model that has never run starts at once, which shows how long it takes.
         latest = now if run is None else max(now, infer_ends - run - self._margin)

@@ -119,6 +119,11 @@ class RemoteTrust:
         self._confirmed = 0
         self._next_probe = now + rules.probe_interval
 
+    def is_gone(self, now: int) -> bool:
+        """Whether every recent request failed."""
+        recent = [took for at, took in self._samples if now - at <= self._rules.sample_age]
+        return len(recent) >= self._rules.fewest and min(recent) == NEVER
+
     def may_probe(self, now: int) -> bool:
         return now >= self._next_probe
 
