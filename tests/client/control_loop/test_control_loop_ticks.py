@@ -137,6 +137,21 @@ def test_a_local_model_that_fails_leaves_the_fallback() -> None:
     assert agent.loop.summary().last_local_error == "ValueError: no weights"
 
 
+def test_a_local_model_that_returns_no_outputs_has_failed() -> None:
+    agent = run_agent(lambda _: None, 3, local=lambda inputs: None)
+    assert agent.sources == ["fallback"] * 3
+    assert "returned NoneType, expected a dict of outputs" in agent.loop.summary().last_local_error
+
+
+def test_sense_must_return_inputs() -> None:
+    async def later() -> Any:
+        return 3
+
+    for sense, kind in ((lambda: None, "NoneType"), (later, "int")):
+        with pytest.raises(InvalidArgument, match=f"sense: expected a dict of inputs, returned {kind}"):
+            run_agent(lambda _: 0.004, 3, sense=sense)
+
+
 def test_late_ticks_are_skipped_and_the_phase_is_kept() -> None:
     loop = VirtualLoop()
     agent = SimulatedAgent(loop, lambda _: 0.004)

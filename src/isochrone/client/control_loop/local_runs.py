@@ -26,11 +26,14 @@ class LocalRuns:
         return self._running is not None and not self._running.done()
 
     def run(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._model(inputs)
+        outputs = self._model(inputs)
+        if not isinstance(outputs, Mapping):
+            raise TypeError(f"the local model returned {type(outputs).__name__}, expected a dict of outputs")
+        return outputs
 
     def start(self, inputs: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
         """A run on the thread, which must not be busy."""
-        self._running = asyncio.get_running_loop().run_in_executor(self._threads, self._model, inputs)
+        self._running = asyncio.get_running_loop().run_in_executor(self._threads, self.run, inputs)
         return self._running
 
     async def close(self) -> None:

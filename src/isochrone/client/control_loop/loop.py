@@ -199,14 +199,19 @@ class ControlLoop:
         found = self._sense()
         if isinstance(found, Mapping):
             return found
+        if not inspect.isawaitable(found):
+            raise InvalidArgument(f"sense: expected a dict of inputs, returned {type(found).__name__}")
         limit = asyncio.timeout((ends - self._clock()) / SECOND)
         try:
             async with limit:
-                return await found
+                inputs = await found
         except TimeoutError:
             if limit.expired():
                 return None
             raise
+        if not isinstance(inputs, Mapping):
+            raise InvalidArgument(f"sense: expected a dict of inputs, returned {type(inputs).__name__}")
+        return inputs
 
     async def _chosen(self, tick: int, inputs: Mapping[str, Any] | None, now: int, ends: int) -> Action:
         outputs: Mapping[str, Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isochrone.clock import MICROSECOND, MILLISECOND, SECOND
@@ -72,7 +73,7 @@ def checked_functions(sense: object, act: object, local: object, on_late: object
     for key, (given, wanted) in expected.items():
         if not callable(given) and not (given is None and "None" in wanted):
             raise ConfigError(_WHERE, key, wanted, repr(given))
-    if not isinstance(fallback, dict) or not fallback:
+    if not isinstance(fallback, Mapping) or not fallback:
         raise ConfigError(
             _WHERE, "fallback", "a dict of outputs to act on when no model has answered in time", repr(fallback)
         )

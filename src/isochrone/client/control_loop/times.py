@@ -92,11 +92,12 @@ class LoopTimes:
         """A tick that is over, by the instants at which it began and its stages ended."""
         self.sources[source] += 1
         durations = self._durations
-        durations["start"].add(began - limits.start)
+        # Some event loops round timers to whole milliseconds, and wake a task early.
+        durations["start"].add(max(0, began - limits.start))
         durations["sense"].add(sensed - began)
         durations["infer"].add(chosen - sensed)
         durations["act"].add(acted - chosen)
-        durations["tick"].add(acted - limits.start)
+        durations["tick"].add(max(0, acted - limits.start))
         is_unanswered = source in ("held", "fallback")
         if sensed > limits.sense_ends:
             self.stage_overruns["sense"] += 1
