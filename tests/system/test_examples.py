@@ -202,6 +202,10 @@ def test_a_command_of_the_docs(
         case ["python", "examples/image_pipeline/picture_models.py"]:
             result = shell(f"python {words[1]} {pictures}")
             assert result.returncode == 0, result.stderr
+        case ["python", "examples/robot_fleet/fleet.py"]:
+            result = shell(f"{command} --robots 2 --seconds 0.2")
+            assert result.returncode == 0, result.stderr
+            assert "2 robots, with a local controller" in result.stdout
         case ["python", script]:
             result = shell(f"python {script} {samples.parent / 'written'}")
             assert result.returncode == 0, result.stderr
