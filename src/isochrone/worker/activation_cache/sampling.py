@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
 
 #: The estimate is the mean of the first samples, then weighs a new one by 1/16: one answer that is entirely wrong
-#: exceeds a budget of 5 %.
+#: alone is 6 %.
 _WEIGHT_OF: Final = 16
 #: The alarm ends at this share of the budget, so that it does not end and begin again with every sample.
 _RECOVERED: Final = 0.5

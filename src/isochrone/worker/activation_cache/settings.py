@@ -63,13 +63,13 @@ class ActivationSettings:
     #: The smallest SSIM to the key frame.
     similarity: float = 0.95
     #: The smallest mean of a block of windows: a mean over the whole picture hides a pedestrian. -1: not checked.
-    block_similarity: float = 0.8
+    block_similarity: float = 0.75
     #: Of outputs and key frames.
     limit_bytes: int = 64 << 20
     #: From the computation of the outputs. It bounds how long a change that planes do not show stays unseen.
     age_ns: int = 1000 * MILLISECOND
     #: The relative error (L2) of outputs that reuse may cause in the mean.
-    error_budget: float = 0.05
+    error_budget: float = 0.1
     #: Of the hits, those that are computed nevertheless, to measure that error.
     sample_share: float = 0.01
     #: The size of a cell in each component of a pose; empty: poses are not used.
@@ -98,10 +98,10 @@ def read_activation_settings(
         Reduction(layout, reader.integer("side", 48, 16, 96), low, high - low),
         scopes,
         similarity=reader.number("similarity", 0.95, 0.0, 1.0),
-        block_similarity=reader.number("block_similarity", 0.8, -1.0, 1.0),
+        block_similarity=reader.number("block_similarity", 0.75, -1.0, 1.0),
         limit_bytes=reader.integer("bytes", 64 << 20, 1, 1 << 40),
         age_ns=reader.integer("age_ms", 1000, 1, 86_400_000) * MILLISECOND,
-        error_budget=reader.number("error_budget", 0.05, 0.0, 1.0),
+        error_budget=reader.number("error_budget", 0.1, 0.0, 1.0),
         sample_share=reader.number("sample_share", 0.01, 0.0, 1.0),
         grid=reader.grid(),
     )

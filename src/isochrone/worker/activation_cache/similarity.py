@@ -22,7 +22,7 @@ LAYOUTS: Final = ("HWC", "CHW", "HW")
 #: The side of a window. A plane must be as large.
 WINDOW: Final = 7
 #: Windows of a block of the local check, in each direction.
-_BLOCK: Final = 8
+_BLOCK: Final = 4
 
 Picture = np.ndarray[Any, np.dtype[Any]]
 _Floats = npt.NDArray[np.float32]
@@ -85,11 +85,21 @@ class Reduction(NamedTuple):
         None: it is too small for one window, or has values far outside of the range. Of those, float32 would keep too
         few digits for variances, and a similarity could be any number.
         """
-        with np.errstate(all="ignore"):
+        if picture.dtype == np.uint8 and self.covers_bytes:
             grey = self._grey(picture)
-        if min(grey.shape) < WINDOW or not (grey.min() >= -1 and grey.max() <= 2):
+        else:
+            with np.errstate(all="ignore"):
+                grey = self._grey(picture)
+            if grey.size and not (grey.min() >= -1 and grey.max() <= 2):
+                return None
+        if min(grey.shape) < WINDOW:
             return None
         return Plane(grey.reshape(-1), *grey.shape)
+
+    @property
+    def covers_bytes(self) -> bool:
+        """Whether no byte is far outside of the range: looking takes 85 µs when processor caches are cold."""
+        return -self.floor >= -self.data_range and 255 - self.floor <= 2 * self.data_range
 
     def _grey(self, picture: Picture) -> _Floats:
         height, width = picture.shape[-2:] if self.layout != "HWC" else picture.shape[:2]
@@ -163,11 +173,12 @@ def _step(length: int, side: int) -> int:
 
 
 def _luminance(channels: Picture) -> _Floats:
-    grey: _Floats = np.multiply(channels[0], _RED, dtype=np.float32)
-    other = np.multiply(channels[1], _GREEN, dtype=np.float32)
-    grey += other
-    np.multiply(channels[2], _BLUE, out=other, dtype=np.float32)
-    grey += other
+    grey: _Floats = channels[0].astype(np.float32)
+    grey *= _RED
+    for channel, weight in ((channels[1], _GREEN), (channels[2], _BLUE)):
+        other = channel.astype(np.float32)
+        other *= weight
+        grey += other
     return grey
 
 
