@@ -92,7 +92,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path, server_factory: StartServer) -> Any:
-    with server_factory(repository, "--model-control-mode", "explicit", "--load-model", "*") as started:
+    arguments = ("--model-control-mode", "explicit", "--load-model", "*", "--http-header-forward-pattern", "x-agent-id")
+    with server_factory(repository, *arguments) as started:
         yield started
 
 
@@ -168,6 +169,17 @@ def test_outputs_are_reused_until_the_picture_changes(server: ServerProcess, sen
     assert ask(server, "corner", picture(2, 30), send, camera=camera + " rear").values == [30.0]
     plain = ask(server, "corner", picture(2, 40), send)
     assert (plain.values, plain.outcome) == ([40.0], None)
+
+
+def test_a_forwarded_header_names_the_camera(server: ServerProcess) -> None:
+    outcomes = []
+    with tritonclient.http.InferenceServerClient(server.http_url) as client:
+        for agent in ("robot-7", "robot-7", "robot-8"):
+            entry = tritonclient.http.InferInput("picture", [1, SIDE, SIDE, 3], "UINT8")
+            entry.set_data_from_numpy(picture(11, 10)[None])
+            result = client.infer("corner", [entry], headers={"X-Agent-Id": agent})
+            outcomes.append(result.get_response()["parameters"]["activation_cache"])
+    assert outcomes == ["miss", "hit", "miss"]
 
 
 def test_agents_share_a_place(server: ServerProcess) -> None:

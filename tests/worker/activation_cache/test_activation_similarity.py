@@ -100,6 +100,11 @@ def test_a_plane_is_never_larger_than_its_side_nor_smaller_than_a_window(height:
         assert 7 <= plane.width <= side
 
 
+@pytest.mark.parametrize("shape", [(0, 64, 3), (64, 0, 3), (64, 64, 0), (6, 64, 3)])
+def test_pictures_of_too_few_pixels_have_no_plane(shape: tuple[int, ...]) -> None:
+    assert Reduction("HWC", 48, 0.0, 255.0).plane(np.zeros(shape, np.uint8)) is None
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 255.0, -40.0])
 def test_values_far_outside_of_the_range_have_no_plane(value: float) -> None:
     picture = np.zeros((3, 64, 64), np.float32)

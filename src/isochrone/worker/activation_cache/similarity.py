@@ -85,12 +85,14 @@ class Reduction(NamedTuple):
         None: it is too small for one window, or has values far outside of the range. Of those, float32 would keep too
         few digits for variances, and a similarity could be any number.
         """
+        if not picture.size:
+            return None
         if picture.dtype == np.uint8 and self.covers_bytes:
             grey = self._grey(picture)
         else:
             with np.errstate(all="ignore"):
                 grey = self._grey(picture)
-            if grey.size and not (grey.min() >= -1 and grey.max() <= 2):
+            if not (grey.min() >= -1 and grey.max() <= 2):
                 return None
         if min(grey.shape) < WINDOW:
             return None
