@@ -19,7 +19,7 @@ def read(
     config: str = "",
 ) -> ActivationSettings | None:
     given = inputs or (TensorSpec("picture", "UINT8", (224, 224, 3)),)
-    message = text_format.Parse(config, model_config_pb2.ModelConfig(name="m", backend="onnx"))
+    message = text_format.Parse(config, model_config_pb2.ModelConfig(name="m"))
     return read_activation_settings(parameters, message, Signature("m", given, (), 8), "m/config.pbtxt")
 
 
@@ -122,6 +122,8 @@ def test_wrong_values_are_rejected(parameters: dict[str, str], key: str, expecte
         ((), "model_transaction_policy { decoupled: true }", "decoupled"),
         ((), "sequence_batching { }", "sequences"),
         ((), "ensemble_scheduling { }", "step"),
+        ((), 'backend: "remote"', "remote model"),
+        ((), 'backend: "generation"', "generates text"),
         ((), "response_cache { enable: true }", "response_cache"),
     ],
 )

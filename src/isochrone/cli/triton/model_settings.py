@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 from isochrone.cli.triton.command_line import BadFlag, GivenFlags
-from isochrone.models.configuration.backends import BACKENDS
+from isochrone.models.configuration.backends import BACKENDS, WITHOUT_INSTANCES
 from isochrone.worker.catalog.load_settings import LoadSettings
 
-#: By their names in configurations; an ensemble has no settings.
-_BACKENDS = {entry.names[0]: short for short, entry in BACKENDS.items() if short != "ensemble"}
+#: By their names in configurations; ensembles and remote models have no settings.
+_BACKENDS = {entry.names[0]: short for short, entry in BACKENDS.items() if short not in WITHOUT_INSTANCES}
 #: Settings that models may also give as parameters; a model's own wins.
 _PARAMETERS = {
     "onnx": (

@@ -50,8 +50,12 @@ BACKENDS = {
     "identity": Backend(("identity",), ("",), ()),
     # Hugging Face's layout. Files of this name are beside many models, so they tell nothing.
     "generation": Backend(("generation",), ("",), ("config.json",), told_by_file=False),
+    # Another server computes it.
+    "remote": Backend(("remote",), ("",), ()),
     "ensemble": Backend(("ensemble",), ("ensemble",), ()),
 }
+#: Those whose models have no instances of their own.
+WITHOUT_INSTANCES = frozenset(("ensemble", "remote"))
 _BY_NAME = {name: short for short, backend in BACKENDS.items() for name in backend.names}
 _BY_PLATFORM = {platform: short for short, backend in BACKENDS.items() for platform in backend.platforms if platform}
 

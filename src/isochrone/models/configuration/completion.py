@@ -14,7 +14,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.configuration.backends import BACKENDS, backend_name, default_model_files
+from isochrone.models.configuration.backends import BACKENDS, WITHOUT_INSTANCES, backend_name, default_model_files
 from isochrone.models.configuration.generation_signature import complete_generation
 from isochrone.models.file_tensors import Declared, FileTensor
 from isochrone.models.onnx_file import read_onnx_tensors
@@ -244,7 +244,7 @@ def _complete_policies(config: model_config_pb2.ModelConfig, backend: str, assum
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
         assumed.append("assumed version_policy latest 1")
-    if backend != "ensemble":
+    if backend not in WITHOUT_INSTANCES:
         if not config.instance_group:
             config.instance_group.add(count=1, name=config.name)
             assumed.append("assumed one instance")

@@ -11,7 +11,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.configuration.backends import backend_name
+from isochrone.models.configuration.backends import WITHOUT_INSTANCES, backend_name
 from isochrone.models.configuration.ensemble_graph import validate_ensemble
 from isochrone.models.configuration.scheduling_rules import validate_dynamic_batching, validate_sequence_batching
 from isochrone.models.configuration.tensor_rules import (
@@ -49,6 +49,8 @@ def validate(config: model_config_pb2.ModelConfig, where: str) -> None:
         validate_sequence_batching(config, where)
     if backend == "ensemble":
         validate_ensemble(config, where)
+    if backend == "remote":
+        _validate_remote(config, where)
     _validate_response_cache(config, where)
     _validate_warmup(config, where)
 
@@ -97,8 +99,9 @@ def _validate_versions(policy: model_config_pb2.ModelVersionPolicy, where: str) 
 
 
 def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, where: str) -> None:
-    if backend == "ensemble" and config.instance_group:
-        raise ConfigError(where, "instance_group", "none: an ensemble has no instances of its own", "one")
+    if backend in WITHOUT_INSTANCES and config.instance_group:
+        kind = "an ensemble" if backend == "ensemble" else "a remote model"
+        raise ConfigError(where, "instance_group", f"none: {kind} has no instances of its own", "one")
     for index, group in enumerate(config.instance_group):
         key = f"instance_group[{index}]"
         if group.count < 1:
@@ -115,6 +118,18 @@ def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, wher
             _validate_gpu(config, backend, group, key, where)
         if group.secondary_devices:
             raise ConfigError(where, f"{key}.secondary_devices", "none: only TensorRT engines use them", "one")
+
+
+def _validate_remote(config: model_config_pb2.ModelConfig, where: str) -> None:
+    """What only the server that computes the model can do."""
+    for key in ("dynamic_batching", "sequence_batching"):
+        if config.HasField(key):
+            raise ConfigError(where, key, "none: the server that computes a remote model batches", "one")
+    if config.model_transaction_policy.decoupled:
+        expected = "false: a remote model returns one answer to each request"
+        raise ConfigError(where, "model_transaction_policy.decoupled", expected, "true")
+    if config.model_warmup:
+        raise ConfigError(where, "model_warmup", "none: the server that computes a remote model warms it up", "one")
 
 
 def _validate_gpu(config: model_config_pb2.ModelConfig, backend: str, group: Any, key: str, where: str) -> None:

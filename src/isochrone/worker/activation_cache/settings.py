@@ -117,6 +117,9 @@ def _reject_unfit(config: Any, reader: _Reader) -> None:
         reader.reject(_PREFIX, "none for a model of sequences, whose answers depend on earlier requests")
     if config.response_cache.enable:
         reader.reject(_PREFIX, "none with response_cache.enable, which would keep reused answers as exact ones")
+    if config.backend == "remote":
+        # Its digest is that of the files here, and does not change with the version there.
+        reader.reject(_PREFIX, "none for a remote model: set it in the configuration of the model there")
     if config.backend == "generation":
         reader.reject(_PREFIX, "none for a model that generates text")
 

@@ -16,7 +16,7 @@ import structlog
 
 from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import ConfigError, Internal, IsochroneError
-from isochrone.models.configuration.backends import backend_name
+from isochrone.models.configuration.backends import WITHOUT_INSTANCES, backend_name
 from isochrone.models.repository.digest import digest
 from isochrone.worker.activation_cache.reuse import ActivationReuse
 from isochrone.worker.activation_cache.settings import ActivationSettings, read_activation_settings
@@ -41,6 +41,8 @@ from isochrone.worker.execution.streams.stream_runner import StreamRunner
 from isochrone.worker.generation.engine import GenerationEngine
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.generation.settings import GenerationSettings, read_settings
+from isochrone.worker.remote.runner import RemoteRunner
+from isochrone.worker.remote.settings import RemoteSettings, remote_settings
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.sequences.batcher import SequenceBatcher
@@ -130,7 +132,9 @@ def prepare(
     parameters = plain_parameters(config)
     deadline_ns = _deadline_ns(parameters, description.config_source)
     activations = read_activation_settings(parameters, config, description.signature, description.config_source)
-    if backend == "ensemble":
+    if backend == "remote":
+        _remote_settings(description, version)
+    if backend in WITHOUT_INSTANCES:
         return Prepared(
             description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
         )
@@ -205,6 +209,10 @@ def _generation_settings(description: ModelDescription) -> GenerationSettings:
     return read_settings(plain_parameters(description.config), description.config_source)
 
 
+def _remote_settings(description: ModelDescription, version: int) -> RemoteSettings:
+    return remote_settings(plain_parameters(description.config), description.name, version, description.config_source)
+
+
 def _close_all(executables: Iterable[Executable], model: str) -> None:
     """Closes every executable, even if a model's ``close`` raises."""
     for executable in executables:
@@ -232,6 +240,10 @@ def serve(
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served
     name, ended = description.name, served.request_ended
+    if prepared.backend == "remote":
+        remote = _remote_settings(description, prepared.version)
+        served.runner = RemoteRunner(name, remote, description.signature, statistics, ended)
+        return served
     if prepared.engines:
         settings = _generation_settings(description)
         served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended, served.set_ready)

@@ -1,0 +1,179 @@
+"""``isochrone partition``: divides a model among a near and a far worker, where it is fastest or cheapest."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, print_json
+from isochrone.cli.console import make_console, table
+from isochrone.cli.optimizing.quantities import seconds_of, share_of
+from isochrone.control.api.messages import Status
+from isochrone.errors import FlagError
+from isochrone.optimize.partitioning.choices import Choice, Prices, choose
+from isochrone.optimize.partitioning.encodings import Encoding
+from isochrone.optimize.partitioning.links import Link
+from isochrone.optimize.partitioning.model_file import has_fixed_rows, read_model, read_rows
+from isochrone.optimize.partitioning.planning import Plan, Planner
+from isochrone.optimize.partitioning.tiers import TierWorker
+from isochrone.optimize.partitioning.writing import check_target, write_repositories
+
+EPILOG = """
+\b
+Examples:
+  isochrone partition detector.onnx --edge edge-1:8000 --core core-1:8000
+  isochrone partition detector.onnx --tiers edge,core --deadline 20ms --write divided
+  isochrone partition detector.onnx --edge edge-1:8000 --core core-1:8000 --data rows.npz --max-error 1% --json
+
+Stages are loaded into both workers under names of their own, timed, and unloaded; workers must run with
+--model-control-mode explicit --allow-file-overrides. The link is measured from the edge worker to the core worker. With
+--write, DIR/edge and DIR/core are model repositories: on the edge, the model has its name, and sends to the core what
+the core computes. The exit status is 1 if no option meets the deadline; then nothing is written.
+"""
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def partition(
+    file: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The whole model.", show_default=False)],
+    edge: Annotated[str, typer.Option(metavar="HOST:PORT", help="A worker near the callers (HTTP).")] = "",
+    core: Annotated[str, typer.Option(metavar="HOST:PORT", help="A worker far from them (HTTP).")] = "",
+    tiers: Annotated[
+        str, typer.Option(metavar="NEAR,FAR", help="Tiers of a running fleet, instead of --edge and --core.")
+    ] = "",
+    endpoints: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT,…", help="How the edge reaches the core.", show_default="the core worker"),
+    ] = "",
+    deadline: Annotated[str, typer.Option(metavar="TIME", help="Of one request, such as 20ms.")] = "",
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Rows of inputs by name.", show_default="made rows")
+    ] = None,
+    max_error: Annotated[
+        str, typer.Option(metavar="SHARE", help="Relative error of the outputs that encodings may cause.")
+    ] = "0%",
+    edge_price: Annotated[float, typer.Option(min=0, help="Of a second on the edge.")] = 0.0,
+    core_price: Annotated[float, typer.Option(min=0, help="Of a second in the core.")] = 0.0,
+    gigabyte_price: Annotated[float, typer.Option(min=0, help="Of a gigabyte over the link.")] = 0.0,
+    cuts: Annotated[int, typer.Option(min=1, max=100, help="Cuts to measure, at most.")] = 12,
+    name: Annotated[str, typer.Option(help="Of the model.", show_default="the file's name")] = "",
+    max_batch_size: Annotated[int, typer.Option(min=0, help="Of the written models.")] = 8,
+    write: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the repositories of both tiers.")] = None,
+    api: ApiOption = DEFAULT_API,
+    as_json: JsonOption = False,
+) -> None:
+    """Divide a model among a near and a far worker."""
+    with failing_as("partition"), ExitStack() as stack:
+        limit = seconds_of("--deadline", deadline) if deadline else None
+        most_error = share_of("--max-error", max_error)
+        if write is not None:
+            check_target(write)
+        model = read_model(file)
+        rows = read_rows(model, data)
+        near, far = _addresses(edge, core, tiers, api)
+        reached = [part.strip() for part in (endpoints or far).split(",") if part.strip()]
+        planner = Planner(model, rows, has_fixed_rows(model), lambda line: typer.echo(line, err=True))
+        workers = [stack.enter_context(TierWorker(*each)) for each in (("edge", near), ("core", far))]
+        encodings = list(Encoding) if most_error else [Encoding.PLAIN]
+        plan = planner.plan(workers[0], workers[1], reached, encodings, cuts)
+        prices = Prices(edge_price, core_price, gigabyte_price)
+        choice = choose([each.option for each in plan.options], plan.link, limit, prices, most_error)
+        if write is not None and choice.meets:
+            (chosen,) = [each for each in plan.options if each.option is choice.option]
+            write_repositories(write, name or file.stem, model, plan, chosen, reached, max_batch_size)
+        if as_json:
+            print_json(_record(plan, choice, most_error, write if choice.meets else None))
+        else:
+            make_console().print(_picture(plan, choice, most_error, write if choice.meets else None))
+        if not choice.meets:
+            raise typer.Exit(1)
+
+
+def _addresses(edge: str, core: str, tiers: str, api: str) -> tuple[str, str]:
+    if tiers:
+        if edge or core:
+            raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
+        names = [part.strip() for part in tiers.split(",")]
+        if len(names) != 2 or not all(names):
+            raise FlagError("--tiers", "two tiers, such as edge,core", f"'{tiers}'")
+        with ApiClient(api) as client:
+            status = client.get("/v1/status", Status)
+        return _worker_of(status, names[0]), _worker_of(status, names[1])
+    for flag, given in (("--edge", edge), ("--core", core)):
+        if not given:
+            raise FlagError(flag, "the address of a worker, or --tiers NEAR,FAR of a running fleet", "nothing")
+    return edge, core
+
+
+def _worker_of(status: Status, tier: str) -> str:
+    for worker in status.workers:
+        if worker.tier == tier and not (worker.draining or worker.fault or worker.standby):
+            return worker.address
+    known = ", ".join(sorted({worker.tier for worker in status.workers if worker.tier})) or "none"
+    raise FlagError("--tiers", f"a tier with a worker that serves (tiers: {known})", f"'{tier}'")
+
+
+def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None) -> dict[str, Any]:
+    link = plan.link
+    return {
+        "link": {
+            "round_trip_ms": link.round_trip * 1e3,
+            # JSON has no infinity: a link that is too fast to be measured.
+            "mbit_per_second": link.bytes_per_second * 8 / 1e6 if math.isfinite(link.bytes_per_second) else None,
+            "jitter_ms": link.jitter * 1e3,
+        },
+        "options": [
+            {
+                "name": option.name,
+                "edge_ms": option.edge_seconds * 1e3,
+                "core_ms": option.core_seconds * 1e3,
+                "sent_bytes": option.sent_bytes,
+                "received_bytes": option.received_bytes,
+                "total_ms": option.seconds(link) * 1e3,
+                "p99_ms": option.late_seconds(link) * 1e3,
+                "error": option.error,
+                "allowed": option.error <= most_error,
+            }
+            for option in (each.option for each in plan.options)
+        ],
+        "chosen": choice.option.name,
+        "meets_deadline": choice.meets,
+        "reason": choice.reason,
+        "written": None if written is None else str(written),
+    }
+
+
+def _picture(plan: Plan, choice: Choice, most_error: float, written: Path | None) -> RenderableType:
+    columns = ("computed on", "edge ms", "link ms", "core ms", "total ms", "p99 ms", "bytes", "error")
+    shown = table(_link_text(plan.link), *columns, right=columns[1:])
+    for planned in plan.options:
+        option = planned.option
+        style = "green" if option is choice.option else "dim" if option.error > most_error else ""
+        total = option.seconds(plan.link)
+        crossing = total - option.edge_seconds - option.core_seconds
+        times = (option.edge_seconds, crossing, option.core_seconds, total, option.late_seconds(plan.link))
+        shown.add_row(
+            option.name,
+            *(f"{each * 1e3:.2f}" for each in times),
+            f"{option.sent_bytes + option.received_bytes:,}",
+            f"{option.error:.3%}" if option.error else "–",
+            style=style,
+        )
+    parts: list[RenderableType] = [shown, Text(f"{choice.option.name}: {choice.reason}", "" if choice.meets else "red")]
+    if written is not None:
+        parts.append(Text(f"written: {written}/edge and {written}/core"))
+    return Group(*parts)
+
+
+def _link_text(link: Link) -> str:
+    rate = (
+        f"{link.bytes_per_second * 8 / 1e6:,.1f} Mbit/s" if math.isfinite(link.bytes_per_second) else "too fast to tell"
+    )
+    return f"link: {link.round_trip * 1e3:.2f} ms, {rate}, jitter {link.jitter * 1e3:.2f} ms"

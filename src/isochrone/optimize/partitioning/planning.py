@@ -1,0 +1,226 @@
+"""Finds the options of a model on two tiers: loads stages into a worker of each, times them, and measures the link.
+
+The link is measured the way that it will be used: a remote model on the edge worker sends tensors of two sizes to a
+model on the core worker that does nothing with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isochrone.errors import InvalidArgument
+from isochrone.optimize.measuring.timing import LEAST_RUNS, timing_of
+from isochrone.optimize.partitioning.choices import Option
+from isochrone.optimize.partitioning.cuts import Cut, all_cuts
+from isochrone.optimize.partitioning.encodings import Encoding, Scales, is_encodable, least_opset, scales_of
+from isochrone.optimize.partitioning.facts import Arrays, InnerTensors, TensorFacts, facts_of
+from isochrone.optimize.partitioning.graph import Graph, graph_of
+from isochrone.optimize.partitioning.links import Exchange, Link, link_of
+from isochrone.optimize.partitioning.stages import Stages, divided, opset_of
+from isochrone.optimize.partitioning.tiers import TierWorker
+from isochrone.optimize.partitioning.work import node_work, worth_measuring
+
+EDGE, CORE = "edge", "core"
+Report = Callable[[str], None]
+
+_WARM_RUNS = 3
+_MOST_RUNS = 40
+_PRECISION = 0.03
+_SMALL, _LARGE = 64, 1 << 20
+#: A larger probe tells the bandwidth better, and takes too long on a slow link.
+_ENOUGH_SECONDS = 0.2
+_ONNX: Mapping[str, Any] = {"backend": "onnxruntime", "max_batch_size": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An option with its stages; None: the whole model is on one side."""
+
+    option: Option
+    stages: Stages | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    link: Link
+    options: tuple[Planned, ...]
+    #: Of all tensors that cross, and of the model's inputs and outputs.
+    facts: Mapping[str, TensorFacts]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Planner:
+    """Measures one model."""
+
+    def __init__(self, model: Any, samples: Arrays, fixed_rows: bool, report: Report) -> None:
+        """``samples``: rows of real or made inputs; the first one is timed, all of them calibrate encodings."""
+        self._model = model
+        self._samples = samples
+        self._row = {name: array[:1] for name, array in samples.items()}
+        self._fixed_rows = fixed_rows
+        self._report = report
+        self._graph: Graph = graph_of(model)
+
+    def plan(
+        self,
+        edge: TierWorker,
+        core: TierWorker,
+        core_endpoints: Sequence[str],
+        encodings: Sequence[Encoding],
+        most: int,
+    ) -> Plan:
+        """``core_endpoints``: how the edge worker reaches the core. ``most``: cuts to measure."""
+        possible = [each for each in encodings if opset_of(self._model) >= least_opset(each)]
+        for each in encodings:
+            if each not in possible:
+                self._report(f"{each} is left out: it needs opset {least_opset(each)}, and the model has an older one")
+        cuts, facts = self._cuts()
+        chosen = worth_measuring(
+            cuts, node_work(self._model, self._row), {name: each.row_bytes for name, each in facts.items()}, most
+        )
+        self._report(f"{len(cuts)} cuts are possible; measuring {len(chosen)}")
+        link = self._link(edge, core, core_endpoints)
+        answer = sum(facts[name].row_bytes for name in self._graph.outputs)
+        given = sum(facts[name].row_bytes for name in self._graph.inputs)
+        whole = self._model.SerializeToString()
+        found = [
+            Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None),
+            Planned(Option(CORE, 0.0, self._seconds(core, whole, self._row), given, answer), None),
+        ]
+        found += [self._measured(cut, encoding, facts, edge, core, answer) for cut in chosen for encoding in possible]
+        return Plan(link, tuple(found), facts, self._graph.inputs, self._graph.outputs)
+
+    def _cuts(self) -> tuple[list[Cut], dict[str, TensorFacts]]:
+        """The cuts whose tensors can cross."""
+        ends = [*self._graph.inputs, *self._graph.outputs]
+        cuts = all_cuts(self._graph)
+        facts = facts_of(self._model, ends, self._row, self._fixed_rows)
+        reasons = []
+        for name in sorted({name for cut in cuts for name in cut.crossing} - set(facts)):
+            try:
+                facts |= facts_of(self._model, [name], self._row, self._fixed_rows)
+            except InvalidArgument as error:
+                reasons.append(str(error))
+        usable = [cut for cut in cuts if all(name in facts for name in cut.crossing)]
+        if not usable:
+            why = f": {reasons[0]}" if reasons else ": no few tensors separate two parts of it"
+            raise InvalidArgument(f"the model cannot be cut{why}")
+        return usable, facts
+
+    def _measured(
+        self,
+        cut: Cut,
+        encoding: Encoding,
+        facts: Mapping[str, TensorFacts],
+        edge: TierWorker,
+        core: TierWorker,
+        answer: int,
+    ) -> Planned:
+        scales = self._scales(cut, facts) if encoding is Encoding.INT8 else {}
+        stages = divided(self._model, self._graph, cut, facts, encoding, scales)
+        between = InnerTensors(stages.first, stages.crossing).run(_for(stages.first, self._row))
+        option = Option(
+            f"{'+'.join(cut.crossing)} {encoding}",
+            self._seconds(edge, stages.first.SerializeToString(), _for(stages.first, self._row)),
+            self._seconds(core, stages.second.SerializeToString(), between),
+            stages.row_bytes,
+            answer,
+            0.0 if encoding is Encoding.PLAIN else self._error(stages),
+        )
+        self._report(
+            f"{option.name}: {option.edge_seconds * 1e3:.2f} ms on the edge, {option.core_seconds * 1e3:.2f} ms in the "
+            f"core, {option.sent_bytes:,} bytes between them"
+        )
+        return Planned(option, stages)
+
+    def _scales(self, cut: Cut, facts: Mapping[str, TensorFacts]) -> Scales:
+        names = [name for name in cut.crossing if is_encodable(facts[name].dtype, len(facts[name].dims))]
+        names = [name for name in names if name not in self._graph.inputs]
+        values = InnerTensors(self._model, names).run(self._halves()[0])
+        return {name: scales_of(values[name]) for name in names}
+
+    def _error(self, stages: Stages) -> float:
+        """Of the outputs, on rows that calibrated nothing if there are more than one."""
+        rows = self._halves()[1]
+        wanted = InnerTensors(self._model, self._graph.outputs).run(rows)
+        between = InnerTensors(stages.first, stages.crossing).run(_for(stages.first, rows))
+        found = InnerTensors(stages.second, self._graph.outputs).run(between)
+        errors = []
+        for name in self._graph.outputs:
+            exact = wanted[name].astype(np.float64)
+            size = float(np.linalg.norm(exact)) or 1.0
+            errors.append(float(np.linalg.norm(found[name].astype(np.float64) - exact)) / size)
+        return max(errors)
+
+    def _halves(self) -> tuple[Arrays, Arrays]:
+        rows = min(len(array) for array in self._samples.values())
+        if self._fixed_rows or rows < 2:
+            return self._row, self._row
+        half = rows // 2
+        first = {name: array[:half] for name, array in self._samples.items()}
+        return first, {name: array[half:] for name, array in self._samples.items()}
+
+    def _seconds(self, worker: TierWorker, model: bytes, inputs: Arrays) -> float:
+        with worker.loaded(_ONNX, model) as name:
+            return _typical(lambda: worker.compute_seconds(name, inputs))
+
+    def _link(self, edge: TierWorker, core: TierWorker, endpoints: Sequence[str]) -> Link:
+        tensors = {
+            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+            "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+        }
+        with core.loaded(_ONNX, _probe()) as there:
+            parameters = {"endpoints": ",".join(endpoints), "remote_model": there, "remote_version": "1"}
+            texts = {key: {"string_value": value} for key, value in parameters.items()}
+            with edge.loaded({"backend": "remote", **tensors, "parameters": texts}) as here:
+
+                def exchange(size: int) -> Exchange:
+                    return Exchange(size, edge.compute_seconds(here, {"x": np.zeros(size // 4, np.float32)}))
+
+                for _ in range(_WARM_RUNS):
+                    exchange(_SMALL)
+                exchanges = [exchange(_SMALL) for _ in range(_MOST_RUNS)]
+                size = 1 << 14
+                while size < _LARGE and exchange(size).seconds < _ENOUGH_SECONDS:
+                    size *= 4
+                exchanges += [exchange(size) for _ in range(5)]
+        link = link_of(exchanges)
+        self._report(
+            f"the link: {link.round_trip * 1e3:.2f} ms round trip, {link.bytes_per_second * 8 / 1e6:,.1f} Mbit/s, "
+            f"{link.jitter * 1e3:.2f} ms jitter"
+        )
+        return link
+
+
+def _typical(sample: Callable[[], float]) -> float:
+    """The lower quartile: whatever else runs on a worker's machine only adds to a time."""
+    for _ in range(_WARM_RUNS):
+        sample()
+    samples = [sample() for _ in range(LEAST_RUNS)]
+    while len(samples) < _MOST_RUNS and timing_of(samples).spread > _PRECISION:
+        samples.append(sample())
+    return sorted(samples)[len(samples) // 4]
+
+
+def _for(model: Any, rows: Arrays) -> Arrays:
+    """The inputs that a stage has."""
+    return {value.name: rows[value.name] for value in model.graph.input}
+
+
+def _probe() -> bytes:
+    """A model that reads a tensor of any size and answers with one number."""
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMax", ["x"], ["y"], keepdims=1)],
+        "probe",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return bytes(made.SerializeToString())

@@ -1,0 +1,95 @@
+"""A worker of a tier, as a place to measure: models are loaded into it, timed and unloaded again.
+
+The worker must run with ``--model-control-mode explicit --allow-file-overrides``. Models are loaded one after
+the other under a name of their own, so that nothing that the worker serves is touched, and unloaded whatever happens.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+
+from isochrone.errors import Unavailable
+from isochrone.optimize.partitioning.facts import Arrays
+from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.protocol.timing import parse_server_timing
+
+#: A load of a large model takes a while.
+_PATIENCE = 120.0
+
+
+class TierWorker:
+    """``with TierWorker("edge", "http://edge-1:8000") as worker``. Raises ``Unavailable`` with the tier's name."""
+
+    def __init__(self, tier: str, url: str) -> None:
+        self.tier = tier
+        self.url = url if "://" in url else f"http://{url}"
+        self._model = f"isochrone-measured-{secrets.token_hex(6)}"
+        self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False)
+
+    def __enter__(self) -> TierWorker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    @contextmanager
+    def loaded(self, config: Mapping[str, Any], model: bytes | None = None) -> Iterator[str]:
+        """Loads a model, without a file if it needs none; yields its name."""
+        name = self._model
+        parameters: dict[str, str] = {"config": json.dumps({**config, "name": name})}
+        file = b"" if model is None else model
+        parameters["file:1/model.onnx"] = base64.b64encode(file).decode()
+        self._call("POST", f"/v2/repository/models/{name}/load", json={"parameters": parameters})
+        try:
+            yield name
+        finally:
+            try:
+                self._call("POST", f"/v2/repository/models/{name}/unload", json={})
+            except Unavailable:
+                pass  # the tier is gone, and its models with it
+
+    def compute_seconds(self, model: str, inputs: Arrays) -> float:
+        """The computing time of one request, as the worker reports it: no network, no queue."""
+        body, length = _request(inputs)
+        headers = {"inference-header-content-length": str(length), "x-isochrone-timing": "1"}
+        answer = self._call("POST", f"/v2/models/{quote(model, safe='')}/infer", content=body, headers=headers)
+        stages = parse_server_timing(answer.headers.get("server-timing", ""))
+        if "compute" not in stages:
+            raise Unavailable(f"{self.tier}: {self.url} reports no compute time: expected a worker of Isochrone")
+        return stages["compute"] / 1e3
+
+    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                f"{self.tier}: {self.url} does not answer ({type(error).__name__}: {error}); nothing was written"
+            ) from None
+        if answer.status_code != 200:
+            raise Unavailable(f"{self.tier}: {self.url}{path} answered {answer.status_code}: {answer.text[:500]}")
+        return answer
+
+
+def _request(inputs: Arrays) -> tuple[bytes, int]:
+    arrays = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+    described = [
+        {
+            "name": name,
+            "datatype": name_of(array.dtype),
+            "shape": list(array.shape),
+            "parameters": {"binary_data_size": array.nbytes},
+        }
+        for name, array in arrays.items()
+    ]
+    head = json.dumps({"inputs": described, "parameters": {"binary_data_output": True}}).encode()
+    return head + b"".join(array.tobytes() for array in arrays.values()), len(head)

@@ -1,0 +1,68 @@
+"""The settings of a remote model, from the ``parameters`` of its config.pbtxt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isochrone.client.address import Address, Certificates, parse_address
+from isochrone.errors import ConfigError
+
+_LATEST = "latest"
+_DEFAULT_IN_FLIGHT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """``version``: of the model there; "": the one that the other server chooses."""
+
+    endpoints: tuple[Address, ...]
+    model: str
+    version: str
+    max_in_flight: int = _DEFAULT_IN_FLIGHT
+    certificates: Certificates = field(default_factory=Certificates)
+
+
+def remote_settings(parameters: Mapping[str, str], model: str, version: int, where: str) -> RemoteSettings:
+    """``model`` and ``version``: those of the remote model here, which are the defaults there.
+
+    An equal version keeps a request at one version on both sides: a rollout changes both together.
+    """
+    given = {key: value.strip() for key, value in parameters.items()}
+    text = given.get("endpoints", "")
+    endpoints = [part.strip() for part in text.split(",") if part.strip()]
+    if not endpoints:
+        expected = "addresses of workers or of a gateway, with commas: core-1:8000,core-2:8000"
+        raise ConfigError(where, 'parameters["endpoints"]', expected, repr(text))
+    certificates = Certificates(*(Path(given[key]) if given.get(key) else None for key in ("ca", "cert", "key")))
+    return RemoteSettings(
+        tuple(_address(each, certificates, where) for each in endpoints),
+        given.get("remote_model") or model,
+        _version(given.get("remote_version", ""), version, where),
+        _in_flight(given.get("max_in_flight", ""), where),
+        certificates,
+    )
+
+
+def _address(text: str, certificates: Certificates, where: str) -> Address:
+    try:
+        address = parse_address(text)
+        certificates.check(address)
+    except ConfigError as error:
+        raise ConfigError(where, 'parameters["endpoints"]', error.expected, error.given) from None
+    return address
+
+
+def _version(text: str, own: int, where: str) -> str:
+    if text == _LATEST:
+        return ""
+    if text and not (text.isdigit() and int(text) > 0):
+        raise ConfigError(where, 'parameters["remote_version"]', f'a version, or "{_LATEST}"', repr(text))
+    return text or str(own)
+
+
+def _in_flight(text: str, where: str) -> int:
+    if text and not (text.isdigit() and int(text) > 0):
+        raise ConfigError(where, 'parameters["max_in_flight"]', "a whole number above 0", repr(text))
+    return int(text) if text else _DEFAULT_IN_FLIGHT

@@ -1,0 +1,33 @@
+"""examples/compress_model: its signals are the same every time, and the whole script prints its table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "compress_model"
+
+
+def test_signals_come_from_their_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from signals import CLASSES, LENGTH, make_signals
+
+    first, again, other = make_signals(200, 3), make_signals(200, 3), make_signals(200, 4)
+    assert first.samples.shape == (200, LENGTH)
+    assert np.array_equal(first.samples, again.samples)
+    assert not np.array_equal(first.samples, other.samples)
+    assert set(first.labels) == set(range(CLASSES))
+
+
+@pytest.mark.long
+def test_the_script_prints_its_table() -> None:
+    script = [sys.executable, str(EXAMPLE / "compress.py"), "--seeds", "1", "--epochs", "2"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("float", "best INT8 after training", "INT8, quantization-aware", "student, labels alone"):
+        assert f"| {name} |" in done.stdout
+    assert "quantization-aware over the best INT8 after training:" in done.stdout

@@ -1,0 +1,292 @@
+"""Requests of a remote model: what travels along, other endpoints, failures, the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from queued_requests import RecordedRequest, plan_of, rows_of
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.client.address import Address, Certificates
+from isochrone.client.answers import Outputs
+from isochrone.client.calls import InferCall
+from isochrone.clock import SECOND, now_ns
+from isochrone.errors import (
+    ConfigError,
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidArgument,
+    IsochroneError,
+    QueueFull,
+    Unavailable,
+)
+from isochrone.models.signature import signature_of
+from isochrone.worker.remote.runner import RemoteRunner
+from isochrone.worker.remote.settings import remote_settings
+from isochrone.worker.statistics import ModelStatistics
+
+CONFIG = """
+    input { name: "x" data_type: TYPE_FP32 dims: [1] }
+    output { name: "y" data_type: TYPE_FP32 dims: [1] }
+    max_batch_size: 8
+"""
+
+Reply = Callable[[InferCall], Outputs | Exception]
+
+
+class Endpoint:
+    """Another server, in the test's hands."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[InferCall, float | None]] = []
+        self.gate: asyncio.Event | None = None
+        self.reply: Reply = lambda call: Outputs({"y": np.array([[2.0]], np.float32)})
+        self.closed = False
+
+    async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
+        self.calls.append((call, seconds))
+        if self.gate is not None:
+            await self.gate.wait()
+        answer = self.reply(call)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """A remote model over two endpoints."""
+
+    def __init__(self, **parameters: str) -> None:
+        self.endpoints = [Endpoint(), Endpoint()]
+        waiting = iter(self.endpoints)
+
+        def opened(address: Address, certificates: Certificates) -> Endpoint:
+            return next(waiting)
+
+        config = text_format.Parse(CONFIG, model_config_pb2.ModelConfig())
+        settings = remote_settings({"endpoints": "one:8000,two:8000", **parameters}, "m", 3, "config.pbtxt")
+        self.ended = 0
+        self.statistics = ModelStatistics("m", "3")
+        self.runner = RemoteRunner("m", settings, signature_of(config), self.statistics, self._ended, opened)
+
+    def _ended(self) -> None:
+        self.ended += 1
+
+    def send(self, **changes: Any) -> RecordedRequest:
+        request = RecordedRequest(plan_of(priority=2), {"x": rows_of(1.0)}, now_ns(), **changes)
+        self.runner.submit(request)
+        return request
+
+    async def settled(self) -> None:
+        while self.runner._running:
+            await asyncio.wait(set(self.runner._running))
+
+
+def run(scenario: Callable[[Bench], Awaitable[None]], **parameters: str) -> None:
+    async def main() -> None:
+        await scenario(Bench(**parameters))
+
+    asyncio.run(main())
+
+
+def test_a_request_travels_with_its_version_deadline_priority_and_id() -> None:
+    async def scenario(bench: Bench) -> None:
+        request = bench.send(deadline=now_ns() + 5 * SECOND, request_id="r-1")
+        await bench.settled()
+        ((call, seconds),) = bench.endpoints[0].calls
+        assert (call.model, call.version, call.id) == ("m", "3", "r-1")
+        assert call.parameters["priority"] == 2
+        assert seconds is not None
+        assert 0 < seconds <= 5
+        assert request.answers[0]["y"] == np.array([[2.0]])
+        assert bench.ended == 1
+        assert bench.runner.estimated_run() > 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("given", "sent"), [("7", "7"), ("latest", "")])
+def test_another_model_and_version_may_be_named(given: str, sent: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send()
+        await bench.settled()
+        ((call, seconds),) = bench.endpoints[0].calls
+        assert (call.model, call.version, seconds) == ("other", sent, None)
+
+    run(scenario, remote_model="other", remote_version=given)
+
+
+def test_many_requests_are_under_way_at_the_same_time() -> None:
+    async def scenario(bench: Bench) -> None:
+        gate = asyncio.Event()
+        for endpoint in bench.endpoints:
+            endpoint.gate = gate
+        requests = [bench.send() for _ in range(10)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [len(endpoint.calls) for endpoint in bench.endpoints] == [5, 5]
+        gate.set()
+        await bench.settled()
+        assert all(len(request.answers) == 1 for request in requests)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Unavailable("cannot connect").not_begun(),
+        ConnectionLost("the server died"),
+        QueueFull("the queue is full").not_begun(),
+    ],
+)
+def test_another_endpoint_answers_instead(failure: IsochroneError) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].reply = lambda call: failure
+        request = bench.send()
+        await bench.settled()
+        assert isinstance(request.answers[0], dict)
+        assert len(bench.endpoints[1].calls) == 1
+        assert bench.ended == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "failure", [InvalidArgument("wrong shape"), DeadlineExceeded("too late"), Unavailable("the model is loading")]
+)
+def test_an_answer_that_is_an_error_is_the_callers(failure: IsochroneError) -> None:
+    async def scenario(bench: Bench) -> None:
+        failure.status = "HTTP 4xx"
+        bench.endpoints[0].reply = lambda call: failure
+        request = bench.send()
+        await bench.settled()
+        (error,) = request.answers
+        assert type(error) is type(failure)
+        assert "computed by http://one:8000" in str(error)
+        assert not bench.endpoints[1].calls
+
+    run(scenario)
+
+
+def test_a_request_that_ended_two_servers_is_not_sent_to_a_third() -> None:
+    async def scenario(bench: Bench) -> None:
+        for endpoint in bench.endpoints:
+            endpoint.reply = lambda call: ConnectionLost("the server died")
+        request = bench.send()
+        await bench.settled()
+        (error,) = request.answers
+        assert isinstance(error, ConnectionLost)
+        assert [len(endpoint.calls) for endpoint in bench.endpoints] == [1, 1]
+
+    run(scenario)
+
+
+def test_no_endpoint_can_be_reached() -> None:
+    async def scenario(bench: Bench) -> None:
+        for endpoint in bench.endpoints:
+            endpoint.reply = lambda call: Unavailable("cannot connect").not_begun()
+        request = bench.send()
+        await bench.settled()
+        assert isinstance(request.answers[0], Unavailable)
+        # The next request tries all the same: a server may be back.
+        bench.endpoints[0].reply = bench.endpoints[1].reply = lambda call: Outputs({"y": rows_of(3.0)})
+        request = bench.send()
+        await bench.settled()
+        assert request.answers[0]["y"] == rows_of(3.0)
+
+    run(scenario)
+
+
+def test_a_passed_deadline_is_not_sent() -> None:
+    async def scenario(bench: Bench) -> None:
+        request = bench.send(deadline=now_ns() - 1)
+        await bench.settled()
+        assert isinstance(request.answers[0], DeadlineExceeded)
+        assert not bench.endpoints[0].calls
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ({}, "the answer of its endpoint has no output 'y'"),
+        ({"y": np.array([[2]], np.int32)}, "output 'y' of its endpoint is INT32, and config.pbtxt declares FP32"),
+    ],
+)
+def test_outputs_that_are_not_declared_are_no_answer(outputs: dict[str, Any], words: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].reply = lambda call: Outputs(outputs)
+        request = bench.send()
+        await bench.settled()
+        assert words in str(request.answers[0])
+
+    run(scenario)
+
+
+def test_more_requests_than_allowed_are_rejected_at_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        gate = bench.endpoints[0].gate = bench.endpoints[1].gate = asyncio.Event()
+        bench.send()
+        bench.send()
+        with pytest.raises(QueueFull, match="2 requests wait for its endpoints"):
+            bench.send()
+        gate.set()
+        await bench.settled()
+        assert bench.ended == 2
+
+    run(scenario, max_in_flight="2")
+
+
+def test_an_unload_ends_every_request_and_closes_the_connections() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].gate = bench.endpoints[1].gate = asyncio.Event()
+        requests = [bench.send() for _ in range(3)]
+        await asyncio.sleep(0)
+        bench.runner.fail_all()
+        await bench.settled()
+        assert all("is being unloaded" in str(request.answers[0]) for request in requests)
+        assert bench.ended == 3
+        bench.runner.release()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert all(endpoint.closed for endpoint in bench.endpoints)
+        with pytest.raises(Unavailable):
+            bench.send()
+
+    run(scenario)
+
+
+def test_a_caller_who_has_gone_gets_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        request = bench.send()
+        request.cancelled = True
+        await bench.settled()
+        assert request.answers == ["dropped"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, r'parameters\["endpoints"\]: expected addresses of workers'),
+        ({"endpoints": " , "}, r'parameters\["endpoints"\]: expected addresses of workers'),
+        ({"endpoints": "ftp://a:1"}, r'parameters\["endpoints"\]: expected HOST:PORT'),
+        ({"endpoints": "a:1", "ca": "/no/such.pem"}, r'parameters\["endpoints"\]: expected https://'),
+        ({"endpoints": "a:1", "remote_version": "0"}, r'parameters\["remote_version"\]: expected a version'),
+        ({"endpoints": "a:1", "max_in_flight": "many"}, r'parameters\["max_in_flight"\]: expected a whole number'),
+    ],
+)
+def test_settings_that_cannot_be_used(parameters: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"config.pbtxt: {words}"):
+        remote_settings(parameters, "m", 1, "config.pbtxt")
