@@ -25,6 +25,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from isochrone.observe.activation_metrics import activation_metrics
 from isochrone.observe.device_metrics import device_metrics
 from isochrone.observe.generation_metrics import generation_metrics
 from isochrone.observe.machine import MachineCollector
@@ -162,6 +163,7 @@ class _Families(Collector):
         yield self._histogram()
         yield from generation_metrics(self._snapshot.generation)
         snapshot = self._snapshot
+        yield from activation_metrics(snapshot.activations)
         yield from device_metrics(snapshot.device_memory, snapshot.padded_rows, snapshot.captured_graphs)
         yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:

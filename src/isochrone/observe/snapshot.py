@@ -104,6 +104,33 @@ class CacheSnapshot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ActivationSnapshot:
+    """The activation cache of one version of a model. Counts start at its load; durations are in ns."""
+
+    model_name: str
+    model_version: str
+    #: By scope: temporal, spatial.
+    hits: Mapping[str, int]
+    #: By reason, every reason from the start.
+    misses: Mapping[str, int]
+    entries: int
+    bytes_used: int
+    limit_bytes: int
+    evictions: int
+    #: The time of computing what was reused, and that of all comparisons.
+    saved_ns: int
+    comparison_ns: int
+    #: Hits that were computed to measure the error, and those over the budget each by itself.
+    samples: int
+    samples_over_budget: int
+    #: The relative error of outputs: the running estimate, and the largest of one sample.
+    error: float
+    largest_error: float
+    error_budget: float
+    is_alarmed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GenerationSnapshot:
     """One version of a model that generates tokens. Counts start at its load."""
 
@@ -177,3 +204,5 @@ class ServerSnapshot:
     device_memory: Sequence[DeviceMemory] = ()
     padded_rows: Sequence[PaddedRows] = ()
     captured_graphs: Sequence[CapturedGraphs] = ()
+    #: Models with an activation cache.
+    activations: Sequence[ActivationSnapshot] = ()

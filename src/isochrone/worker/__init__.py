@@ -10,6 +10,7 @@ A request passes through these modules in order:
   hold the runners. ``scheduling`` decides which requests run next and together.
 - ``backends`` execute batches: onnxruntime, torch, Python.
 
-``statistics`` counts, ``response_cache`` keeps answers. All state belongs to the event loop's thread; only the
-execution of a batch and the loading of a model run on other threads.
+``statistics`` counts, ``response_cache`` keeps answers of equal requests, ``activation_cache`` those of similar
+pictures. All state belongs to the event loop's thread; only the execution of a batch and the loading of a model run on
+other threads.
 """

@@ -81,7 +81,8 @@ def accounted_bytes(tensors: Tensors) -> int:
     return total
 
 
-def _frozen_copy(tensor: Tensor) -> Tensor:
+def frozen_copy(tensor: Tensor) -> Tensor:
+    """A read-only copy."""
     copy = np.array(tensor, order="C")
     if copy.dtype.hasobject:
         # Copying an object array copies pointers; a bytearray or view behind one could still change.
@@ -141,7 +142,7 @@ class ResponseCache:
         while self.bytes_used + size > self.limit_bytes:
             self._remove(next(iter(self._entries)))
             self.evictions += 1
-        self._entries[key] = ({name: _frozen_copy(tensor) for name, tensor in tensors.items()}, size)
+        self._entries[key] = ({name: frozen_copy(tensor) for name, tensor in tensors.items()}, size)
         self._of_model.setdefault(key[:2], set()).add(key)
         self.bytes_used += size
         return True

@@ -17,6 +17,7 @@ from isochrone.worker.response_cache import ResponseCache, response_key
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
     from isochrone.protocol.messages import InferRequest, Plan
+    from isochrone.worker.activation_cache.reuse import ActivationReuse
     from isochrone.worker.execution.inline.watchdog import InlineWatchdog
     from isochrone.worker.statistics import ModelStatistics
 
@@ -82,6 +83,8 @@ class ServedVersion:
         self.checked_steps: list[ServedVersion] = []
         #: Set when responses of this model are cached.
         self.cache: ResponseCache | None = None
+        #: Set when outputs of this model are reused for similar pictures.
+        self.activations: ActivationReuse | None = None
         #: Of requests that state none; 0: none.
         self.default_deadline_ns = 0
         #: Whether its instances take ``DeviceArray`` objects as inputs.
@@ -108,6 +111,11 @@ class ServedVersion:
             if caching is None:
                 return
             request = caching
+        if self.activations is not None:
+            computed = self.activations.look_up(request)
+            if computed is None:
+                return
+            request = computed
         self.in_flight += 1
         watchdog = self._watchdog
         if watchdog.last_requested is not self:
@@ -135,8 +143,8 @@ class ServedVersion:
 
     @property
     def takes_device_arrays(self) -> bool:
-        """Whether steps before it in an ensemble may pass ``DeviceArray`` objects to it: a cache key needs bytes."""
-        return self.runs_on_devices and self.cache is None
+        """Whether steps before it in an ensemble may pass ``DeviceArray`` objects to it: a cache reads them."""
+        return self.runs_on_devices and self.cache is None and self.activations is None
 
     def hold(self) -> None:
         """Keeps the version loaded until ``request_ended`` is called: a request will follow."""

@@ -287,6 +287,7 @@ class WorkerService(InferenceService):
             _device_memory(),
             _padded_rows(versions),
             _captured_graphs(versions),
+            tuple(served.activations.snapshot() for served in versions if served.activations is not None),
         )
 
     @property

@@ -58,6 +58,7 @@ class ModelStatistics:
         "_pending_hits",
         "_pending_times",
         "_rejections",
+        "_reused",
         "_sums",
         "_wall_clock_ns",
         "model_name",
@@ -70,7 +71,7 @@ class ModelStatistics:
         #: Only for the protocol's ``last_inference``, which is a wall-clock time.
         self._wall_clock_ns = wall_clock_ns
         self._pending_times: list[int] = []
-        #: Total and queue ns of cache hits.
+        #: Total and queue ns of hits of either cache.
         self._pending_hits: list[int] = []
         #: Requests answered by computing, without cache hits.
         self._computed = 0
@@ -84,6 +85,8 @@ class ModelStatistics:
         self._fail_ns = 0
         self._rejections: dict[str, int] = {}
         self._cache_hits = self._cache_hit_ns = 0
+        #: Answers of the activation cache.
+        self._reused = 0
         self._cache_misses = self._cache_miss_ns = 0
 
     def record_success(self, request: InferRequest, now: int, rows: int) -> None:
@@ -146,6 +149,14 @@ class ModelStatistics:
         if len(waits) >= _FOLD_AT:
             self.fold()
 
+    def record_reused(self, request: InferRequest, now: int) -> None:
+        """Counts an answer from the activation cache: a success with a queue time, but without inference."""
+        self._reused += 1
+        waits = self._pending_hits
+        waits += (now - request.arrived, request.dispatched - request.enqueued)
+        if len(waits) >= _FOLD_AT:
+            self.fold()
+
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
         """Counts a miss, in addition to the success of the computed answer."""
         self._cache_misses += 1
@@ -186,14 +197,15 @@ class ModelStatistics:
 
     @property
     def answered(self) -> int:
-        """Requests answered well, from the cache included."""
-        return self._computed + len(self._pending_times) // _WIDTH + self._cache_hits
+        """Requests answered well, from the caches included."""
+        return self._computed + len(self._pending_times) // _WIDTH + self._cache_hits + self._reused
 
     def to_protobuf(self) -> service_pb2.ModelStatistics:
         """The protocol's message. ``success`` and ``queue`` include cache hits, the compute stages do not."""
         self.fold()
         request_ns, queue_ns, *compute_ns = (int(total) for total in self._sums)
         failed = sum(self._failures.values()) + sum(self._rejections.values())
+        answered = self.answered
 
         message = service_pb2.ModelStatistics(
             name=self.model_name,
@@ -204,9 +216,9 @@ class ModelStatistics:
         )
         stats = message.inference_stats
         for duration, count, total_ns in (
-            (stats.success, self._computed + self._cache_hits, request_ns),
+            (stats.success, answered, request_ns),
             (stats.fail, failed, self._fail_ns),
-            (stats.queue, self._computed + self._cache_hits, queue_ns),
+            (stats.queue, answered, queue_ns),
             (stats.compute_input, self._computed, compute_ns[0]),
             (stats.compute_infer, self._computed, compute_ns[1]),
             (stats.compute_output, self._computed, compute_ns[2]),
@@ -238,7 +250,7 @@ class ModelStatistics:
             model_version=self.model_version,
             digest=digest,
             pending=pending,
-            success=self._computed + self._cache_hits,
+            success=self.answered,
             failures=dict(self._failures),
             rejections=dict(self._rejections),
             inference_count=self._inference_count,

@@ -65,6 +65,8 @@ class Drains:
             log.error("freeing a version failed", model=name, version=version.model_version, error=str(error))
         if self._cache is not None:
             self._cache.forget(*key)
+        if version.activations is not None:
+            version.activations.clear()
         if self._served(key) is None:
             state, reason = self._states.get(*key)
             self._states.set(*key, UNAVAILABLE, reason if state == UNLOADING and reason else UNLOADED)

@@ -18,6 +18,8 @@ from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import ConfigError, Internal, IsochroneError
 from isochrone.models.configuration.backends import WITHOUT_INSTANCES, backend_name
 from isochrone.models.repository.digest import digest
+from isochrone.worker.activation_cache.reuse import ActivationReuse
+from isochrone.worker.activation_cache.settings import ActivationSettings, read_activation_settings
 from isochrone.worker.backends.generative import GenerativeExecutable
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.registry import loader
@@ -74,6 +76,8 @@ class Prepared:
     execution_timeout_ns: int = 0
     #: Of requests that state none; 0: none.
     default_deadline_ns: int = 0
+    #: None: outputs are not reused for similar pictures.
+    activations: ActivationSettings | None = None
     #: Of a model that generates tokens: they own its executables.
     engines: tuple[GenerationEngine, ...] = ()
 
@@ -125,14 +129,16 @@ def prepare(
         own_digest = digest(description.digested_config(version), directory)
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
-    deadline_ns = _deadline_ns(plain_parameters(config), description.config_source)
+    parameters = plain_parameters(config)
+    deadline_ns = _deadline_ns(parameters, description.config_source)
+    activations = read_activation_settings(parameters, config, description.signature, description.config_source)
     if backend == "remote":
         _remote_settings(description, version)
     if backend in WITHOUT_INSTANCES:
         return Prepared(
             description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
         )
-    timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.config_source)
+    timeout_ms = _number(parameters, "execution_timeout_ms", 0, description.config_source)
     generation = _generation_settings(description) if backend == "generation" else None
     check_group_settings(description, settings)
     server = None if calls is None else calls.of(description.name, str(version))
@@ -194,6 +200,7 @@ def prepare(
         rules,
         timeout_ms * MILLISECOND,
         deadline_ns,
+        activations,
         tuple(engines),
     )
 
@@ -227,6 +234,8 @@ def serve(
     statistics = ModelStatistics(description.name, str(prepared.version))
     served = ServedVersion(description, prepared.version, prepared.digest, statistics, watchdog)
     served.default_deadline_ns = prepared.default_deadline_ns
+    if prepared.activations is not None:
+        served.activations = ActivationReuse(prepared.activations, prepared.digest, statistics)
     if prepared.backend == "ensemble":
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served
