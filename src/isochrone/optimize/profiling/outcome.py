@@ -1,0 +1,41 @@
+"""The result of a profile: what was measured, and what is recommended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isochrone.optimize.profiling.running.messages import Operator
+from isochrone.optimize.profiling.search.search import Point
+from isochrone.optimize.profiling.search.space import Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A configuration under which the model failed."""
+
+    configuration: Configuration
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    model: str
+    version: int
+    backend: str
+    cores: int
+    #: None: the knee is recommended.
+    slo_ns: float | None
+    points: tuple[Point, ...]
+    failures: tuple[Failure, ...]
+    found: Point
+    #: Of one run of the recommended batch, slowest first; empty: the backend has no profiler that is read.
+    operators: tuple[Operator, ...]
+    #: Measurements of a full sweep of the same ranges.
+    sweep_points: int
+    seconds: float
+    #: Whether the time ended before the search did.
+    cut_short: bool
+
+    @property
+    def keeps_slo(self) -> bool:
+        return self.slo_ns is None or self.found.value.latency_ns <= self.slo_ns
