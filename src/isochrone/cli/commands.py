@@ -55,6 +55,10 @@ COMMANDS = {
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
+    "profile": (
+        "isochrone.cli.optimizing.profile",
+        "Measure a model; recommend instances, threads and batches for an SLO.",
+    ),
     "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
