@@ -11,6 +11,7 @@ import typer
 from isochrone.cli.console import counted, make_console, table
 from isochrone.optimize.profiling.outcome import Outcome
 from isochrone.optimize.profiling.results.recommended import Recommendation
+from isochrone.optimize.profiling.results.report import disturbance
 from isochrone.optimize.profiling.search.search import Point
 
 _OPERATOR_ROWS = 8
@@ -52,6 +53,8 @@ def print_outcome(
     counts = f"{counted(len(outcome.points), 'configuration')} of {outcome.sweep_points} in {outcome.seconds:.1f} s"
     ended = "; the time ended before the search did: more --seconds may find more" if outcome.cut_short else ""
     typer.echo(f"\nMeasured {counts}{ended}.")
+    if outcome.is_disturbed:
+        typer.secho(disturbance(outcome), fg="yellow")
     typer.echo(summary(outcome))
     _print_change(recommendation, outcome.keeps_slo, asked=asked, written=written, kept=kept)
 
@@ -96,6 +99,7 @@ def profile_json(outcome: Outcome, recommendation: Recommendation, *, written: b
             "sweep_points": outcome.sweep_points,
             "seconds": round(outcome.seconds, 3),
             "cut_short": outcome.cut_short,
+            "other_cores": round(outcome.other_cores, 3),
             "config": recommendation.text,
             "diff": recommendation.diff,
             "written": str(recommendation.path) if written else None,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import mean
 
 from isochrone.optimize.profiling.running.messages import Operator
 from isochrone.optimize.profiling.search.search import Point
 from isochrone.optimize.profiling.search.space import Configuration
+
+#: Of all cores: what others may use without being mentioned.
+_QUIET_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,16 @@ class Outcome:
     seconds: float
     #: Whether the time ended before the search did.
     cut_short: bool
+
+    @property
+    def other_cores(self) -> float:
+        """Cores that other processes used while this was measured, on average."""
+        return mean(point.other_cores for point in self.points)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the figures are those of a busy machine."""
+        return self.other_cores > _QUIET_SHARE * self.cores
 
     @property
     def keeps_slo(self) -> bool:

@@ -144,7 +144,8 @@ def measured(
         least_seconds=least_seconds,
         seconds=seconds,
     )
-    return Point(configuration, got.run_ns, got.p99_ns, got.rows_per_second, got.runs, got.memory_bytes)
+    others = got.other_seconds / got.seconds
+    return Point(configuration, got.run_ns, got.p99_ns, got.rows_per_second, got.runs, got.memory_bytes, others)
 
 
 def _operators(process: ModelProcess, configuration: Configuration, report: Report) -> tuple[Operator, ...]:

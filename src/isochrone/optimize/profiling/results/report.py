@@ -34,6 +34,7 @@ def report_page(outcome: Outcome, summary: str, diff: str) -> str:
         f"<p>{escape(summary)}</p>",
         f"<p>Backend {escape(outcome.backend)}, {outcome.cores} cores. {len(outcome.points)} configurations measured in"
         f" {outcome.seconds:.1f} s; a full sweep of the same ranges has {outcome.sweep_points}.</p>",
+        *([f"<p>{escape(disturbance(outcome))}</p>"] if outcome.is_disturbed else []),
         "<h2>Latency and throughput by batch size, threads and instances</h2>",
         f'<div class="plots">{"".join(_plots(outcome))}</div>',
         "<p>Latency: the 99th percentile of runs while all instances are busy, and the time in which a batch fills at"
@@ -49,6 +50,13 @@ def report_page(outcome: Outcome, summary: str, diff: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Profile of {escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def disturbance(outcome: Outcome) -> str:
+    return (
+        f"Other processes used {outcome.other_cores:.1f} of {outcome.cores} cores meanwhile: throughputs are too low"
+        " and latencies too high. Profile a machine on which nothing else runs."
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isochrone.clock import SECOND, now_ns
 from isochrone.errors import InvalidArgument
 from isochrone.models.configuration.backends import backend_name
 from isochrone.models.repository.repository import Repository
@@ -17,6 +18,7 @@ from isochrone.optimize.profiling.running.inputs import check_shapes, make_input
 from isochrone.optimize.profiling.running.memory import give_back, resident_bytes
 from isochrone.optimize.profiling.running.messages import Measured, Operator
 from isochrone.optimize.profiling.running.operators import profile_operators
+from isochrone.optimize.profiling.running.other_load import OtherLoad
 from isochrone.optimize.profiling.running.timed_runs import time_runs
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.catalog.loading import Prepared, prepare
@@ -45,6 +47,7 @@ class LoadedModel:
 
     def measure(self, batch: int, threads: int, instances: int, least_seconds: float, seconds: float) -> Measured:
         prepared = self._load(threads, instances)
+        began, before = now_ns(), OtherLoad.now()
         times = time_runs(
             prepared.executables,
             [context.cpus for context in prepared.contexts],
@@ -54,7 +57,8 @@ class LoadedModel:
             seconds=seconds,
         )
         memory = max(0, resident_bytes() - self._before)
-        return Measured(times.run_ns, times.p99_ns, times.rows_per_second, times.runs, memory)
+        others, elapsed = OtherLoad.now().since(before), (now_ns() - began) / SECOND
+        return Measured(times.run_ns, times.p99_ns, times.rows_per_second, times.runs, memory, others, elapsed)
 
     def operators(self, batch: int, threads: int, seconds: float) -> list[Operator]:
         prepared = self._load(threads, 1)

@@ -43,6 +43,9 @@ class Measured(msgspec.Struct, tag=True, frozen=True):
     rows_per_second: float
     runs: int
     memory_bytes: int | None
+    #: CPU time of other processes meanwhile.
+    other_seconds: float
+    seconds: float
 
 
 class Operator(msgspec.Struct, frozen=True):

@@ -43,6 +43,8 @@ class Point:
     runs: int = 0
     #: Resident memory of the loaded instances and of their runs; None: unknown.
     memory_bytes: int | None = None
+    #: Cores that other processes used meanwhile, on average.
+    other_cores: float = 0.0
 
     @property
     def value(self) -> Value:
