@@ -33,7 +33,14 @@ _MODULE = re.compile(r"# src/isochrone/\S+\.py\n")
 _FLEET_HEADER = "x-isochrone-epoch"
 _PYTHON_API = "import isochrone\n"
 #: Parts of commands that take a while: a thousand workers, days of load, trained weights.
-LONG = ("scenarios/scale.yaml", "simulate autoscaling", "simulate train", "prequal_figure6", "simulate placement")
+LONG = (
+    "scenarios/scale.yaml",
+    "simulate autoscaling",
+    "simulate train",
+    "prequal_figure6",
+    "simulate placement",
+    "isochrone profile",
+)
 
 
 def commands() -> list[tuple[str, str]]:
@@ -165,6 +172,11 @@ def test_a_command_of_the_docs(
             result = shell(at(server, command, gateway))
             assert result.returncode == 0, result.stdout + result.stderr
             assert result.stdout
+        case ["isochrone", "profile"]:
+            command = command.replace("examples/models", str(samples))
+            result = shell(command.replace("detector.html", str(samples.parent / "detector.html")))
+            assert result.returncode == 0, result.stderr
+            assert "recommended" in result.stdout.lower()
         case ["isochrone", "doctor"]:
             # A test changes nothing of the machine, and what is found there is not the test's.
             assert "--fix" not in words

@@ -56,6 +56,10 @@ COMMANDS = {
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "partition": ("isochrone.cli.optimizing.partition", "Divide a model among a near and a far worker."),
+    "profile": (
+        "isochrone.cli.optimizing.profile",
+        "Measure a model; recommend instances, threads and batches for an SLO.",
+    ),
     "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }

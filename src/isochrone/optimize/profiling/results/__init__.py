@@ -1,0 +1,1 @@
+"""What a profile leaves: a changed config.pbtxt and a report."""
