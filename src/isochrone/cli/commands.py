@@ -56,6 +56,10 @@ COMMANDS = {
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
+    "optimize": (
+        "isochrone.cli.optimizing.optimize",
+        "Change how a model is computed until it meets a budget.",
+    ),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
 
