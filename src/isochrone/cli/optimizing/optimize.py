@@ -63,10 +63,13 @@ def command(
     ] = "0.5%",
     labels: Annotated[str, typer.Option(metavar="ARRAY", help="The array of the data with the true classes.")] = "",
     task: Annotated[
-        Task | None, typer.Option(help="How outputs are compared. [default: classify with --labels, else regress]")
+        Task | None,
+        typer.Option(
+            metavar="classify|regress", help="How outputs are compared. [default: classify with --labels, else regress]"
+        ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Rows of one run. [default: 1, or the model's fixed size]")
+        int | None, typer.Option(metavar="ROWS", min=1, help="Rows of one run. [default: 1, or the model's fixed size]")
     ] = None,
     model_repository: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="The repository of MODEL; it gets a new version.")
@@ -78,8 +81,8 @@ def command(
         Path | None, typer.Option(metavar="DIRECTORY", help="Write the model of a file as this new directory.")
     ] = None,
     device: Annotated[str, typer.Option(metavar="cpu|gpu", help="Where the model of a file runs.")] = "cpu",
-    seconds: Annotated[float, typer.Option(min=1, help="No trial begins later than this.")] = 120.0,
-    seed: Annotated[int, typer.Option(help="Of the division of the data.")] = 0,
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="No trial begins later than this.")] = 120.0,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of the division of the data.")] = 0,
     write_closest: Annotated[
         bool, typer.Option("--write-closest", help="Write the closest candidate if none meets the budget.")
     ] = False,

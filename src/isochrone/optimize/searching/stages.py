@@ -23,7 +23,7 @@ class Offer:
     graph: tuple[str, ...] = ()
     precision: tuple[str, ...] = ()
     pruning: tuple[tuple[str, ...], ...] = ()
-    """Series of growing strength: a member is tried only if the accuracy of the one before it is accepted."""
+    """Series of growing strength: a member is tried unless the accuracy of the one before it is not accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ class Progress:
     def accepted(self, candidate: Candidate) -> bool:
         found = self._of(candidate)
         return found is not None and found.figures is not None and self.goal.accepts(found.figures)
+
+    def is_rejected(self, candidate: Candidate) -> bool:
+        """Whether it was measured and lost too much accuracy."""
+        found = self._of(candidate)
+        return found is not None and found.figures is not None and not self.goal.accepts(found.figures)
 
     def helped(self, candidate: Candidate, base: Candidate) -> bool:
         """Whether a candidate's accuracy is accepted and it is faster than ``base`` beyond noise."""
@@ -151,7 +156,7 @@ def _stronger(progress: Progress, place: int) -> list[Candidate]:
     return [
         _pruned(progress, series[place])
         for series in progress.offer.pruning
-        if len(series) > place and progress.accepted(_pruned(progress, series[place - 1]))
+        if len(series) > place and not progress.is_rejected(_pruned(progress, series[place - 1]))
     ]
 
 

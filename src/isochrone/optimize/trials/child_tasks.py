@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConfigError
 from isochrone.models import onnx_telemetry as onnx_telemetry
 from isochrone.optimize.measuring.timing import measure
@@ -21,6 +22,7 @@ from isochrone.optimize.trials.accuracy import Task, compare
 MOST_BYTES = (1 << 31) - 1
 #: Inputs that timed runs alternate between.
 _TIMED_INPUTS = 16
+_FIRST_RUNS = 3
 
 
 def inspect(source: str, target: str) -> dict[str, Any]:
@@ -80,10 +82,12 @@ def run(
     task: str,
     has_labels: bool,
     seconds: float,
+    most_seconds: float,
 ) -> dict[str, Any]:
     """Times a model directory's newest version, and compares its outputs; without a reference it becomes that."""
     executable = _load(Path(model))
     runs = _runs(data, inputs)
+    _check_pace(executable, runs, most_seconds)
     found = [dict(executable.execute(each, None)) for each in runs]
     kept = Path(reference)
     if not kept.exists():
@@ -104,6 +108,19 @@ def run(
         "drop": difference.drop,
         "accuracy": difference.accuracy,
     }
+
+
+def _check_pace(executable: Any, runs: list[dict[str, Any]], most_seconds: float) -> None:
+    """Raises at once if the held-out data would take too long: a runtime without a kernel for a type is that slow."""
+    took = min(_timed(executable, runs[0]) for _ in range(_FIRST_RUNS)) / SECOND
+    if took * len(runs) > most_seconds:
+        raise ValueError(f"too slow to compare: one run takes {took * 1e3:.0f} ms, and there are {len(runs)} of them")
+
+
+def _timed(executable: Any, inputs: dict[str, Any]) -> int:
+    began = now_ns()
+    executable.execute(inputs, None)
+    return now_ns() - began
 
 
 def _load(directory: Path) -> Any:

@@ -86,6 +86,7 @@ class Workbench:
                 task=self._job.task,
                 has_labels=self._has_labels,
                 seconds=self._job.seconds,
+                most_seconds=self._job.limits.seconds / 2,
             )
         except TaskFailed as reason:
             return Outcome(candidate, None, _with_file(str(reason), self._directory, self._job.source.file))
