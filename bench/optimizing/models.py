@@ -102,7 +102,7 @@ def sentences(count: int, random: Any) -> tuple[Any, Any]:
 
 _MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, Any], tuple[Any, Any]], int]] = {
     "mlp": (mlp, vectors, 6),
-    "convolutions": (convolutions, images, 3),
+    "convolutions": (convolutions, images, 2),
     "encoder": (Encoder, sentences, 4),
 }
 NAMES = tuple(_MODELS)
