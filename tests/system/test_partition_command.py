@@ -152,7 +152,7 @@ def test_an_existing_directory_is_kept(workers: tuple[ServerProcess, ServerProce
         (b"no model", (), "not a readable ONNX model"),
         (b"", (), "not a readable ONNX model"),
         (None, ("--data", "DATA"), "expected the shape [batch, 3, 16, 16], given [4, 3, 8, 8]"),
-        (None, ("--deadline", "20"), "--deadline: expected a time with its unit"),
+        (None, ("--deadline", "20"), "--deadline: expected a time above 0 with its unit"),
         (None, ("--max-error", "200%"), "--max-error: expected a share"),
         (None, ("--core", ""), "--core: expected the address of a worker, or --tiers NEAR,FAR"),
         (None, ("--tiers", "edge,core"), "--tiers: expected no --edge or --core beside it"),

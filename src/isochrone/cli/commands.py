@@ -61,6 +61,10 @@ COMMANDS = {
         "Measure a model; recommend instances, threads and batches for an SLO.",
     ),
     "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
+    "optimize": (
+        "isochrone.cli.optimizing.optimize",
+        "Change how a model is computed until it meets a budget.",
+    ),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
 

@@ -146,7 +146,7 @@ def test_what_cannot_be_profiled_is_refused_with_what_to_change(tmp_path: Path) 
     assert "an input of model 'variable' ('x')" in fails(tmp_path, "variable", "--shape", "z:3")
     assert "that fit [8], without the batch" in fails(tmp_path, "product", "--shape", "x:4")
     assert "NAME:SIZE,SIZE" in fails(tmp_path, "variable", "--shape", "x")
-    assert "--slo: expected a duration above 0" in fails(tmp_path, "product", "--slo", "soon")
+    assert "--slo: expected a time above 0" in fails(tmp_path, "product", "--slo", "soon")
     assert "KIND_CPU" in fails(tmp_path, "on_gpu")
     assert "--report: expected a file in a directory" in fails(
         tmp_path, "product", "--report", str(tmp_path / "missing" / "page.html")

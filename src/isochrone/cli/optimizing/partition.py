@@ -13,7 +13,7 @@ from rich.text import Text
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, print_json
 from isochrone.cli.console import make_console, table
-from isochrone.cli.optimizing.quantities import seconds_of, share_of
+from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
 from isochrone.control.api.messages import Status
 from isochrone.errors import FlagError
 from isochrone.optimize.partitioning.choices import Choice, Prices, choose
@@ -71,7 +71,7 @@ def partition(
 ) -> None:
     """Divide a model among a near and a far worker."""
     with failing_as("partition"), ExitStack() as stack:
-        limit = seconds_of("--deadline", deadline) if deadline else None
+        limit = milliseconds_of("--deadline", deadline) / 1e3 if deadline else None
         most_error = share_of("--max-error", max_error)
         if write is not None:
             check_target(write)

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from isochrone.cli.optimizing.profile_view import print_outcome, profile_json, summary
-from isochrone.control.fleet.settings.quantities import parse_milliseconds
+from isochrone.cli.optimizing.quantities import milliseconds_of
 from isochrone.errors import FlagError, IsochroneError
 from isochrone.optimize.profiling.outcome import Outcome
 from isochrone.optimize.profiling.profile import Report, profile, read_model
@@ -97,15 +97,7 @@ def profile_command(
 
 
 def _slo_ns(text: str) -> float | None:
-    if not text:
-        return None
-    try:
-        milliseconds = parse_milliseconds(text)
-    except ValueError:
-        milliseconds = 0.0
-    if milliseconds <= 0:
-        raise FlagError("--slo", "a duration above 0, such as 5ms or 800us", f"'{text}'")
-    return milliseconds * 1e6
+    return milliseconds_of("--slo", text) * 1e6 if text else None
 
 
 def _check_report(path: Path | None) -> None:

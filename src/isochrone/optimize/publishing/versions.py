@@ -1,0 +1,108 @@
+"""Writes a version or a model: into a new directory of the repository, which is renamed as the last step.
+
+A directory whose name begins with a dot is no model, and being beside the models it changes the fingerprint of none: a
+worker that polls the repository sees the result whole, or not at all. What a killed command left there is removed by
+the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from isochrone.errors import ConfigError
+from isochrone.models.repository.versions import find_versions, version_number
+from isochrone.optimize.publishing.places import Place
+
+_STAGING = ".isochrone-optimize-"
+#: Reports of results, by model and version.
+REPORTS = ".reports"
+
+
+def publish(place: Place, built: Path, reports: dict[str, str]) -> tuple[Path, Path]:
+    """Writes the model directory ``built``, or its version 1 as the next version; returns its and the report's paths.
+
+    The report is not in the model's directory: a file there changes the digest of a version, or makes workers that poll
+    load the model again.
+    """
+    _remove_leftovers(place.repository)
+    present = () if place.is_new else find_versions(place.directory).present
+    version = max(present, default=0) + 1
+    target = place.directory if place.is_new else place.directory / str(version)
+    report = place.repository / REPORTS / place.model / str(version)
+    with _staging(place.repository) as staging:
+        written = staging / "report"
+        written.mkdir()
+        for name, text in reports.items():
+            _write(written / name, text.encode())
+        model = staging / "model"
+        if place.is_new:
+            _copy_model(built, model)
+        else:
+            _copy_files(built / "1", model)
+        _sync_tree(staging)
+        try:
+            os.rename(model, target)
+        except OSError as error:
+            expected = "a directory that does not exist yet"
+            raise ConfigError(str(target), "directory", expected, error.strerror or str(error)) from None
+        report.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(report, ignore_errors=True)  # of a version that was removed since
+        os.rename(written, report)
+        _sync(target.parent)
+    return target, report
+
+
+@contextlib.contextmanager
+def _staging(repository: Path) -> Iterator[Path]:
+    staging = repository / f"{_STAGING}{os.getpid()}"
+    staging.mkdir()
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove_leftovers(repository: Path) -> None:
+    """Of commands that were killed while they wrote."""
+    for each in repository.glob(f"{_STAGING}*"):
+        found = re.fullmatch(re.escape(_STAGING) + r"(\d+)", each.name)
+        if found and (int(found[1]) == os.getpid() or not os.path.exists(f"/proc/{found[1]}")):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _copy_model(built: Path, target: Path) -> None:
+    target.mkdir()
+    for each in built.iterdir():
+        if version_number(each.name) is not None or each.is_dir():
+            _copy_files(each, target / each.name)
+        else:
+            shutil.copyfile(each, target / each.name)
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _sync_tree(directory: Path) -> None:
+    """To the disk before the rename: a power failure must not leave a version with empty files."""
+    for folder, _, files in os.walk(directory):
+        for name in files:
+            _sync(Path(folder) / name)
+        _sync(Path(folder))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,175 @@
+"""What child processes do: inspect a model, apply one transformation, run a candidate. Speaks JSON."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isochrone.clock import SECOND, now_ns
+from isochrone.errors import ConfigError
+from isochrone.models import onnx_telemetry as onnx_telemetry
+from isochrone.optimize.measuring.timing import measure
+from isochrone.optimize.transforming.catalog import TRANSFORMATIONS
+from isochrone.optimize.transforming.facts import machine_facts, model_facts
+from isochrone.optimize.trials.accuracy import Task, compare
+
+#: protobuf's limit on a message, which every transformation needs the model as.
+MOST_BYTES = (1 << 31) - 1
+#: Inputs that timed runs alternate between.
+_TIMED_INPUTS = 16
+_FIRST_RUNS = 3
+
+
+def inspect(source: str, target: str) -> dict[str, Any]:
+    """Writes the model as one file, and tells what it declares and consists of."""
+    path = Path(source)
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ConfigError(source, "file", "at most 2 GiB, protobuf's limit", f"{size} bytes")
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(source, load_external_data=False)
+    except (DecodeError, ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(source, "file", "an onnx model", f"bytes that are none ({error})") from None
+    if not model.graph.node or not model.opset_import:
+        raise ConfigError(source, "file", "an onnx model with operators", "none")
+    outside = sum(_external_bytes(tensor) for tensor in model.graph.initializer)
+    if size + outside > MOST_BYTES:
+        expected = "at most 2 GiB with its weights, protobuf's limit"
+        raise ConfigError(source, "file", expected, f"{size + outside} bytes")
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:
+        raise ConfigError(source, "external data", "files that can be read", str(error)) from None
+    onnx.save(model, target)
+    from isochrone.models.onnx_file import read_onnx_tensors
+
+    inputs, _ = read_onnx_tensors(Path(target))
+    facts = model_facts(model)
+    return {
+        "inputs": [[each.name, each.datatype, list(each.shape)] for each in inputs],
+        "facts": {**asdict(facts), "operators": sorted(facts.operators)},
+    }
+
+
+def _external_bytes(tensor: Any) -> int:
+    return sum(int(entry.value) for entry in tensor.external_data if entry.key == "length")
+
+
+def transform(name: str, source: str, target: str, data: str, inputs: list[str], on_gpu: bool) -> dict[str, Any]:
+    """Applies one transformation, and checks that onnx accepts the result."""
+    import onnx
+
+    chosen = TRANSFORMATIONS[name]
+    batches = _runs(data, inputs) if chosen.calibrates else []
+    chosen.apply(Path(source), Path(target), batches, machine_facts(on_gpu=on_gpu))
+    onnx.load(target)
+    return {}
+
+
+def run(
+    model: str,
+    data: str,
+    inputs: list[str],
+    reference: str,
+    task: str,
+    has_labels: bool,
+    seconds: float,
+    most_seconds: float,
+) -> dict[str, Any]:
+    """Times a model directory's newest version, and compares its outputs; without a reference it becomes that."""
+    executable = _load(Path(model))
+    runs = _runs(data, inputs)
+    _check_pace(executable, runs, most_seconds)
+    found = [dict(executable.execute(each, None)) for each in runs]
+    kept = Path(reference)
+    if not kept.exists():
+        _write_outputs(kept, found)
+    labels = None
+    if has_labels:
+        with np.load(data) as archive:
+            labels = list(archive["labels"])
+    difference = compare(_read_outputs(kept), found, Task(task), labels)
+    turns = itertools.cycle(runs[:_TIMED_INPUTS])
+    timing = measure(lambda: executable.execute(next(turns), None), seconds=seconds)
+    return {
+        "milliseconds": timing.milliseconds,
+        "low": timing.low / 1e6,
+        "high": timing.high / 1e6,
+        "p99": timing.p99 / 1e6,
+        "relative_error": difference.relative_error,
+        "drop": difference.drop,
+        "accuracy": difference.accuracy,
+    }
+
+
+def _check_pace(executable: Any, runs: list[dict[str, Any]], most_seconds: float) -> None:
+    """Raises at once if the held-out data would take too long: a runtime without a kernel for a type is that slow."""
+    took = min(_timed(executable, runs[0]) for _ in range(_FIRST_RUNS)) / SECOND
+    if took * len(runs) > most_seconds:
+        raise ValueError(f"too slow to compare: one run takes {took * 1e3:.0f} ms, and there are {len(runs)} of them")
+
+
+def _timed(executable: Any, inputs: dict[str, Any]) -> int:
+    began = now_ns()
+    executable.execute(inputs, None)
+    return now_ns() - began
+
+
+def _load(directory: Path) -> Any:
+    """One instance, loaded as a worker loads it."""
+    from isochrone.models.configuration.backends import backend_name
+    from isochrone.models.instances import configured_instances
+    from isochrone.models.repository.repository import Repository
+    from isochrone.worker.backends.interface import LoadContext
+    from isochrone.worker.backends.registry import loader
+
+    description = Repository([directory.parent]).read(directory.name)
+    version = max(description.versions)
+    config = description.config
+    gpus = [each.gpu for each in configured_instances(config)] or [None]
+    context = LoadContext(
+        description.name,
+        str(version),
+        description.versions[version].absolute(),
+        config,
+        description.signature,
+        0,
+        (),
+        {key: value.string_value for key, value in config.parameters.items()},
+        config_source=description.config_source,
+        gpu=gpus[0],
+    )
+    return loader(backend_name(config))(context)
+
+
+def _runs(data: str, inputs: list[str]) -> list[dict[str, Any]]:
+    """Arrays are kept by number: names of inputs may be no names of files."""
+    with np.load(data) as archive:
+        arrays = {name: archive[str(number)] for number, name in enumerate(inputs)}
+    count = len(next(iter(arrays.values())))
+    return [{name: array[number] for name, array in arrays.items()} for number in range(count)]
+
+
+def _write_outputs(path: Path, outputs: list[dict[str, Any]]) -> None:
+    names = np.array(list(outputs[0]))
+    arrays = {f"{run}_{place}": each[name] for run, each in enumerate(outputs) for place, name in enumerate(names)}
+    with path.open("wb") as file:
+        np.savez(file, names=names, **arrays)
+
+
+def _read_outputs(path: Path) -> list[dict[str, Any]]:
+    with np.load(path) as archive:
+        names = [str(name) for name in archive["names"]]
+        count = (len(archive.files) - 1) // len(names)
+        return [{name: archive[f"{run}_{place}"] for place, name in enumerate(names)} for run in range(count)]
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in (inspect, transform, run)}
