@@ -54,6 +54,31 @@ def test_without_an_slo_it_finds_nearly_the_highest_throughput(cost: Cost, max_b
     assert found.rows_per_second >= 0.9 * highest
 
 
+early_caches = st.builds(
+    Cost,
+    cores=st.sampled_from([2, 4, 8, 16]),
+    fixed=st.floats(5 * MICROSECOND, 5000 * MICROSECOND),
+    row=st.floats(0.5 * MICROSECOND, 3000 * MICROSECOND),
+    serial=st.floats(0.0, 1.0),
+    contention=st.floats(0.0, 1.5),
+    cached_rows=st.just(16),
+    exclusive=st.sampled_from([False, False, False, True]),
+)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(early_caches, st.sampled_from([32, 64, 128]), st.integers(0, 1000))
+def test_where_rows_cost_more_from_16_on_the_aim_is_missed_by_little(
+    cost: Cost, max_batch_size: int, seed: int
+) -> None:
+    """A known weakness (docs/critique.md): 8 of 500 such searches ended below 0.9 of the best, the worst at 0.877."""
+    space = make_space(max_batch_size, cost.cores, has_threads=True, most_instances=1000)
+    found, _ = searched(Search(space), cost, random.Random(seed))
+    highest = max(cost.point(each).rows_per_second for each in space.sweep())
+    assert found.rows_per_second >= 0.8 * highest
+
+
 def test_a_machine_with_one_core_and_no_batches_needs_one_measurement() -> None:
     space = make_space(0, 1, has_threads=True, most_instances=10)
     cost = Cost(1, 1e6, 1e5, 0.1, 0.0)
