@@ -3,7 +3,7 @@
 What travels along: the time that is left of the deadline, the priority, the id, the parameters (those of a sequence
 among them), the version, and the versions of stages that the caller pins. While time is left, a request of which
 nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for. A request whose
-connection broke is sent once more: its server may have died, perhaps by this request. Any other failure is the caller's.
+connection broke is sent once more: its server may have died, perhaps by this request. Other failures are the caller's.
 """
 
 from __future__ import annotations
