@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from isochrone.optimize.searching.candidate import Candidate, Goal, Outcome, RunSettings
-from isochrone.optimize.searching.choice import fastest, is_faster
+from isochrone.optimize.searching.candidate import Candidate, Figures, Goal, Outcome, RunSettings
+from isochrone.optimize.searching.choice import fastest, is_clearly_slower, is_faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,39 @@ def settings_of_helpful_precisions(progress: Progress) -> list[Candidate]:
         if _has_any(outcome.candidate, progress.offer.precision) and progress.helped(outcome.candidate, base)
     ]
     graphs = dict.fromkeys(candidate.transformations for candidate in found)
-    return [Candidate(graph, settings) for graph in graphs for settings in progress.offer.settings]
+    return [
+        Candidate(graph, settings)
+        for graph in graphs
+        for settings in progress.offer.settings
+        if not _is_poor(progress, graph, settings)
+    ]
+
+
+def _is_poor(progress: Progress, graph: tuple[str, ...], settings: RunSettings) -> bool:
+    """Whether a runtime ran the same file without an accepted result, or at best clearly slower than another runtime.
+
+    The number of threads changes neither the outputs nor whether a file can be run. Slower counts only with at least as
+    many threads as the other runtime had.
+    """
+    own, others = list[tuple[int, Figures | None]](), list[tuple[int, Figures]]()
+    for outcome in progress.outcomes:
+        tried = outcome.candidate
+        if tried.transformations != graph:
+            continue
+        accepted = outcome.figures if progress.accepted(tried) else None
+        if _runtime(tried.settings) == _runtime(settings):
+            own.append((tried.settings.threads, accepted))
+        elif accepted is not None:
+            others.append((tried.settings.threads, accepted))
+    measured = [(threads, figures) for threads, figures in own if figures is not None]
+    if not measured:
+        return bool(own)
+    threads, best = min(measured, key=lambda each: each[1].milliseconds)
+    return any(fewer <= threads and is_clearly_slower(best, figures) for fewer, figures in others)
+
+
+def _runtime(settings: RunSettings) -> tuple[str, bool]:
+    return settings.runtime, settings.bf16
 
 
 def first_prunings(progress: Progress) -> list[Candidate]:
