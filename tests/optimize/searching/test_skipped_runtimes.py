@@ -59,6 +59,13 @@ def test_a_runtime_that_failed_or_lost_too_much_is_not_tried_again(found: tuple[
     assert offered(found, int8(ONNX[0], 4.0), drop={VINO[0]: 0.5}) == [*ONNX, *BF16]
 
 
+def test_a_runtime_that_took_twice_as_long_before_the_precision_is_not_tried_with_it() -> None:
+    assert offered((Candidate((), VINO[1]), 25.0), int8(ONNX[0], 4.0)) == [*ONNX, *BF16]
+    assert offered((Candidate((), VINO[1]), 18.0), int8(ONNX[0], 4.0)) == [*ONNX, *VINO, *BF16]
+    # With the precision itself it is not slower, which counts more.
+    assert offered((Candidate((), VINO[1]), 25.0), int8(ONNX[0], 4.0), int8(VINO[1], 4.0)) == [*ONNX, *VINO, *BF16]
+
+
 def test_a_runtime_is_judged_by_its_best_settings() -> None:
     assert offered(int8(ONNX[2], 9.0), int8(ONNX[0], 4.0), int8(VINO[0], 4.0)) == [*ONNX, *VINO, *BF16]
 

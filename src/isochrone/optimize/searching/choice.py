@@ -11,6 +11,8 @@ from isochrone.optimize.searching.candidate import Figures, Goal, Outcome
 NOISE = 0.03
 #: So many times as long is clearly slower: other settings of the same runtime are not expected to make up for it.
 CLEARLY_SLOWER = 1.25
+#: The same, judged by the file before its precision changed, from which runtimes gain by different factors. A guess.
+HOPELESSLY_SLOWER = 2.0
 
 
 def is_faster(one: Figures, other: Figures) -> bool:
@@ -18,8 +20,9 @@ def is_faster(one: Figures, other: Figures) -> bool:
     return one.milliseconds < other.milliseconds * (1 - NOISE) and one.high < other.low
 
 
-def is_clearly_slower(one: Figures, other: Figures) -> bool:
-    return one.milliseconds > other.milliseconds * CLEARLY_SLOWER and one.low > other.high
+def is_clearly_slower(one: Figures, other: Figures, times: float) -> bool:
+    """Whether ``one`` takes over ``times`` as long as ``other``, beyond the noise of both."""
+    return one.milliseconds > other.milliseconds * times and one.low > other.high
 
 
 def fastest(outcomes: Sequence[Outcome], goal: Goal) -> Outcome | None:

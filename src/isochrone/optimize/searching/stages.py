@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from isochrone.optimize.searching.candidate import Candidate, Figures, Goal, Outcome, RunSettings
-from isochrone.optimize.searching.choice import fastest, is_clearly_slower, is_faster
+from isochrone.optimize.searching.candidate import Candidate, Goal, Outcome, RunSettings
+from isochrone.optimize.searching.choice import CLEARLY_SLOWER, HOPELESSLY_SLOWER, fastest, is_clearly_slower, is_faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +117,40 @@ def settings_of_helpful_precisions(progress: Progress) -> list[Candidate]:
 
 
 def _is_poor(progress: Progress, graph: tuple[str, ...], settings: RunSettings) -> bool:
-    """Whether a runtime ran the same file without an accepted result, or at best clearly slower than another runtime.
+    """Whether a runtime is not worth another trial of a file: judged by that file, or by the one without the precision.
 
-    The number of threads changes neither the outputs nor whether a file can be run. Slower counts only with at least as
-    many threads as the other runtime had.
+    The number of threads changes neither the outputs nor whether a file can be run.
     """
-    own, others = list[tuple[int, Figures | None]](), list[tuple[int, Figures]]()
-    for outcome in progress.outcomes:
-        tried = outcome.candidate
-        if tried.transformations != graph:
-            continue
-        accepted = outcome.figures if progress.accepted(tried) else None
-        if _runtime(tried.settings) == _runtime(settings):
-            own.append((tried.settings.threads, accepted))
-        elif accepted is not None:
-            others.append((tried.settings.threads, accepted))
-    measured = [(threads, figures) for threads, figures in own if figures is not None]
-    if not measured:
-        return bool(own)
-    threads, best = min(measured, key=lambda each: each[1].milliseconds)
-    return any(fewer <= threads and is_clearly_slower(best, figures) for fewer, figures in others)
+    if any(outcome.candidate.transformations == graph for outcome in _of_runtime(progress, settings)):
+        return _is_worse(progress, graph, settings, CLEARLY_SLOWER)
+    before = tuple(name for name in graph if name not in progress.offer.precision)
+    return _is_worse(progress, before, settings, HOPELESSLY_SLOWER)
+
+
+def _is_worse(progress: Progress, graph: tuple[str, ...], settings: RunSettings, times: float) -> bool:
+    """Whether a runtime has no accepted result of a file that it ran, or at best a clearly slower one than another.
+
+    Slower counts only with at least as many threads as the other runtime had.
+    """
+    tried = [outcome for outcome in progress.outcomes if outcome.candidate.transformations == graph]
+    accepted = [
+        (outcome.candidate.settings, outcome.figures)
+        for outcome in tried
+        if outcome.figures is not None and progress.goal.accepts(outcome.figures)
+    ]
+    own = [(each, figures) for each, figures in accepted if _runtime(each) == _runtime(settings)]
+    if not own:
+        return any(_runtime(outcome.candidate.settings) == _runtime(settings) for outcome in tried)
+    best_settings, best = min(own, key=lambda each: each[1].milliseconds)
+    return any(
+        each.threads <= best_settings.threads and is_clearly_slower(best, figures, times)
+        for each, figures in accepted
+        if _runtime(each) != _runtime(settings)
+    )
+
+
+def _of_runtime(progress: Progress, settings: RunSettings) -> list[Outcome]:
+    return [each for each in progress.outcomes if _runtime(each.candidate.settings) == _runtime(settings)]
 
 
 def _runtime(settings: RunSettings) -> tuple[str, bool]:
