@@ -96,6 +96,17 @@ def test_layers_with_equal_weights_after_training(tmp_path: Path) -> None:
     assert largest_difference(result, rows(WIDTH), tmp_path / "model.onnx") < 0.02
 
 
+@pytest.mark.parametrize("channels", [1, WIDTH])
+def test_a_channel_without_weights_keeps_its_bias(channels: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+    with torch.no_grad():
+        module[0].weight[:channels] = 0.0
+        module[0].bias[:channels] = 1.5
+    result = trained(module, rows(WIDTH) / 30)
+    assert largest_difference(result, rows(WIDTH) / 30, tmp_path / "model.onnx") < 0.02
+
+
 def test_each_use_of_a_bias_has_the_scale_of_its_sums() -> None:
     torch.manual_seed(0)
     result = trained(UsedTwice(), rows(WIDTH))

@@ -27,6 +27,10 @@ from isochrone.optimize.training.onnx_verification import verify
 
 #: Old enough for every onnxruntime that pyproject.toml allows.
 OPSET, IR_VERSION = 17, 8
+#: Channels with a scale below have no weights: they were calibrated to the least scale, and training changed it little.
+_DEAD_SCALE = 10 * LEAST_SCALE
+#: Of weights that are all zero: biases up to a million steps of the input fit in INT32, to a thousandth of a step.
+_SCALE_OF_ZEROS = 1e-3
 
 
 def write_quantized(module: Any, example: Any, path: Path) -> None:
@@ -166,6 +170,10 @@ def _quantize_weight(graph: Any, name: str, scale: Any) -> None:
         raise Unsupported(f"torch exported no weight {name}: this version of torch names or merges weights differently")
     weight = numpy_helper.to_array(tensor)
     integers = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1))).clip(-127, 127).astype(np.int8)
+    # The least scale, which a channel without weights is calibrated to, would let its bias overflow INT32.
+    dead = scale < _DEAD_SCALE
+    integers[dead] = 0
+    scale = np.where(dead, max(scale[~dead], default=_SCALE_OF_ZEROS), scale)
     graph.initializer.remove(tensor)
     _dequantize(graph, name, integers, scale.astype(np.float32))
 
