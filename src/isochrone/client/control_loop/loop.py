@@ -141,7 +141,7 @@ class ControlLoop:
 
     @property
     def tick(self) -> int:
-        """The number of the tick that is under way, or of the next one. Numbers go on from run to run."""
+        """The number of the tick that is under way, or of the next one. No number is used twice, in any run."""
         return self._next_tick
 
     @property
@@ -175,8 +175,11 @@ class ControlLoop:
                     self.times.skipped(last - self._next_tick)
                     self._next_tick = last
                     continue
-                await self._run_tick(due, schedule.limits(due))
-                self._next_tick = due + 1
+                try:
+                    await self._run_tick(due, schedule.limits(due))
+                finally:
+                    # Also of a tick that was cancelled or failed: a number names one request, whose answer may come.
+                    self._next_tick = due + 1
                 if self._error is not None:
                     raise self._error
         finally:
@@ -310,12 +313,14 @@ class ControlLoop:
     def _answered(self, tick: int, outputs: Outputs) -> None:
         now = self._clock()
         arrival, age = self._late.arrived(tick, now)
+        if arrival is Arrival.UNKNOWN:
+            return
         self._decision.remote.answered(tick, now, self._decision.usable)
         self.times.round_trip(age)
         if arrival is Arrival.IN_TIME:
             self._answer = outputs
             self._wake()
-        elif arrival is Arrival.LATE:
+        else:
             self.times.late_answers += 1
             if self._on_late is not None:
                 try:
