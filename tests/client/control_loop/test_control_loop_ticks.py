@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulated_agents import REFUSED, Link, SimulatedAgent
 from virtual_time import VirtualLoop, run_virtually
 
-from isochrone.client.control_loop.loop import Action, ControlLoop
+from isochrone.client.control_loop.loop import Action
 from isochrone.errors import ConfigError, InvalidArgument
 
 
@@ -276,38 +276,6 @@ def test_fifty_loops_in_one_event_loop() -> None:
         assert len(agent.actions) == 100
         assert agent.loop.summary().deadline_misses == 0
         assert agent.sources[-1] == "remote"
-
-
-def test_a_local_model_on_a_thread() -> None:
-    """Real time: what is checked does not depend on it."""
-    acted: list[Action] = []
-    virtual = VirtualLoop()
-    agent = SimulatedAgent(virtual, lambda _: REFUSED)
-    virtual.close()
-
-    def local(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"y": inputs["x"]}
-
-    async def main() -> None:
-        loop = ControlLoop(
-            agent.remote,
-            "policy",
-            hz=10,
-            sense_ms=20,
-            infer_ms=60,
-            act_ms=20,
-            sense=lambda: {"x": loop.tick},
-            act=acted.append,
-            local=local,
-            local_in_thread=True,
-            fallback={"y": -1},
-        )
-        async with loop:
-            summary = await loop.run(5)
-        assert summary.ticks + summary.misses["skipped"] == 5
-        assert all(action.outputs["y"] in (action.tick, -1) for action in acted)
-
-    asyncio.run(main())
 
 
 @given(

@@ -137,7 +137,11 @@ class ControlLoop:
 
         # Of the tick that is under way.
         self._answer: Outputs | None = None
+        #: The remote model may still answer.
+        self._is_asked = False
         self._waiting: asyncio.Future[None] | None = None
+        #: Whether what is waited for has come.
+        self._is_over: Callable[[], bool] = lambda: True
 
     @property
     def tick(self) -> int:
@@ -242,6 +246,7 @@ class ControlLoop:
 
     def _open(self, tick: int) -> None:
         self._answer = None
+        self._is_asked = False
         self._late.open(tick)
 
     async def _inferred(self, tick: int, inputs: Mapping[str, Any], now: int, ends: int) -> Mapping[str, Any] | None:
@@ -253,10 +258,10 @@ class ControlLoop:
         if is_asked_first:
             self._ask(plan.ask, tick, inputs, now)
         if local is None or local_at is None:
-            await self._wait_until(ends)
+            await self._wait_for_remote(ends)
             return None
         if local_at > now:
-            await self._wait_until(local_at)
+            await self._wait_for_remote(local_at)
             if self._answer is not None:
                 return None
         # A wake-up that comes late is part of what a local run takes.
@@ -282,13 +287,16 @@ class ControlLoop:
     ) -> Mapping[str, Any] | None:
         if local.is_busy:
             self.times.local_failed("the run of an earlier tick has not ended")
-            await self._wait_until(ends)
+            await self._wait_for_remote(ends)
             return None
         running = local.start(inputs)
         running.add_done_callback(lambda run: self._ended_in_thread(run, began))
-        await self._wait_until(ends)
-        if self._answer is None and running.done() and running.exception() is None:
+        await self._wait_until(ends, lambda: self._answer is not None or running.done())
+        if not running.done():
+            return None
+        if running.exception() is None:
             return running.result()
+        await self._wait_for_remote(ends)
         return None
 
     def _ended_in_thread(self, run: asyncio.Future[Mapping[str, Any]], began: int) -> None:
@@ -308,6 +316,7 @@ class ControlLoop:
         self.times.probes += ask is Ask.PROBE
         self._decision.remote.asked(tick, now)
         self._late.asked(tick, now)
+        self._is_asked = True
         self._remote.ask(tick, inputs)
 
     def _answered(self, tick: int, outputs: Outputs) -> None:
@@ -319,6 +328,7 @@ class ControlLoop:
         self.times.round_trip(age)
         if arrival is Arrival.IN_TIME:
             self._answer = outputs
+            self._is_asked = False
             self._wake()
         else:
             self.times.late_answers += 1
@@ -333,17 +343,25 @@ class ControlLoop:
         self.times.remote_failed(code, text)
         if self._late.given_up(tick):
             # The local model need not wait for what will not come.
+            self._is_asked = False
             self._wake()
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
+        if self._waiting is not None and not self._waiting.done() and self._is_over():
             self._waiting.set_result(None)
 
-    async def _wait_until(self, instant: int) -> None:
-        """Return at the instant, or earlier when a model has answered or failed."""
+    async def _wait_for_remote(self, instant: int) -> None:
+        """Return at the instant, or earlier when the remote model has answered or will not answer."""
+        await self._wait_until(instant, lambda: not self._is_asked)
+
+    async def _wait_until(self, instant: int, is_over: Callable[[], bool]) -> None:
+        """Return at the instant, or earlier when ``is_over`` is true after an answer, a failure or a local run."""
+        if is_over():
+            return
         loop = asyncio.get_running_loop()
         self._waiting = waiting = loop.create_future()
-        timer = loop.call_later(max(0, instant - self._clock()) / SECOND, self._wake)
+        self._is_over = is_over
+        timer = loop.call_later(max(0, instant - self._clock()) / SECOND, _finish, waiting)
         try:
             await waiting
         finally:
@@ -371,3 +389,8 @@ class ControlLoop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _finish(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
