@@ -154,7 +154,6 @@ class ControlLoop:
         return self._decision.remote.is_trusted
 
     def summary(self) -> LoopSummary:
-        self.times.doubts = self._decision.remote.losses
         return self.times.summary()
 
     def stop(self) -> None:
@@ -252,6 +251,7 @@ class ControlLoop:
     async def _inferred(self, tick: int, inputs: Mapping[str, Any], now: int, ends: int) -> Mapping[str, Any] | None:
         """The local model's outputs if it ran in time; a remote answer is in ``_answer``."""
         plan = self._decision.plan(now, ends)
+        self.times.doubts = self._decision.remote.losses
         local, local_at = self._local, plan.local_at
         # A local run on the event loop would delay a request that nothing waits for, and its round trip would count.
         is_asked_first = local is None or local_at is None or local_at > now or local.is_in_thread
@@ -271,22 +271,36 @@ class ControlLoop:
         outputs = self._ran(local, inputs, began)
         if not is_asked_first:
             self._ask(plan.ask, tick, inputs, self._clock())
+        if outputs is None:
+            await self._wait_for_remote(ends)
         return outputs
 
     def _ran(self, local: LocalRuns, inputs: Mapping[str, Any], began: int) -> Mapping[str, Any] | None:
         try:
             outputs = local.run(inputs)
         except Exception as error:
-            self.times.local_failed(f"{type(error).__name__}: {error}")
+            self._local_failed(error)
             return None
-        self._decision.local.took(self._clock() - began)
+        self._local_took(began)
         return outputs
+
+    def _local_took(self, began: int) -> None:
+        now = self._clock()
+        self._decision.local_took(now - began, now)
+        self.times.local_unfit = self._decision.fitness.unfit
+
+    def _local_failed(self, error: BaseException) -> None:
+        self.times.local_failed(f"{type(error).__name__}: {error}")
+        self._decision.fitness.failed(self._clock())
+        self.times.local_unfit = self._decision.fitness.unfit
 
     async def _ran_in_thread(
         self, local: LocalRuns, inputs: Mapping[str, Any], began: int, ends: int
     ) -> Mapping[str, Any] | None:
         if local.is_busy:
             self.times.local_failed("the run of an earlier tick has not ended")
+            self._decision.fitness.has_not_ended(self._clock())
+            self.times.local_unfit = self._decision.fitness.unfit
             await self._wait_for_remote(ends)
             return None
         running = local.start(inputs)
@@ -304,9 +318,9 @@ class ControlLoop:
             return
         error = run.exception()
         if error is not None:
-            self.times.local_failed(f"{type(error).__name__}: {error}")
+            self._local_failed(error)
         else:
-            self._decision.local.took(self._clock() - began)
+            self._local_took(began)
         self._wake()
 
     def _ask(self, ask: Ask, tick: int, inputs: Mapping[str, Any], now: int) -> None:
