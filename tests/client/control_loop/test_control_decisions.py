@@ -22,7 +22,7 @@ RULES = TrustRules()
 
 def settings(hz: float = 50.0) -> LoopSettings:
     period = 1000 / hz
-    return checked_settings(hz, period * 0.1, period * 0.7, period * 0.2, 250, 0.5, 0)
+    return checked_settings(hz, period * 0.1, period * 0.7, period * 0.2, None, 0.5, 0)
 
 
 # The schedule.
