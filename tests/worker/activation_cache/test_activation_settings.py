@@ -93,6 +93,8 @@ def test_the_layout_follows_from_the_dims_or_the_format(spec: TensorSpec, config
         ({**ON, "activation_cache_similarity": "1.5"}, "activation_cache_similarity", "from 0 to 1"),
         ({**ON, "activation_cache_similarity": "nan"}, "activation_cache_similarity", "from 0 to 1"),
         ({**ON, "activation_cache_block_similarity": "x"}, "activation_cache_block_similarity", "from -1 to 1"),
+        ({**ON, "activation_cache_error_budget": "0"}, "activation_cache_error_budget", "greater than 0"),
+        ({**ON, "activation_cache_error_budget": "1"}, "activation_cache_error_budget", "less than 1"),
         ({**ON, "activation_cache_bytes": "64MiB"}, "activation_cache_bytes", "whole number"),
         ({**ON, "activation_cache_age_ms": "0"}, "activation_cache_age_ms", "whole number"),
         ({**ON, "activation_cache_range": "1,0"}, "activation_cache_range", "0,255"),

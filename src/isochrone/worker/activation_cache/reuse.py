@@ -96,7 +96,10 @@ class ActivationReuse:
     def record_error(self, found: Hit, computed: Tensors) -> None:
         """Adds what was computed for a hit to the error estimate."""
         monitor = self._monitor
-        if not monitor.record(output_error(found.frame.outputs, computed)):
+        started = now_ns()
+        error = output_error(found.frame.outputs, computed)
+        self._comparison_ns += now_ns() - started
+        if not monitor.record(error):
             return
         names = {"model": self._statistics.model_name, "version": self._statistics.model_version}
         figures = {"error": round(monitor.estimate, 4), "error_budget": self._settings.error_budget}

@@ -68,7 +68,7 @@ class ActivationSettings:
     limit_bytes: int = 64 << 20
     #: From the computation of the outputs. It bounds how long a change that planes do not show stays unseen.
     age_ns: int = 1000 * MILLISECOND
-    #: The relative error (L2) of outputs that reuse may cause in the mean.
+    #: The error of outputs that reuse may cause in the mean; more than 0, and less than 1, which is the largest error.
     error_budget: float = 0.1
     #: Of the hits, those that are computed nevertheless, to measure that error.
     sample_share: float = 0.01
@@ -101,7 +101,7 @@ def read_activation_settings(
         block_similarity=reader.number("block_similarity", 0.75, -1.0, 1.0),
         limit_bytes=reader.integer("bytes", 64 << 20, 1, 1 << 40),
         age_ns=reader.integer("age_ms", 1000, 1, 86_400_000) * MILLISECOND,
-        error_budget=reader.number("error_budget", 0.1, 0.0, 1.0),
+        error_budget=reader.open_share("error_budget", 0.1),
         sample_share=reader.number("sample_share", 0.01, 0.0, 1.0),
         grid=reader.grid(),
     )
@@ -184,6 +184,12 @@ class _Reader:
         value = numbers[0] if numbers else default
         if not low <= value <= high:
             self.reject(f"{_PREFIX}_{name}", f"a number from {low:g} to {high:g}")
+        return value
+
+    def open_share(self, name: str, default: float) -> float:
+        value = self.number(name, default, 0.0, 1.0)
+        if value in (0.0, 1.0):
+            self.reject(f"{_PREFIX}_{name}", "a number greater than 0 and less than 1")
         return value
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
