@@ -2,7 +2,7 @@
 
 A sampled hit is answered with what was computed, and does not move the key frame: its error is exactly that of the
 answer which reuse would have given. A sample over the budget raises the share of samples for a while, so that the
-estimate follows a change within a few seconds. While the alarm is raised nothing is reused, so every hit is a sample, at
+estimate follows a change within seconds. While the alarm is raised nothing is reused, so every hit is a sample, at
 the cost of the comparison alone; the alarm ends when those samples are inside the budget again.
 
 Errors are computed on the loop's thread, so of a part of large outputs, and without BLAS: its threads hold a call of
