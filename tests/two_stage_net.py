@@ -134,3 +134,9 @@ def text_net() -> ModelProto:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.STRING
     return model
+
+
+def scaled_net() -> ModelProto:
+    """One input has rows, the other has none."""
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    return model_of(nodes, {"x": ["batch", 4], "factor": [1]}, {"y": ["batch", 4]}, {})

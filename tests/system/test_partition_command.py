@@ -29,6 +29,7 @@ from two_stage_net import (
     late_input_net,
     list_net,
     residual_net,
+    scaled_net,
     sequence_net,
     shape_net,
     text_net,
@@ -126,6 +127,7 @@ NETS: dict[str, tuple[ModelProto, Any, Any]] = {
     "fixed_shape": (shape_net(2), None, {"x": [2, 4]}),
     "fixed_rows": (residual_net(rows=4), None, {"image": [4, 3, 16, 16]}),
     "sequence": (sequence_net(), {"x": [4, 5, 4]}, {"x": [2, 7, 4]}),
+    "scaled": (scaled_net(), None, {"x": [3, 4], "factor": [1]}),
     "list": (list_net(), None, {"x": [2, 4]}),
 }
 

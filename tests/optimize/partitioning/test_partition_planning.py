@@ -64,6 +64,12 @@ def test_what_a_worker_rejects_is_left_out_with_a_line() -> None:
     ]
 
 
+def test_a_model_above_the_workers_usual_limit_is_reported_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isochrone.optimize.partitioning.planning._USUAL_BODY", 1000)
+    _, lines = planned(residual_net(), ScriptedWorker("edge"), ScriptedWorker("core"))
+    assert lines[0].startswith("to load the whole model, both workers need --max-body-bytes ")
+
+
 def test_a_worker_that_rejects_everything_leaves_no_plan() -> None:
     def fails(inputs: list[str]) -> None:
         if inputs != ["x"]:  # the probe of the link

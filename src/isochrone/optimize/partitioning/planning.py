@@ -34,6 +34,8 @@ _PRECISION = 0.03
 _SMALL, _LARGE = 64, 1 << 20
 #: A larger probe tells the bandwidth better, and takes too long on a slow link.
 _ENOUGH_SECONDS = 0.2
+#: What a worker takes by default. Load requests carry a model in base64, and a head.
+_USUAL_BODY, _HEAD = 256 << 20, 4096
 #: A stage may take shapes or indices, and fail with zeros: real inputs warm it up before it is timed.
 _ONNX: Mapping[str, Any] = {
     "backend": "onnxruntime",
@@ -88,6 +90,9 @@ class Planner:
         for each in encodings:
             if each not in possible:
                 self._report(f"{each} is left out: it needs opset {least_opset(each)}, and the model has an older one")
+        request = self._model.ByteSize() * 4 // 3
+        if request > _USUAL_BODY:
+            self._report(f"to load the whole model, both workers need --max-body-bytes {request + _HEAD} or more")
         cuts, facts = self._cuts()
         chosen = worth_measuring(
             cuts, node_work(self._model, self._row), {name: each.row_bytes for name, each in facts.items()}, most
