@@ -71,3 +71,72 @@ def late_input_net() -> ModelProto:
     ]
     weights = {"zero": np.float32(0)}
     return model_of(nodes, {"x": ["batch", 4], "late": ["batch", 4]}, {"y": ["batch", 4]}, weights)
+
+
+def flat_output_net() -> ModelProto:
+    """Tensors of one number for each row, inside and as the output."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("ReduceMean", ["a"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("Exp", ["mean"], ["y"]),
+    ]
+    return model_of(nodes, {"x": ["batch", 4]}, {"y": ["batch"]}, {})
+
+
+def shape_net(rows: Any = "batch") -> ModelProto:
+    """Some cuts send a shape, which is no row, and with which zeros make no sense."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Shape", ["a"], ["shape"]),
+        helper.make_node("Slice", ["shape", "one", "two"], ["width"]),
+        helper.make_node("Concat", ["one", "width"], ["size"], axis=0),
+        helper.make_node("ConstantOfShape", ["size"], ["mask"]),
+        helper.make_node("Add", ["a", "mask"], ["b"]),
+        helper.make_node("Exp", ["b"], ["y"]),
+    ]
+    weights = {"one": np.array([1], np.int64), "two": np.array([2], np.int64)}
+    return model_of(nodes, {"x": [rows, 4]}, {"y": [rows, 4]}, weights)
+
+
+def sequence_net() -> ModelProto:
+    """Rows of any length. One cut sends all positions of all rows in the first dimension."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Reshape", ["a", "flat"], ["positions"]),
+        helper.make_node("MatMul", ["positions", "weight"], ["mixed"]),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Reshape", ["mixed", "shape"], ["b"]),
+        helper.make_node("Exp", ["b"], ["c"]),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
+    weights = {"flat": np.array([-1, 4], np.int64), "weight": np.eye(4, dtype=np.float32) / 2}
+    return model_of(nodes, {"x": ["batch", "length", 4]}, {"y": ["batch", "length", 4]}, weights)
+
+
+def list_net(as_output: bool = False) -> ModelProto:
+    """A sequence of tensors inside, or as the output."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("SplitToSequence", ["a"], ["parts"], axis=1),
+        helper.make_node("ConcatFromSequence", ["parts"], ["b"], axis=1),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    if not as_output:
+        return model_of(nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]}, {})
+    model = model_of(nodes[:2], {"x": ["batch", 4]}, {}, {})
+    model.graph.output.append(helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None))
+    return model
+
+
+def text_net() -> ModelProto:
+    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Identity", ["a"], ["y"])]
+    model = model_of(nodes, {"x": ["batch", 2]}, {"y": ["batch", 2]}, {})
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.STRING
+    return model
+
+
+def scaled_net() -> ModelProto:
+    """One input has rows, the other has none."""
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    return model_of(nodes, {"x": ["batch", 4], "factor": [1]}, {"y": ["batch", 4]}, {})

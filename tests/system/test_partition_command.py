@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +15,25 @@ import httpx
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import ModelProto
 
 import isochrone
 from isochrone.optimize.partitioning.encodings import Encoding
-from isochrone.optimize.partitioning.model_file import read_model, read_rows
+from isochrone.optimize.partitioning.model_file import free_rows, read_rows
 from isochrone.optimize.partitioning.planning import Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
 from isochrone.optimize.partitioning.writing import write_repositories
 from server_process import ServerProcess, StartServer
-from two_stage_net import late_input_net, residual_net
+from two_stage_net import (
+    flat_output_net,
+    late_input_net,
+    list_net,
+    residual_net,
+    scaled_net,
+    sequence_net,
+    shape_net,
+    text_net,
+)
 
 FLAGS = ("--model-control-mode", "explicit", "--allow-file-overrides")
 
@@ -107,21 +118,67 @@ def check_served(target: Path, server_factory: StartServer, file: Path) -> None:
             np.testing.assert_allclose(client.infer("net", rows)[output], wanted, rtol=1e-4, atol=1e-5)
 
 
+#: By name: the model, its rows (None: made), and rows of another number or length that the written models get.
+NETS: dict[str, tuple[ModelProto, Any, Any]] = {
+    "residual": (residual_net(), None, {"image": [3, 3, 16, 16]}),
+    "late": (late_input_net(), None, {"x": [2, 4], "late": [2, 4]}),
+    "flat": (flat_output_net(), None, {"x": [3, 4]}),
+    "shape": (shape_net(), None, {"x": [3, 4]}),
+    "fixed_shape": (shape_net(2), None, {"x": [2, 4]}),
+    "fixed_rows": (residual_net(rows=4), None, {"image": [4, 3, 16, 16]}),
+    "sequence": (sequence_net(), {"x": [4, 5, 4]}, {"x": [2, 7, 4]}),
+    "scaled": (scaled_net(), None, {"x": [3, 4], "factor": [1]}),
+    "list": (list_net(), None, {"x": [2, 4]}),
+}
+
+
+def values_of(shapes: dict[str, list[int]]) -> dict[str, Any]:
+    random = np.random.default_rng(5)
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
 @pytest.mark.long
 def test_every_option_that_was_measured_can_be_written_and_served(
-    workers: tuple[ServerProcess, ServerProcess], server_factory: StartServer, net: Path, tmp_path: Path
+    workers: tuple[ServerProcess, ServerProcess], server_factory: StartServer, tmp_path: Path
 ) -> None:
-    model = read_model(net)
+    """All options of all models in one pair of repositories, so that two servers are enough."""
+    expected: dict[str, tuple[Any, dict[str, Any]]] = {}
+    crossed: dict[str, list[str]] = {}
     lines: list[str] = []
-    with TierWorker("edge", workers[0].http_url) as edge, TierWorker("core", workers[1].http_url) as core:
-        plan = Planner(model, read_rows(model, None), False, lines.append).plan(
-            edge, core, [workers[1].http_url], [Encoding.PLAIN], 3
-        )
-    for number, planned in enumerate(each for each in plan.options if each.stages is not None):
-        place = tmp_path / f"option-{number}"
-        write_repositories(place, "net", model, plan, planned, ["127.0.0.1:1"], 4)
-        check_served(place, server_factory, net)
+    for kind, (model, sample, asked) in NETS.items():
+        samples = values_of(sample) if sample else read_rows(model, None)
+        with TierWorker("edge", workers[0].http_url) as edge, TierWorker("core", workers[1].http_url) as core:
+            plan = Planner(model, samples, free_rows(model), lines.append).plan(edge, core, [Encoding.PLAIN], 6)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        inputs = values_of(asked)
+        for number, planned in enumerate(plan.options):
+            name = f"{kind}_{number}"
+            write_repositories(tmp_path / name, name, model, plan, planned, ["127.0.0.1:1"], 4)
+            for tier in ("edge", "core"):
+                shutil.copytree(tmp_path / name / tier, tmp_path / "all" / tier, dirs_exist_ok=True)
+            expected[name] = (session.run(None, inputs)[0], inputs)
+        crossed[kind] = [each.option.name for each in plan.options if each.stages is not None]
+        assert crossed[kind], kind
     assert any(line.startswith("the link: ") for line in lines)
+    assert not [line for line in lines if "left out" in line]
+    # What has no rows in front cannot be batched; a model of a fixed size may send a shape.
+    assert crossed["late"] == ["a+late plain", "b+late plain", "c+late plain"]
+    assert crossed["shape"] == ["a plain", "b plain"]
+    assert "a+size plain" in crossed["fixed_shape"]
+    assert crossed["sequence"] == ["a+x plain", "b plain", "c plain"]
+    with server_factory(tmp_path / "all" / "core") as core_server:
+        point_at(core_server, tmp_path / "all" / "edge")
+        with server_factory(tmp_path / "all" / "edge") as server, isochrone.Client(server.http_url) as client:
+            for name, (wanted, inputs) in expected.items():
+                (found,) = client.infer(name, inputs).values()
+                # A server shows a column where a model has one number for each row.
+                shown = wanted if wanted.ndim > 1 else wanted[:, None]
+                np.testing.assert_allclose(found, shown, rtol=1e-4, atol=1e-5, err_msg=name, strict=True)
+
+
+def point_at(core: ServerProcess, repository: Path) -> None:
+    for config in repository.glob("*/config.pbtxt"):
+        config.write_text(config.read_text().replace('string_value: "127.0.0.1:1"', f'string_value: "{core.http_url}"'))
 
 
 def test_a_deadline_that_cannot_be_met_writes_nothing(
@@ -152,6 +209,9 @@ def test_an_existing_directory_is_kept(workers: tuple[ServerProcess, ServerProce
         (b"no model", (), "not a readable ONNX model"),
         (b"", (), "not a readable ONNX model"),
         (None, ("--data", "DATA"), "expected the shape [batch, 3, 16, 16], given [4, 3, 8, 8]"),
+        (list_net(True).SerializeToString(), (), "output 'parts' is a sequence, a map or an optional value"),
+        (text_net().SerializeToString(), (), "input 'x' has strings: only models of numbers can be divided"),
+        (None, ("--name", "../x"), "model name: expected one directory name"),
         (None, ("--deadline", "20"), "--deadline: expected a time above 0 with its unit"),
         (None, ("--max-error", "200%"), "--max-error: expected a share"),
         (None, ("--core", ""), "--core: expected the address of a worker, or --tiers NEAR,FAR"),
@@ -197,3 +257,47 @@ def test_a_tier_that_disappears_while_it_is_measured(
         assert "does not answer" in lines[-1]
     assert not (tmp_path / "divided").exists()
     assert not served(workers[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_ended_command_unloads_its_models(
+    net: Path, workers: tuple[ServerProcess, ServerProcess], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "isochrone", "partition", str(net), *places(workers)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if " on the edge, " in line:
+                running.send_signal(number)
+                break
+        running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert not served(workers[0])
+    assert not served(workers[1])
+
+
+@pytest.mark.long
+def test_models_above_the_workers_limit_name_its_flag(
+    workers: tuple[ServerProcess, ServerProcess], server_factory: StartServer, tmp_path: Path
+) -> None:
+    empty, net = tmp_path / "empty", tmp_path / "net.onnx"
+    empty.mkdir()
+    net.write_bytes(residual_net(channels=128, size=8).SerializeToString())
+    with server_factory(empty, *FLAGS, "--max-body-bytes", "2000000") as core:
+        arguments = ("--edge", workers[0].http_url, "--core", core.http_url, "--cuts", "3", "--json")
+        output, error = partition(net, *arguments)
+    assert "core" not in {option["name"] for option in json.loads(output)["options"]}
+    (line,) = [line for line in error.splitlines() if line.startswith("core is left out: ")]
+    assert "--max-body-bytes" in line
+
+
+@pytest.mark.long
+def test_endpoints_are_written_and_not_measured(
+    workers: tuple[ServerProcess, ServerProcess], net: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "divided"
+    several = ("--endpoints", "core-1.invalid:8000,core-2.invalid:8000", "--edge-price", "1")
+    partition(net, *places(workers), *several, "--cuts", "1", "--write", str(target))
+    text = (target / "edge" / "net" / "config.pbtxt").read_text()
+    assert '"core-1.invalid:8000,core-2.invalid:8000"' in text

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +19,11 @@ from isochrone.cli.console import make_console, table
 from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
 from isochrone.control.api.messages import Status
 from isochrone.errors import FlagError
+from isochrone.models.repository.names import validate_model_name
 from isochrone.optimize.partitioning.choices import Choice, Prices, choose
 from isochrone.optimize.partitioning.encodings import Encoding
 from isochrone.optimize.partitioning.links import Link
-from isochrone.optimize.partitioning.model_file import has_fixed_rows, read_model, read_rows
+from isochrone.optimize.partitioning.model_file import free_rows, read_model, read_rows
 from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
 from isochrone.optimize.partitioning.writing import check_target, write_repositories
@@ -70,30 +74,48 @@ def partition(
     as_json: JsonOption = False,
 ) -> None:
     """Divide a model among a near and a far worker."""
-    with failing_as("partition"), ExitStack() as stack:
+    with failing_as("partition"), _terminable(), ExitStack() as stack:
         limit = milliseconds_of("--deadline", deadline) / 1e3 if deadline else None
         most_error = share_of("--max-error", max_error)
         if write is not None:
             check_target(write)
+        called = name or file.stem
+        for each in (called, f"{called}_1"):
+            validate_model_name(each)
         model = read_model(file)
         rows = read_rows(model, data)
         near, far = _addresses(edge, core, tiers, api)
         reached = [part.strip() for part in (endpoints or far).split(",") if part.strip()]
-        planner = Planner(model, rows, has_fixed_rows(model), lambda line: typer.echo(line, err=True))
+        planner = Planner(model, rows, free_rows(model), lambda line: typer.echo(line, err=True))
         workers = [stack.enter_context(TierWorker(*each)) for each in (("edge", near), ("core", far))]
         encodings = list(Encoding) if most_error else [Encoding.PLAIN]
-        plan = planner.plan(workers[0], workers[1], reached, encodings, cuts)
+        plan = planner.plan(workers[0], workers[1], encodings, cuts)
         prices = Prices(edge_price, core_price, gigabyte_price)
         choice = choose([each.option for each in plan.options], plan.link, limit, prices, most_error)
         if write is not None and choice.meets:
             (chosen,) = [each for each in plan.options if each.option is choice.option]
-            write_repositories(write, name or file.stem, model, plan, chosen, reached, max_batch_size)
+            write_repositories(write, called, model, plan, chosen, reached, max_batch_size)
         if as_json:
             print_json(_record(plan, choice, most_error, write if choice.meets else None))
         else:
             make_console().print(_picture(plan, choice, most_error, write if choice.meets else None))
         if not choice.meets:
             raise typer.Exit(1)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the command like an exception, so that the workers unload what they were given."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # unloading is under way
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _addresses(edge: str, core: str, tiers: str, api: str) -> tuple[str, str]:
@@ -137,7 +159,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
                 "sent_bytes": option.sent_bytes,
                 "received_bytes": option.received_bytes,
                 "total_ms": option.seconds(link) * 1e3,
-                "p99_ms": option.late_seconds(link) * 1e3,
+                "late_ms": option.late_seconds(link) * 1e3,
                 "error": option.error,
                 "allowed": option.error <= most_error,
             }
@@ -151,7 +173,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
 
 
 def _picture(plan: Plan, choice: Choice, most_error: float, written: Path | None) -> RenderableType:
-    columns = ("computed on", "edge ms", "link ms", "core ms", "total ms", "p99 ms", "bytes", "error")
+    columns = ("computed on", "edge ms", "link ms", "core ms", "total ms", "late ms", "bytes", "error")
     shown = table(_link_text(plan.link), *columns, right=columns[1:])
     for planned in plan.options:
         option = planned.option

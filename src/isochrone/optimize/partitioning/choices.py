@@ -1,7 +1,8 @@
 """The choice of a cut for a link and a deadline. Pure.
 
-Without prices the fastest option wins. With prices the cheapest wins, of those that meet the deadline in 99 of 100
-requests; if none does, there is no choice, and the fastest is named as the closest.
+Without prices the fastest option wins. With prices the cheapest wins, of those whose late time meets the deadline; if
+none does, there is no choice, and the fastest is named as the closest. The late time is the compute time of both stages
+(lower quartiles, as measured) and the link's time with a margin for its jitter: no percentile of requests.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from isochrone.optimize.partitioning.graph import Graph
 
+#: That may cross a cut.
+MOST_TENSORS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -25,7 +28,7 @@ class Cut:
         return bool(self.first >> position & 1)
 
 
-def all_cuts(graph: Graph, most_tensors: int = 4) -> list[Cut]:
+def all_cuts(graph: Graph, most_tensors: int = MOST_TENSORS) -> list[Cut]:
     """Every known cut that at most ``most_tensors`` cross, by the number of nodes in stage 1.
 
     Cuts that leave nothing to do for a stage are not among them: ``whole`` makes those. Of cuts with the same crossing

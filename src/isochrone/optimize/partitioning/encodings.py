@@ -1,12 +1,12 @@
 """How features cross between stages: as they are, in half precision, or as bytes with a scale for each channel.
 
-An encoding is nodes at the end of stage 1 and at the begin of stage 2. The stages are plain ONNX models, so that every
-server can run them, and fewer bytes cross because the tensors between them have a smaller type.
+An encoding is nodes at the end of stage 1 and at the beginning of stage 2. The stages are plain ONNX models, so that
+every server can run them, and fewer bytes cross because the tensors between them have a smaller type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -57,9 +57,11 @@ def scales_of(values: np.ndarray[Any, Any]) -> ChannelScales:
     return ChannelScales(axis, np.maximum(largest / 127, np.finfo(np.float32).tiny).astype(np.float32))
 
 
-def is_encodable(dtype: np.dtype[Any], rank: int) -> bool:
-    """Indices and masks cross as they are."""
-    return dtype == np.float32 and rank >= 2
+def is_encodable(dtype: np.dtype[Any], dims: Sequence[int | None], encoding: Encoding) -> bool:
+    """Indices and masks cross as they are. Scales for each channel need a fixed number of channels."""
+    if dtype != np.float32 or len(dims) < 2:
+        return False
+    return encoding is not Encoding.INT8 or dims[channel_axis(len(dims))] is not None
 
 
 def crossing_of(name: str, dtype: np.dtype[Any], encoding: Encoding, scales: ChannelScales | None) -> Crossing:

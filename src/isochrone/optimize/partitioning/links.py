@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from isochrone.errors import InvalidArgument
 
-#: Of the normal distribution: 99 % are below so many standard deviations above the mean.
-_P99 = 2.33
+#: Standard deviations of the jitter that a late exchange is assumed to take longer. Were the times of a link normally
+#: distributed, 99 % would be below; they have longer tails, and the median deviation ignores those.
+_LATE_SIGMAS = 2.33
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Link:
         return self.round_trip + (sent_bytes + received_bytes) / self.bytes_per_second
 
     def late_seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """99 % of exchanges are expected to take at most so long."""
-        return self.seconds(sent_bytes, received_bytes) + _P99 * self.jitter
+        """The median and a margin for the jitter: an allowance, not a percentile."""
+        return self.seconds(sent_bytes, received_bytes) + _LATE_SIGMAS * self.jitter
 
 
 def link_of(exchanges: Sequence[Exchange]) -> Link:

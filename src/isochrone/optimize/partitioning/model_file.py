@@ -32,18 +32,38 @@ def read_model(path: Path) -> Any:
         ) from None
     if not model.graph.node:
         raise InvalidArgument(f"{path}: not a readable ONNX model: it has no nodes")
+    _check_ends(path, model)
     if model.ByteSize() > _MOST_BYTES:
         raise InvalidArgument(f"{path}: models above 2 GiB cannot be divided; {model.ByteSize():,} bytes are given")
     return model
 
 
-def has_fixed_rows(model: Any) -> bool:
-    """Whether an input states how many rows it takes."""
-    return any(not _dims(value) or isinstance(_dims(value)[0], int) for value in _inputs(model))
+def _check_ends(path: Path, model: Any) -> None:
+    from onnx import TensorProto
+
+    for what, values in (("input", _inputs(model)), ("output", model.graph.output)):
+        for value in values:
+            if not value.type.HasField("tensor_type"):
+                raise InvalidArgument(
+                    f"{path}: {what} '{value.name}' is a sequence, a map or an optional value: only models whose "
+                    "inputs and outputs are tensors can be divided"
+                )
+            if what == "input" and value.type.tensor_type.elem_type == TensorProto.STRING:
+                raise InvalidArgument(
+                    f"{path}: input '{value.name}' has strings: only models of numbers can be divided"
+                )
+
+
+def free_rows(model: Any) -> frozenset[str]:
+    """The inputs whose first dimension the file leaves free: those take any number of rows."""
+    return frozenset(value.name for value in _inputs(model) if _has_free_rows(_dims(value)))
 
 
 def read_rows(model: Any, data: Path | None) -> Arrays:
-    """Rows from a .npz file by the names of the inputs; without one, made by the declared dimensions."""
+    """Rows from a .npz file by the names of the inputs; without one, made by the declared dimensions.
+
+    An input with a fixed first dimension gets exactly so many rows.
+    """
     given = _read_data(data) if data is not None else None
     rows = {}
     for value in _inputs(model):
@@ -55,7 +75,7 @@ def read_rows(model: Any, data: Path | None) -> Arrays:
             names = ", ".join(sorted(given)) or "none"
             raise InvalidArgument(f"{data}: expected an array '{value.name}', given {names}")
         rows[value.name] = _checked(given[value.name], value.name, dtype, dims, data)
-    counts = {name: len(array) for name, array in rows.items()}
+    counts = {name: len(rows[name]) for name in sorted(free_rows(model))}
     if len(set(counts.values())) > 1:
         raise InvalidArgument(f"{data}: expected equally many rows of all inputs, given {counts}")
     return rows
@@ -72,15 +92,16 @@ def _read_data(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _checked(
     array: np.ndarray[Any, Any], name: str, dtype: np.dtype[Any], dims: list[int | str], data: Path | None
 ) -> np.ndarray[Any, Any]:
+    # More rows than a fixed first dimension takes are left out.
     fits = array.ndim == len(dims) and all(
-        isinstance(dim, str) or dim == size or place == 0
+        isinstance(dim, str) or dim == size or (place == 0 and dim <= size)
         for place, (dim, size) in enumerate(zip(dims, array.shape, strict=False))
     )
-    if not fits or not len(array):
+    if not fits or not array.size:
         raise InvalidArgument(f"{data}: '{name}': expected the shape {_text(dims)}, given {_text(list(array.shape))}")
     if array.dtype != dtype:
         raise InvalidArgument(f"{data}: '{name}': expected {dtype}, given {array.dtype}")
-    return array
+    return array if not dims or _has_free_rows(dims) else array[: int(dims[0])]
 
 
 def _made(name: str, dtype: np.dtype[Any], dims: list[int | str]) -> np.ndarray[Any, Any]:
@@ -103,11 +124,13 @@ def _dims(value: Any) -> list[int | str]:
     return [dim.dim_value or dim.dim_param or "?" for dim in value.type.tensor_type.shape.dim]
 
 
+def _has_free_rows(dims: list[int | str]) -> bool:
+    return bool(dims) and isinstance(dims[0], str)
+
+
 def _dtype(value: Any) -> np.dtype[Any]:
     from onnx import helper
 
-    if not value.type.HasField("tensor_type"):
-        raise InvalidArgument(f"input '{value.name}': only tensors can be divided among stages")
     dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
     return dtype
 

@@ -6,8 +6,9 @@ model on the core worker that does nothing with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ import numpy as np
 from isochrone.errors import InvalidArgument
 from isochrone.optimize.measuring.timing import LEAST_RUNS, timing_of
 from isochrone.optimize.partitioning.choices import Option
-from isochrone.optimize.partitioning.cuts import Cut, all_cuts
+from isochrone.optimize.partitioning.cuts import MOST_TENSORS, Cut, all_cuts
 from isochrone.optimize.partitioning.encodings import Encoding, Scales, is_encodable, least_opset, scales_of
-from isochrone.optimize.partitioning.facts import Arrays, InnerTensors, TensorFacts, facts_of
+from isochrone.optimize.partitioning.facts import Arrays, InnerTensors, TensorFacts, facts_of, known_facts
 from isochrone.optimize.partitioning.graph import Graph, graph_of
 from isochrone.optimize.partitioning.links import Exchange, Link, link_of
 from isochrone.optimize.partitioning.stages import Stages, divided, opset_of
-from isochrone.optimize.partitioning.tiers import TierWorker
+from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
 from isochrone.optimize.partitioning.work import node_work, worth_measuring
 
 EDGE, CORE = "edge", "core"
@@ -33,7 +34,14 @@ _PRECISION = 0.03
 _SMALL, _LARGE = 64, 1 << 20
 #: A larger probe tells the bandwidth better, and takes too long on a slow link.
 _ENOUGH_SECONDS = 0.2
-_ONNX: Mapping[str, Any] = {"backend": "onnxruntime", "max_batch_size": 0}
+#: What a worker takes by default. Load requests carry a model in base64, and a head.
+_USUAL_BODY, _HEAD = 256 << 20, 4096
+#: A stage may take shapes or indices, and fail with zeros: real inputs warm it up before it is timed.
+_ONNX: Mapping[str, Any] = {
+    "backend": "onnxruntime",
+    "max_batch_size": 0,
+    "parameters": {"auto_warmup": {"string_value": "false"}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +65,16 @@ class Plan:
 class Planner:
     """Measures one model."""
 
-    def __init__(self, model: Any, samples: Arrays, fixed_rows: bool, report: Report) -> None:
-        """``samples``: rows of real or made inputs; the first one is timed, all of them calibrate encodings."""
+    def __init__(self, model: Any, samples: Arrays, free: Collection[str], report: Report) -> None:
+        """``samples``: rows of real or made inputs; the first one is timed, all of them calibrate encodings.
+
+        ``free``: inputs that take any number of rows. The others always get all that ``samples`` has.
+        """
         self._model = model
         self._samples = samples
-        self._row = {name: array[:1] for name, array in samples.items()}
-        self._fixed_rows = fixed_rows
+        self._free = frozenset(free)
+        self._row = self._part(slice(1))
+        self._fixed_rows = any(name not in self._free for name in samples)
         self._report = report
         self._graph: Graph = graph_of(model)
 
@@ -70,46 +82,70 @@ class Planner:
         self,
         edge: TierWorker,
         core: TierWorker,
-        core_endpoints: Sequence[str],
         encodings: Sequence[Encoding],
         most: int,
     ) -> Plan:
-        """``core_endpoints``: how the edge worker reaches the core. ``most``: cuts to measure."""
+        """``most``: cuts to measure. Options that a worker rejects are left out, each with a reported line."""
         possible = [each for each in encodings if opset_of(self._model) >= least_opset(each)]
         for each in encodings:
             if each not in possible:
                 self._report(f"{each} is left out: it needs opset {least_opset(each)}, and the model has an older one")
+        request = self._model.ByteSize() * 4 // 3
+        if request > _USUAL_BODY:
+            self._report(f"to load the whole model, both workers need --max-body-bytes {request + _HEAD} or more")
         cuts, facts = self._cuts()
         chosen = worth_measuring(
             cuts, node_work(self._model, self._row), {name: each.row_bytes for name, each in facts.items()}, most
         )
-        self._report(f"{len(cuts)} cuts are possible; measuring {len(chosen)}")
-        link = self._link(edge, core, core_endpoints)
+        count = "1 cut is" if len(cuts) == 1 else f"{len(cuts)} cuts are"
+        self._report(f"{count} possible; measuring {len(chosen)}")
+        link = self._link(edge, core)
         answer = sum(facts[name].row_bytes for name in self._graph.outputs)
         given = sum(facts[name].row_bytes for name in self._graph.inputs)
         whole = self._model.SerializeToString()
-        found = [
-            Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None),
-            Planned(Option(CORE, 0.0, self._seconds(core, whole, self._row), given, answer), None),
+        measures: list[tuple[str, Callable[[], Planned]]] = [
+            (EDGE, lambda: Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None)),
+            (CORE, lambda: Planned(Option(CORE, 0.0, self._seconds(core, whole, self._row), given, answer), None)),
         ]
-        found += [self._measured(cut, encoding, facts, edge, core, answer) for cut in chosen for encoding in possible]
+        for cut in chosen:
+            for encoding in possible:
+                if encoding is not Encoding.PLAIN and not self._encodable(cut, encoding, facts):
+                    continue
+                measure = partial(self._measured, cut, encoding, facts, edge, core, answer)
+                measures.append((_name(cut, encoding), measure))
+        found = [planned for name, measure in measures if (planned := self._accepted(name, measure)) is not None]
+        if not found:
+            raise InvalidArgument("the workers reject the model and every stage of it, for the reasons above")
         return Plan(link, tuple(found), facts, self._graph.inputs, self._graph.outputs)
+
+    def _accepted(self, name: str, measure: Callable[[], Planned]) -> Planned | None:
+        """None: a worker rejects a load or a request, which says nothing of the other options."""
+        try:
+            return measure()
+        except Rejected as error:
+            self._report(f"{name} is left out: {error}")
+            return None
 
     def _cuts(self) -> tuple[list[Cut], dict[str, TensorFacts]]:
         """The cuts whose tensors can cross."""
         ends = [*self._graph.inputs, *self._graph.outputs]
         cuts = all_cuts(self._graph)
         facts = facts_of(self._model, ends, self._row, self._fixed_rows)
-        reasons = []
-        for name in sorted({name for cut in cuts for name in cut.crossing} - set(facts)):
-            try:
-                facts |= facts_of(self._model, [name], self._row, self._fixed_rows)
-            except InvalidArgument as error:
-                reasons.append(str(error))
+        # A server batches rows, so that every tensor of a model must have them: or none of the model has.
+        batched = all(each.rows_first for each in facts.values())
+        names = sorted({name for cut in cuts for name in cut.crossing} - set(facts))
+        known, reasons = known_facts(self._model, names, self._row, self._fixed_rows) if names else ({}, [])
+        for name, each in known.items():
+            if batched and not each.rows_first:
+                reasons.append(f"tensor '{name}' cannot cross between stages: its first dimension is not the rows")
+            elif each.dtype.kind == "O":
+                reasons.append(f"tensor '{name}' cannot cross between stages: it has strings")
+            else:
+                facts[name] = each
         usable = [cut for cut in cuts if all(name in facts for name in cut.crossing)]
         if not usable:
-            why = f": {reasons[0]}" if reasons else ": no few tensors separate two parts of it"
-            raise InvalidArgument(f"the model cannot be cut{why}")
+            why = reasons[0] if reasons else f"no cut with at most {MOST_TENSORS} crossing tensors exists"
+            raise InvalidArgument(f"the model cannot be cut: {why}")
         return usable, facts
 
     def _measured(
@@ -125,7 +161,7 @@ class Planner:
         stages = divided(self._model, self._graph, cut, facts, encoding, scales)
         between = InnerTensors(stages.first, stages.crossing).run(_for(stages.first, self._row))
         option = Option(
-            f"{'+'.join(cut.crossing)} {encoding}",
+            _name(cut, encoding),
             self._seconds(edge, stages.first.SerializeToString(), _for(stages.first, self._row)),
             self._seconds(core, stages.second.SerializeToString(), between),
             stages.row_bytes,
@@ -139,10 +175,14 @@ class Planner:
         return Planned(option, stages)
 
     def _scales(self, cut: Cut, facts: Mapping[str, TensorFacts]) -> Scales:
-        names = [name for name in cut.crossing if is_encodable(facts[name].dtype, len(facts[name].dims))]
-        names = [name for name in names if name not in self._graph.inputs]
+        names = self._encodable(cut, Encoding.INT8, facts)
         values = InnerTensors(self._model, names).run(self._halves()[0])
         return {name: scales_of(values[name]) for name in names}
+
+    def _encodable(self, cut: Cut, encoding: Encoding, facts: Mapping[str, TensorFacts]) -> list[str]:
+        """The tensors that an encoding changes; inputs of the model cross as they are."""
+        inner = [name for name in cut.crossing if name not in self._graph.inputs]
+        return [name for name in inner if is_encodable(facts[name].dtype, facts[name].dims, encoding)]
 
     def _error(self, stages: Stages) -> float:
         """Of the outputs, on rows that calibrated nothing if there are more than one."""
@@ -152,30 +192,34 @@ class Planner:
         found = InnerTensors(stages.second, self._graph.outputs).run(between)
         errors = []
         for name in self._graph.outputs:
+            if wanted[name].dtype.kind == "O":
+                errors.append(float(np.mean(found[name] != wanted[name])))
+                continue
             exact = wanted[name].astype(np.float64)
             size = float(np.linalg.norm(exact)) or 1.0
             errors.append(float(np.linalg.norm(found[name].astype(np.float64) - exact)) / size)
         return max(errors)
 
     def _halves(self) -> tuple[Arrays, Arrays]:
-        rows = min(len(array) for array in self._samples.values())
+        rows = min((len(self._samples[name]) for name in self._free), default=0)
         if self._fixed_rows or rows < 2:
             return self._row, self._row
-        half = rows // 2
-        first = {name: array[:half] for name, array in self._samples.items()}
-        return first, {name: array[half:] for name, array in self._samples.items()}
+        return self._part(slice(rows // 2)), self._part(slice(rows // 2, None))
+
+    def _part(self, rows: slice) -> Arrays:
+        return {name: array[rows] if name in self._free else array for name, array in self._samples.items()}
 
     def _seconds(self, worker: TierWorker, model: bytes, inputs: Arrays) -> float:
         with worker.loaded(_ONNX, model) as name:
             return _typical(lambda: worker.compute_seconds(name, inputs))
 
-    def _link(self, edge: TierWorker, core: TierWorker, endpoints: Sequence[str]) -> Link:
+    def _link(self, edge: TierWorker, core: TierWorker) -> Link:
         tensors = {
             "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
             "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
         }
         with core.loaded(_ONNX, _probe()) as there:
-            parameters = {"endpoints": ",".join(endpoints), "remote_model": there, "remote_version": "1"}
+            parameters = {"endpoints": core.url, "remote_model": there, "remote_version": "1"}
             texts = {key: {"string_value": value} for key, value in parameters.items()}
             with edge.loaded({"backend": "remote", **tensors, "parameters": texts}) as here:
 
@@ -195,6 +239,10 @@ class Planner:
             f"{link.jitter * 1e3:.2f} ms jitter"
         )
         return link
+
+
+def _name(cut: Cut, encoding: Encoding) -> str:
+    return f"{'+'.join(cut.crossing)} {encoding}"
 
 
 def _typical(sample: Callable[[], float]) -> float:

@@ -55,7 +55,7 @@ def divided(
         encoded_bytes(facts[name].row_bytes, facts[name].dtype, way.dtype)
         for name, way in zip(cut.crossing, ways, strict=True)
     )
-    between = [_value_info(way, facts[name].dims) for name, way in zip(cut.crossing, ways, strict=True)]
+    between = [_value_info(way, facts[name]) for name, way in zip(cut.crossing, ways, strict=True)]
     constants = [each for way in ways for each in way.initializers]
     given = [value for value in model.graph.input if value.name in graph.inputs]
     ends = [node for way in ways for node in way.last_nodes]
@@ -76,15 +76,18 @@ def opset_of(model: Any) -> int:
 def _way(graph: Graph, name: str, known: TensorFacts, encoding: Encoding, scales: Scales) -> Crossing:
     if name in graph.inputs:
         return passed_by(name, known.dtype)
-    encodable = is_encodable(known.dtype, len(known.dims))
+    encodable = is_encodable(known.dtype, known.dims, encoding)
     return crossing_of(name, known.dtype, encoding if encodable else Encoding.PLAIN, scales.get(name))
 
 
-def _value_info(way: Crossing, dims: Sequence[int | None]) -> Any:
+def _value_info(way: Crossing, known: TensorFacts) -> Any:
     from onnx import helper
 
     kind = helper.np_dtype_to_tensor_dtype(way.dtype)
-    return helper.make_tensor_value_info(way.name, kind, [ROWS if dim is None else dim for dim in dims])
+    dims: list[int | str | None] = [*known.dims]
+    if known.rows_first:
+        dims[0] = ROWS
+    return helper.make_tensor_value_info(way.name, kind, dims)
 
 
 def _model(

@@ -10,7 +10,7 @@ import base64
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -18,17 +18,26 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
-from isochrone.errors import Unavailable
+from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.optimize.partitioning.facts import Arrays
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.protocol.timing import parse_server_timing
 
+_TOO_LARGE = 413
 #: A load of a large model takes a while.
 _PATIENCE = 120.0
+_UNLOAD_PATIENCE = 20.0
+
+
+class Rejected(InvalidArgument):
+    """The worker answered, and did not do what was asked."""
 
 
 class TierWorker:
-    """``with TierWorker("edge", "http://edge-1:8000") as worker``. Raises ``Unavailable`` with the tier's name."""
+    """``with TierWorker("edge", "http://edge-1:8000") as worker``.
+
+    Raises ``Rejected`` or, without an answer, ``Unavailable``; both name the tier.
+    """
 
     def __init__(self, tier: str, url: str) -> None:
         self.tier = tier
@@ -44,19 +53,31 @@ class TierWorker:
 
     @contextmanager
     def loaded(self, config: Mapping[str, Any], model: bytes | None = None) -> Iterator[str]:
-        """Loads a model, without a file if it needs none; yields its name."""
+        """Loads a model, without a file if it needs none; yields its name.
+
+        A load that was not answered, or was interrupted, may still take place: it is unloaded too.
+        """
         name = self._model
         parameters: dict[str, str] = {"config": json.dumps({**config, "name": name})}
         file = b"" if model is None else model
         parameters["file:1/model.onnx"] = base64.b64encode(file).decode()
-        self._call("POST", f"/v2/repository/models/{name}/load", json={"parameters": parameters})
+        try:
+            self._call("POST", f"/v2/repository/models/{name}/load", json={"parameters": parameters})
+        except Rejected:
+            raise
+        except BaseException:
+            with suppress(Rejected):
+                self._unload(name)
+            raise
         try:
             yield name
         finally:
-            try:
-                self._call("POST", f"/v2/repository/models/{name}/unload", json={})
-            except Unavailable:
-                pass  # the tier is gone, and its models with it
+            self._unload(name)
+
+    def _unload(self, name: str) -> None:
+        # A tier that is gone takes its models with it.
+        with suppress(Unavailable):
+            self._call("POST", f"/v2/repository/models/{name}/unload", json={}, timeout=_UNLOAD_PATIENCE)
 
     def compute_seconds(self, model: str, inputs: Arrays) -> float:
         """The computing time of one request, as the worker reports it: no network, no queue."""
@@ -75,8 +96,13 @@ class TierWorker:
             raise Unavailable(
                 f"{self.tier}: {self.url} does not answer ({type(error).__name__}: {error}); nothing was written"
             ) from None
+        if answer.status_code == _TOO_LARGE:
+            raise Rejected(
+                f"{self.tier}: {self.url}{path} answered 413: {answer.text[:200]}; start the worker with a larger "
+                "--max-body-bytes: a load request carries a model in base64, which is 4/3 of its size"
+            )
         if answer.status_code != 200:
-            raise Unavailable(f"{self.tier}: {self.url}{path} answered {answer.status_code}: {answer.text[:500]}")
+            raise Rejected(f"{self.tier}: {self.url}{path} answered {answer.status_code}: {answer.text[:500]}")
         return answer
 
 

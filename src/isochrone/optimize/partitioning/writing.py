@@ -55,7 +55,7 @@ class _Writer:
         self._given = {each: plan.facts[each] for each in plan.inputs}
         self._made = {each: plan.facts[each] for each in plan.outputs}
         everything = (*self._given.values(), *self._made.values())
-        self._rows = max_batch_size if all(each.dims[:1] == (None,) for each in everything) else 0
+        self._rows = max_batch_size if all(each.rows_first for each in everything) else 0
 
     def write(self, chosen: Planned) -> None:
         for directory in (self._edge, self._core):
@@ -74,7 +74,11 @@ class _Writer:
         own = {value.name: self._given[value.name] for value in stages.first.graph.input}
         self._write(self._edge, first, "onnxruntime", own, between, stages.first)
         self._write(self._edge, second, "remote", between, self._made)
-        self._write(self._core, second, "onnxruntime", between, self._made, stages.second)
+        # A warm-up with zeros has 1 for each free dimension, and zeros are no shapes: a stage may fail with either.
+        sizes = [each.dims[1:] if self._rows else each.dims for each in between.values()]
+        numbers = self._rows > 0 or all(each.dtype.kind == "f" for each in between.values())
+        zeros_fit = numbers and all(None not in dims for dims in sizes)
+        self._write(self._core, second, "onnxruntime", between, self._made, stages.second, zeros_fit)
         config = self._config(self._name, self._given, self._made)
         config.platform = "ensemble"
         for model, inputs, outputs in ((first, own, between), (second, between, self._made)):
@@ -84,12 +88,23 @@ class _Writer:
         _write_model(self._edge, config, None)
 
     def _write(
-        self, directory: Path, name: str, backend: str, inputs: Tensors, outputs: Tensors, model: Any = None
+        self,
+        directory: Path,
+        name: str,
+        backend: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        model: Any = None,
+        warm_up: bool = True,
     ) -> None:
         config = self._config(name, inputs, outputs)
         config.backend = backend
         if backend == "remote":
             config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+        else:
+            _reshape_singles(config, {**inputs, **outputs}, batched=self._rows > 0)
+            if not warm_up:
+                config.parameters["auto_warmup"].string_value = "false"
         _write_model(directory, config, model)
 
     def _config(self, name: str, inputs: Tensors, outputs: Tensors) -> Any:
@@ -100,6 +115,13 @@ class _Writer:
                 shape = [-1 if dim is None else dim for dim in dims]
                 declared.add(name=tensor, data_type=f"TYPE_{_type(known)}", dims=shape or [1])
         return config
+
+
+def _reshape_singles(config: Any, tensors: Tensors, batched: bool) -> None:
+    """Configurations have no empty dims: a server shows one element where the model has no dimension."""
+    for tensor in (*config.input, *config.output):
+        if len(tensors[tensor.name].dims) == batched:
+            tensor.reshape.SetInParent()
 
 
 def _type(known: TensorFacts) -> str:
@@ -114,7 +136,7 @@ def _facts_of(values: Any) -> dict[str, TensorFacts]:
     return {
         value.name: TensorFacts(
             helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
-            tuple(None if dim.dim_param else dim.dim_value for dim in value.type.tensor_type.shape.dim),
+            tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim),
             0,
         )
         for value in values

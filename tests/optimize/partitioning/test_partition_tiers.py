@@ -1,0 +1,83 @@
+"""A worker as a place to measure: what is loaded is unloaded, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from isochrone.errors import Unavailable
+from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
+
+Answers = Callable[[str], httpx.Response]
+
+
+def worker_of(answers: Answers) -> tuple[TierWorker, list[str]]:
+    calls: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        call = request.url.path.rsplit("/", 1)[-1]
+        calls.append(call)
+        return answers(call)
+
+    worker = TierWorker("edge", "edge.invalid:8000")
+    worker._client.close()
+    worker._client = httpx.Client(base_url=worker.url, transport=httpx.MockTransport(handle))
+    return worker, calls
+
+
+def fail_at(what: str, with_: Exception | int) -> Answers:
+    def answers(call: str) -> httpx.Response:
+        if call != what:
+            return httpx.Response(200)
+        if isinstance(with_, int):
+            return httpx.Response(with_, text="no")
+        raise with_
+
+    return answers
+
+
+def test_a_load_that_is_not_answered_is_unloaded() -> None:
+    worker, calls = worker_of(fail_at("load", httpx.ReadTimeout("late")))
+    with worker, pytest.raises(Unavailable, match="does not answer"), worker.loaded({}):
+        pass
+    assert calls == ["load", "unload"]
+
+
+def test_an_interrupted_load_is_unloaded() -> None:
+    def answers(call: str) -> httpx.Response:
+        if call == "load":
+            raise KeyboardInterrupt
+        return httpx.Response(200)
+
+    worker, calls = worker_of(answers)
+    with worker, pytest.raises(KeyboardInterrupt), worker.loaded({}):
+        pass
+    assert calls == ["load", "unload"]
+
+
+def test_a_rejected_load_left_nothing_to_unload() -> None:
+    worker, calls = worker_of(fail_at("load", 400))
+    with worker, pytest.raises(Rejected, match="answered 400: no"), worker.loaded({}):
+        pass
+    assert calls == ["load"]
+
+
+def test_a_load_that_is_too_large_names_the_flag_of_the_worker() -> None:
+    worker, _ = worker_of(fail_at("load", 413))
+    with worker, pytest.raises(Rejected, match="with a larger --max-body-bytes"), worker.loaded({}, b"model"):
+        pass
+
+
+def test_a_tier_that_is_gone_needs_no_unload() -> None:
+    worker, calls = worker_of(fail_at("unload", httpx.ConnectError("gone")))
+    with worker, worker.loaded({}):
+        pass
+    assert calls == ["load", "unload"]
+
+
+def test_a_rejected_unload_is_an_error() -> None:
+    worker, _ = worker_of(fail_at("unload", 500))
+    with worker, pytest.raises(Rejected, match="answered 500"), worker.loaded({}):
+        pass
