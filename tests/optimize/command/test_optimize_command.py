@@ -114,7 +114,7 @@ def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--budget", "5"), "a time with its unit"),
+        (("--budget", "5"), "a time above 0 with its unit"),
         (("--budget", "5ms", "--max-accuracy-drop", "two"), "a share such as 0.5%"),
         (("--budget", "5ms", "--device", "tpu"), "cpu or gpu"),
     ],
