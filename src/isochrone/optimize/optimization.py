@@ -21,6 +21,7 @@ from isochrone.optimize.transforming.facts import MachineFacts, machine_facts
 from isochrone.optimize.trials.accuracy import MEASURES, Task
 from isochrone.optimize.trials.children import Limits
 from isochrone.optimize.trials.data import read_data
+from isochrone.optimize.trials.origins import REPORT_FILE, origin_of
 from isochrone.optimize.trials.source import Source, of_file, of_repository
 from isochrone.optimize.trials.workbench import Job, Workbench, offered
 
@@ -43,6 +44,8 @@ class Wanted:
     data: Path
     goal: Goal
     repository: Path | None = None
+    version: int | None = None
+    """Of a model of the repository; None: the newest that was not written by this command."""
     output: Path | None = None
     new_model: str = ""
     labels: str = ""
@@ -120,8 +123,10 @@ def _published(wanted: Wanted, place: Place | None, report: Report, bench: Workb
         return Result(report, None, None, "nothing is written: --output DIR names a directory for the model")
     if not place.is_new and winner.candidate == report.float_model.candidate:
         return Result(report, None, None, "nothing is written: the model as it is was chosen")
-    documents = {"report.json": report_json(report_document(report)) + "\n", "report.html": report_page(report)}
-    written, place_of_report = publish(place, bench.model_directory(winner.candidate), documents)
+    built = bench.model_directory(winner.candidate)
+    document = {**report_document(report), "origin": origin_of(bench.model_file(winner.candidate), Path(report.file))}
+    documents = {REPORT_FILE: report_json(document) + "\n", "report.html": report_page(report)}
+    written, place_of_report = publish(place, built, documents)
     return Result(report, written, place_of_report)
 
 
@@ -129,7 +134,9 @@ def _source(wanted: Wanted) -> Source:
     if wanted.repository is not None and wanted.output is not None:
         raise ConfigError("--output", "directory", "either --output or --model-repository", "both")
     if wanted.repository is not None:
-        return of_repository(wanted.repository, wanted.model)
+        return of_repository(wanted.repository, wanted.model, wanted.version)
+    if wanted.version is not None:
+        raise ConfigError("--version", "number", "a model of --model-repository", "a file")
     return of_file(Path(wanted.model))
 
 

@@ -16,6 +16,7 @@ import onnx
 import psutil
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime.quantization import quantize_dynamic
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
@@ -72,6 +73,25 @@ def test_a_budget_that_cannot_be_met_is_refused_with_the_closest(repository: Pat
     written = json.loads(ended.stdout)["written"]
     assert written in (None, str(repository / "small" / "2"))  # none: the float model itself is the closest
     assert {name: files(repository)[name] for name in before} == before
+
+
+@pytest.mark.long
+def test_a_second_run_begins_from_the_float_version_again(repository: Path) -> None:
+    words = ("small", "--model-repository", repository, "--data", repository.parent / "data.npz", "--seconds", 2)
+    tight = (*words, "--budget", "0.001us", "--write-closest", "--max-accuracy-drop", "100%", "--json")
+    for _ in range(2):
+        assert json.loads(run(*tight).stdout)["file"] == str(repository / "small" / "1" / "model.onnx")
+
+
+def test_a_quantized_model_is_no_reference(repository: Path) -> None:
+    file = repository / "small" / "1" / "model.onnx"
+    model = onnx.load(str(file))
+    quantize_dynamic(model, str(repository / "small" / "1" / "model.onnx"))
+    before = files(repository)
+    words = ("small", "--model-repository", repository, "--budget", "5ms", "--data", repository.parent / "data.npz")
+    wrong(run(*words), "expected a float model", repository, before)
+    wrong(run(*words, "--version", 7), "a version of 'small': 1", repository, before)
+    wrong(run(file, *words[3:], "--version", 1), "a model of --model-repository", repository, before)
 
 
 def wrong(ended: Any, text: str, folder: Path, before: dict[str, bytes]) -> None:

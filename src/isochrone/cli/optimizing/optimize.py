@@ -29,6 +29,7 @@ Tries graph changes, thread settings, runtimes, INT8, FP16, weights of few bits 
 machine as a worker would run it. One half of the data calibrates, the other is compared with the float model's outputs.
 A model of a repository gets a new version, so runtime and threads stay those of its config.pbtxt; --new-model and
 --output write a model with its own config.pbtxt. Reports are in .reports/ of the repository.
+A worker that polls the repository serves the new version at once, unless the model's version_policy names versions.
 
 The exit status is 0 if the budget is met, 1 if no candidate met it, and 2 if the command fails.
 """
@@ -73,6 +74,12 @@ def command(
     model_repository: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="The repository of MODEL; it gets a new version.")
     ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", min=1, help="Begin from it. [default: the newest that this command did not write]"
+        ),
+    ] = None,
     new_model: Annotated[
         str, typer.Option(metavar="NAME", help="Write a new model into the repository instead of a new version.")
     ] = "",
@@ -96,6 +103,7 @@ def command(
             data,
             Goal(milliseconds_of("--budget", budget), share_of("--max-accuracy-drop", max_accuracy_drop)),
             repository=model_repository,
+            version=version,
             output=output,
             new_model=new_model,
             labels=labels,

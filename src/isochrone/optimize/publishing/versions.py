@@ -17,10 +17,9 @@ from pathlib import Path
 from isochrone.errors import ConfigError
 from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.optimize.publishing.places import Place
+from isochrone.optimize.trials.origins import REPORTS
 
 _STAGING = ".isochrone-optimize-"
-#: Reports of results, by model and version.
-REPORTS = ".reports"
 
 
 def publish(place: Place, built: Path, reports: dict[str, str]) -> tuple[Path, Path]:

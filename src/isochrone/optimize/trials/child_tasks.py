@@ -20,6 +20,22 @@ from isochrone.optimize.trials.accuracy import Task, compare
 
 #: protobuf's limit on a message, which every transformation needs the model as.
 MOST_BYTES = (1 << 31) - 1
+#: How names of operators with quantized values begin, onnx's and onnxruntime's.
+_QUANTIZED = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantize",
+    "QLinear",
+    "QGemm",
+    "QAttention",
+    "QMoE",
+    "QOrdered",
+    "MatMulInteger",
+    "ConvInteger",
+    "MatMulNBits",
+    "MatMulBnb4",
+    "MatMulFpQ4",
+)
 #: Inputs that timed runs alternate between.
 _TIMED_INPUTS = 16
 _FIRST_RUNS = 3
@@ -53,6 +69,10 @@ def inspect(source: str, target: str) -> dict[str, Any]:
 
     inputs, _ = read_onnx_tensors(Path(target))
     facts = model_facts(model)
+    quantized = sorted(name for name in facts.operators if name.startswith(_QUANTIZED))
+    if quantized:
+        expected = "a float model: what is quantized already is no reference for accuracy"
+        raise ConfigError(source, "operators", expected, ", ".join(quantized))
     return {
         "inputs": [[each.name, each.datatype, list(each.shape)] for each in inputs],
         "facts": {**asdict(facts), "operators": sorted(facts.operators)},

@@ -1,4 +1,8 @@
-"""The float model to begin from: an ONNX file alone, or the newest version of a model in a repository."""
+"""The float model to begin from: an ONNX file alone, or a version of a model in a repository.
+
+By default it is the newest version that ``isochrone optimize`` did not write: drops of accuracy would add up over
+results of results.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.optimize.searching.candidate import OPENVINO, RunSettings
+from isochrone.optimize.trials.origins import is_optimized
 
 CONFIG_FILE = "config.pbtxt"
 _ONNX_FILE = "model.onnx"
@@ -72,7 +77,8 @@ def of_file(path: Path) -> Source:
     return Source(name, absolute, model_config_pb2.ModelConfig())
 
 
-def of_repository(repository: Path, name: str) -> Source:
+def of_repository(repository: Path, name: str, version: int | None = None) -> Source:
+    """The given version, or the newest that ``isochrone optimize`` did not write."""
     validate_model_name(name)
     if not repository.is_dir():
         raise ConfigError("--model-repository", str(repository), "a directory", "nothing there")
@@ -82,7 +88,16 @@ def of_repository(repository: Path, name: str) -> Source:
     present = find_versions(directory).present
     if not present:
         raise ConfigError(str(directory), "versions", "at least one version directory, such as '1'", "none")
-    return _of_version(directory, present[-1])
+    numbers = ", ".join(map(str, present))
+    if version is not None:
+        if version not in present:
+            raise ConfigError("--version", "number", f"a version of '{name}': {numbers}", str(version))
+        return _of_version(directory, version)
+    own = [each for each in present if not is_optimized(directory, each)]
+    if not own:
+        expected = "a version that isochrone optimize did not write; --version N begins from one that it wrote"
+        raise ConfigError(str(directory), "versions", expected, numbers)
+    return _of_version(directory, own[-1])
 
 
 def _of_version(directory: Path, version: int) -> Source:

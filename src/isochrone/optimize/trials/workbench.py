@@ -90,7 +90,7 @@ class Workbench:
             )
         except TaskFailed as reason:
             return Outcome(candidate, None, _with_file(str(reason), self._directory, self._job.source.file))
-        size = (directory / "1" / self._job.source.filename).stat().st_size
+        size = self.model_file(candidate).stat().st_size
         names = ("milliseconds", "low", "high", "p99", "relative_error", "drop")
         return Outcome(candidate, Figures(**{name: found[name] for name in names}, size=size))
 
@@ -110,6 +110,9 @@ class Workbench:
                 (directory / each.name).symlink_to(each)
             (directory / "1" / job.source.filename).hardlink_to(file)
         return directory
+
+    def model_file(self, candidate: Candidate) -> Path:
+        return self.model_directory(candidate) / "1" / self._job.source.filename
 
     def _file_of(self, transformations: tuple[str, ...]) -> Path | str:
         known = self._built.get(transformations)
