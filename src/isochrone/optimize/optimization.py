@@ -91,7 +91,7 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
         offer, refused = offered(inspected.facts, machine, source.settings, all_settings=own_configuration)
         found = search(offer, wanted.goal, bench.trial, is_over=lambda: now_ns() >= ends, report=listener)
         if found.outcomes[0].figures is None:
-            raise InvalidArgument(f"{source.file}: the float model cannot be run: {found.outcomes[0].reason}")
+            raise InvalidArgument(f"{source.file}: the float model cannot be measured: {found.outcomes[0].reason}")
         chosen, outcomes = _confirmed(found, wanted.goal, bench)
         report = Report(
             name,
@@ -101,7 +101,8 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
             _machine(machine),
             {
                 "calibration_runs": len(next(iter(data.calibration.values()))),
-                "held_out_runs": len(next(iter(data.held_out.values()))),
+                "held_out_runs": bench.compared_runs,
+                "held_out_runs_given": len(next(iter(data.held_out.values()))),
                 "rows_per_run": data.rows,
             },
             outcomes,

@@ -125,6 +125,9 @@ def command(
     else:
         make_console().print(result_picture(result))
         typer.echo(verdict(result.report))
+        compared, given = (result.report.data[name] for name in ("held_out_runs", "held_out_runs_given"))
+        if compared < given:
+            typer.echo(f"Compared on {compared} of {given} held-out runs; more --seconds allow more.")
         for text in (_written(result), result.note):
             if text:
                 typer.echo(text)

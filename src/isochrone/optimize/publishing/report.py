@@ -100,6 +100,7 @@ def _figures(figures: Figures) -> dict[str, Any]:
         "p99_ms": figures.p99,
         "relative_error": _number(figures.relative_error),
         "accuracy_drop": _number(figures.drop),
+        "accuracy": figures.accuracy,
         "bytes": figures.size,
     }
 
@@ -116,8 +117,8 @@ td,th{{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:left}}td.n{{tex
 tr.front{{font-weight:bold}}</style></head><body>
 <h1>{title}</h1><p>{verdict}</p><p>Budget {budget:.4g} ms for the median of one run. Limit {drop:.3%}: {measure}.
 {ended}. {date}</p>
-<table><tr><th>candidate</th><th>median ms</th><th>p99 ms</th><th>speed-up</th><th>drop</th><th>relative error</th>
-<th>MB</th><th></th></tr>{rows}</table><p>Bold: on the Pareto front of latency, relative error and size.</p>
+<table><tr><th>candidate</th><th>median ms</th><th>p99 ms</th><th>speed-up</th><th>drop</th><th>accuracy</th>
+<th>relative error</th><th>MB</th><th></th></tr>{rows}</table><p>Bold: on the Pareto front of latency, relative error and size.</p>
 <h2>Not tried</h2><ul>{not_tried}</ul><h2>Machine and data</h2><ul>{machine}</ul></body></html>
 """
 
@@ -142,13 +143,14 @@ def report_page(report: Report) -> str:
 
 def _row(report: Report, outcome: Outcome, is_on_front: bool) -> str:
     figures = outcome.figures
-    cells = ["", "", "", "", "", ""]
+    cells = [""] * 7
     if figures is not None:
         cells = [
             f"{figures.milliseconds:.4g}",
             f"{figures.p99:.4g}",
             f"{report.speed_up(outcome):.2f}",
             f"{figures.drop:.3%}",
+            "" if figures.accuracy is None else f"{figures.accuracy:.2%}",
             f"{figures.relative_error:.2e}",
             f"{figures.size / 1e6:.3f}",
         ]
