@@ -75,6 +75,9 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
     ends = now_ns() + round(wanted.seconds * SECOND)
     source = _source(wanted)
     place = place_of(source, wanted.output, wanted.new_model)
+    if wanted.on_gpu and not source.on_gpu and place is not None and not place.is_new:
+        expected = f"--new-model NAME: the config.pbtxt of '{source.name}' stays as it is, without KIND_GPU"
+        raise ConfigError("--device", "gpu", expected, "a new version")
     task = wanted.task or (Task.CLASSIFY if wanted.labels else Task.REGRESS)
     machine = machine_facts(on_gpu=wanted.on_gpu or source.on_gpu)
     if machine.on_gpu:

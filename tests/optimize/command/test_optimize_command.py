@@ -91,6 +91,7 @@ def test_a_quantized_model_is_no_reference(repository: Path) -> None:
     words = ("small", "--model-repository", repository, "--budget", "5ms", "--data", repository.parent / "data.npz")
     wrong(run(*words), "expected a float model", repository, before)
     wrong(run(*words, "--version", 7), "a version of 'small': 1", repository, before)
+    wrong(run(*words, "--device", "gpu"), "--new-model NAME", repository, before)
     wrong(run(file, *words[3:], "--version", 1), "a model of --model-repository", repository, before)
 
 

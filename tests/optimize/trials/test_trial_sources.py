@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.optimize.searching.candidate import OPENVINO, RunSettings
 from isochrone.optimize.trials.origins import REPORT_FILE, REPORTS, origin_of
-from isochrone.optimize.trials.source import of_repository
+from isochrone.optimize.trials.source import config_text, of_file, of_repository
 
 
 @pytest.fixture
@@ -48,3 +51,33 @@ def test_a_model_of_results_alone_needs_a_version(model: Path) -> None:
         write_report(model, version)
     with pytest.raises(ConfigError, match="--version N"):
         of_repository(model.parent, "m")
+
+
+@pytest.mark.parametrize("key", ["intra_op_thread_count", "INTRA_OP_THREAD_COUNT"])
+def test_threads_are_read_and_replaced_in_every_spelling(model: Path, key: str) -> None:
+    written = f'backend: "onnxruntime" parameters {{ key: "{key}" value {{ string_value: "4" }} }}'
+    (model / "config.pbtxt").write_text(written)
+    source = of_repository(model.parent, "m")
+    assert source.settings == RunSettings(threads=4)
+    for settings, expected in (
+        (RunSettings(threads=1), {}),
+        (RunSettings(threads=2), {"intra_op_thread_count": "2"}),
+        (RunSettings(OPENVINO, 1), {"INFERENCE_NUM_THREADS": "1"}),
+    ):
+        config = parse_text(config_text(source, "n", settings), "n")[0]
+        assert {name: value.string_value for name, value in config.parameters.items()} == expected
+
+
+def test_a_model_on_a_gpu_keeps_no_group_on_the_cpu(model: Path) -> None:
+    (model / "config.pbtxt").write_text('backend: "onnxruntime" instance_group [ { kind: KIND_CPU count: 3 } ]')
+    config = parse_text(config_text(of_repository(model.parent, "m"), "n", RunSettings(), on_gpu=True), "n")[0]
+    kinds = [(group.kind, group.count) for group in config.instance_group]
+    assert kinds == [(model_config_pb2.ModelInstanceGroup.KIND_GPU, 1)]
+
+
+def test_a_file_beside_the_configured_one_is_not_taken_for_it(model: Path) -> None:
+    (model / "config.pbtxt").write_text('backend: "onnxruntime"')
+    (model / "1" / "student.onnx").write_bytes(b"another")
+    assert of_file(model / "1" / "model.onnx") == of_repository(model.parent, "m", 1)
+    with pytest.raises(ConfigError, match=r"student\.onnx.*expected the file .*m/1/model\.onnx"):
+        of_file(model / "1" / "student.onnx")

@@ -86,7 +86,9 @@ def command(
     output: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="Write the model of a file as this new directory.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="cpu|gpu", help="Where the model of a file runs.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(metavar="cpu|gpu", help="Where a new model runs; gpu needs --new-model or --output.")
+    ] = "cpu",
     seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="No trial begins later than this.")] = 120.0,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of the division of the data.")] = 0,
     write_closest: Annotated[

@@ -118,7 +118,8 @@ tr.front{{font-weight:bold}}</style></head><body>
 <h1>{title}</h1><p>{verdict}</p><p>Budget {budget:.4g} ms for the median of one run. Limit {drop:.3%}: {measure}.
 {ended}. {date}</p>
 <table><tr><th>candidate</th><th>median ms</th><th>p99 ms</th><th>speed-up</th><th>drop</th><th>accuracy</th>
-<th>relative error</th><th>MB</th><th></th></tr>{rows}</table><p>Bold: on the Pareto front of latency, relative error and size.</p>
+<th>relative error</th><th>MB</th><th></th></tr>{rows}</table>
+<p>Bold: on the Pareto front of latency, relative error and size.</p>
 <h2>Not tried</h2><ul>{not_tried}</ul><h2>Machine and data</h2><ul>{machine}</ul></body></html>
 """
 

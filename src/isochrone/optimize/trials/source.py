@@ -19,12 +19,11 @@ from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.optimize.searching.candidate import OPENVINO, RunSettings
+from isochrone.optimize.thread_parameters import drop_parameter, drop_threads, set_threads, stated_threads
 from isochrone.optimize.trials.origins import is_optimized
 
 CONFIG_FILE = "config.pbtxt"
 _ONNX_FILE = "model.onnx"
-_ONNX_THREADS = "intra_op_thread_count"
-_OPENVINO_THREADS = "INFERENCE_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,7 @@ class Source:
     @property
     def settings(self) -> RunSettings:
         """Those of its configuration."""
-        value = self.config.parameters[_ONNX_THREADS].string_value if _ONNX_THREADS in self.config.parameters else ""
-        return RunSettings(threads=int(value) if value.isdigit() and int(value) else 1)
+        return RunSettings(threads=stated_threads(self.config, "onnx") or 1)
 
     def neighbours(self) -> list[Path]:
         """Files and directories beside the versions that the configuration may name: labels, warm-up data."""
@@ -70,7 +68,11 @@ def of_file(path: Path) -> Source:
     absolute = path.absolute()
     is_version = version_number(absolute.parent.name) is not None
     if is_version and (absolute.parent.parent / CONFIG_FILE).is_file():
-        return _of_version(absolute.parent.parent, int(absolute.parent.name))
+        source = _of_version(absolute.parent.parent, int(absolute.parent.name))
+        if absolute not in (source.file, source.file.parent):
+            expected = f"the file that its config.pbtxt names, {source.file}; a copy elsewhere is a file alone"
+            raise ConfigError(str(path), "model", expected, "another one")
+        return source
     if path.is_dir():
         raise ConfigError(str(path), "model", "an .onnx file, or a model's name with --model-repository", "a directory")
     name = path.stem if is_model_name(path.stem) else "model"
@@ -129,18 +131,19 @@ def config_text(
     config.ClearField("version_policy")
     config.platform = ""
     config.default_model_filename = source.filename
-    for key in (_ONNX_THREADS, _OPENVINO_THREADS, "HINT_BF16"):
-        config.parameters.pop(key, None)
+    drop_threads(config)
+    drop_parameter(config, "HINT_BF16")
     if settings.runtime == OPENVINO:
         config.backend = "openvino"
-        config.parameters[_OPENVINO_THREADS].string_value = str(settings.threads)
+        set_threads(config, "openvino", settings.threads)
         if settings.bf16:
             config.parameters["HINT_BF16"].string_value = "true"
     else:
         config.backend = "onnxruntime"
         if settings.threads != 1:
-            config.parameters[_ONNX_THREADS].string_value = str(settings.threads)
+            set_threads(config, "onnx", settings.threads)
     if on_gpu and not source.on_gpu:
+        del config.instance_group[:]  # groups on the CPU beside it would answer, too
         config.instance_group.add(kind=model_config_pb2.ModelInstanceGroup.KIND_GPU, count=1)
     if batch is not None and not source.batch_size_stated:
         config.max_batch_size = batch
