@@ -14,7 +14,7 @@ from isochrone.models.runtimes import optional_runtime
 from isochrone.optimize.publishing.places import Place, place_of
 from isochrone.optimize.publishing.report import Report, report_document, report_json, report_page
 from isochrone.optimize.publishing.versions import publish
-from isochrone.optimize.searching.candidate import Goal, Outcome
+from isochrone.optimize.searching.candidate import Candidate, Goal, Outcome
 from isochrone.optimize.searching.choice import fastest, most_accurate_in_time, winners
 from isochrone.optimize.searching.search import Found, search
 from isochrone.optimize.transforming.facts import MachineFacts, machine_facts
@@ -25,7 +25,7 @@ from isochrone.optimize.trials.origins import REPORT_FILE, origin_of
 from isochrone.optimize.trials.source import Source, of_file, of_repository
 from isochrone.optimize.trials.workbench import Job, Workbench, offered
 
-#: Winners that are measured again until one meets the budget twice.
+#: Winners that are measured again even after the time, unless one meets the budget twice.
 _CONFIRMED = 3
 #: Of the memory that is free when the command begins, what a child process may use.
 _MEMORY_SHARE = 0.8
@@ -95,7 +95,7 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
         found = search(offer, wanted.goal, bench.trial, is_over=lambda: now_ns() >= ends, report=listener)
         if found.outcomes[0].figures is None:
             raise InvalidArgument(f"{source.file}: the float model cannot be measured: {found.outcomes[0].reason}")
-        chosen, outcomes = _confirmed(found, wanted.goal, bench)
+        chosen, outcomes = confirmed(found, wanted.goal, bench.trial, is_over=lambda: now_ns() >= ends)
         report = Report(
             name,
             str(source.file),
@@ -144,15 +144,23 @@ def _source(wanted: Wanted) -> Source:
     return of_file(Path(wanted.model))
 
 
-def _confirmed(found: Found, goal: Goal, bench: Workbench) -> tuple[Outcome | None, tuple[Outcome, ...]]:
+def confirmed(
+    found: Found, goal: Goal, trial: Callable[[Candidate], Outcome], *, is_over: Callable[[], bool] = lambda: False
+) -> tuple[Outcome | None, tuple[Outcome, ...]]:
     """The best that meets the goal in two measurements, and all outcomes with the slower one of each repeated.
 
-    The best of many noisy times is too good by the noise.
+    The best of many noisy times is too good by the noise. A candidate that fails the second time has failed.
     """
     outcomes = list(found.outcomes)
-    for winner in winners(outcomes, goal)[:_CONFIRMED]:
-        again = bench.trial(winner.candidate)
+    for place, winner in enumerate(winners(outcomes, goal)):
+        if place >= _CONFIRMED and is_over():
+            break
+        again = trial(winner.candidate)
         if winner.figures is None or again.figures is None:
+            # The float model's own figures stay: all others are shown beside them.
+            if winner is not found.outcomes[0]:
+                failed = Outcome(winner.candidate, None, f"failed when it was measured again: {again.reason}")
+                outcomes[outcomes.index(winner)] = failed
             continue
         slower = max(winner.figures, again.figures, key=lambda figures: figures.milliseconds)
         updated = replace(winner, figures=slower)

@@ -34,7 +34,7 @@ def fails(repository: Path, model: str, *words: str) -> str:
     """The message, in one line; nothing was written."""
     before = contents(repository)
     result = run(repository, model, "--write", *words)
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 2, result.output
     assert contents(repository) == before
     assert "Traceback" not in result.stderr
     message: str = result.stderr.strip().splitlines()[-1]
@@ -127,7 +127,7 @@ def test_a_model_that_does_not_fit_into_memory_is_not_loaded(tmp_path: Path) -> 
         file.truncate(1 << 42)  # a hole: it takes no room on the disk
     before = (directory / "config.pbtxt").read_bytes()
     result = run(tmp_path, "product", "--write")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "expected files that fit into memory" in result.stderr
     assert "given 4,096.00 GiB" in result.stderr
     assert (directory / "config.pbtxt").read_bytes() == before
@@ -152,7 +152,7 @@ def test_what_cannot_be_profiled_is_refused_with_what_to_change(tmp_path: Path) 
         tmp_path, "product", "--report", str(tmp_path / "missing" / "page.html")
     )
     missing = CliRunner().invoke(app, ["profile", "product", "--model-repository", str(tmp_path / "none")])
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "expected a directory" in missing.stderr
 
 
@@ -199,7 +199,7 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
         assert children
         os.kill(command.pid, how)
         command.wait(30)
-    assert command.returncode != 0
+    assert command.returncode == (-signal.SIGKILL if how is signal.SIGKILL else 130)
     assert contents(tmp_path / "sleeping") == before
     _until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
 

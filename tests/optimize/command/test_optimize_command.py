@@ -154,6 +154,28 @@ def test_an_existing_output_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_command_leaves_no_files_and_no_processes(repository: Path, how: signal.Signals) -> None:
+    before = files(repository)
+    temporary = repository.parent / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "isochrone", "optimize", "small", "--model-repository", str(repository)]
+    command += ["--budget", "0.001us", "--data", str(repository.parent / "data.npz")]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    process.stderr.readline()  # the first trial has ended
+    assert list(temporary.glob("isochrone-*"))
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, how)
+    process.communicate()
+    assert process.returncode == 130
+    assert not list(temporary.glob("isochrone-*"))
+    assert not any(child.is_running() for child in children)
+    assert files(repository) == before
+
+
+@pytest.mark.long
 def test_a_killed_command_leaves_the_repository_as_it_was(repository: Path) -> None:
     before = files(repository)
     command = [sys.executable, "-m", "isochrone", "optimize", "small", "--model-repository", str(repository)]

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isochrone.cli.console import make_console
+from isochrone.cli.optimizing.interruptions import INTERRUPTED, signals_interrupt
 from isochrone.cli.optimizing.optimize_view import LiveFront, result_picture
 from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
 from isochrone.errors import FlagError, IsochroneError
@@ -116,12 +117,12 @@ def command(
             seed=seed,
             write_closest=write_closest,
         )
-        with LiveFront(wanted.goal) as live:
+        with signals_interrupt(), LiveFront(wanted.goal) as live:
             result = optimize(wanted, live.show)
     except (IsochroneError, OSError) as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(report_json(_document(result)))
     else:

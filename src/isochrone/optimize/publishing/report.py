@@ -165,10 +165,16 @@ def verdict(report: Report) -> str:
     if report.chosen is not None and report.chosen.figures is not None:
         return f"The budget is met by {_shown(report, report.chosen)}."
     goal = report.goal
-    text = f"No candidate met the budget of {goal.milliseconds:.4g} ms with a drop of at most {goal.drop:.3%}"
+    limits = f"the budget of {goal.milliseconds:.4g} ms with a drop of at most {goal.drop:.3%}"
+    if report.closest is not None and report.closest.figures is not None and goal.is_met(report.closest.figures):
+        return (
+            f"No candidate met {limits} in two measurements. Not confirmed: {_shown(report, report.closest)}. More"
+            " --seconds leave time to measure it again."
+        )
+    text = f"No candidate met {limits}"
     if report.closest is not None:
         text += f". The closest is {_shown(report, report.closest)}"
-    if report.in_time is not None:
+    if report.in_time is not None and report.in_time != report.closest:
         text += f". Within the budget, but with too large a drop: {_shown(report, report.in_time)}"
     return text + "."
 

@@ -13,7 +13,7 @@ import numpy as np
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConfigError
 from isochrone.models import onnx_telemetry as onnx_telemetry
-from isochrone.optimize.measuring.timing import measure
+from isochrone.optimize.measuring.timing import WARM_RUNS, measure
 from isochrone.optimize.transforming.catalog import TRANSFORMATIONS
 from isochrone.optimize.transforming.facts import machine_facts, model_facts
 from isochrone.optimize.trials.accuracy import Task, check_reference, compare
@@ -129,8 +129,8 @@ def run(
     difference = compare(expected, found, Task(task), labels)
     turns = itertools.cycle(runs[:_TIMED_INPUTS])
     # The compared runs have warmed it up: where a run is slow, more of them are not affordable.
-    warm = {"warm_runs": 0} if pace > seconds else {}
-    timing = measure(lambda: executable.execute(next(turns), None), seconds=seconds, **warm)
+    warm_runs = WARM_RUNS if pace <= seconds else 0
+    timing = measure(lambda: executable.execute(next(turns), None), seconds=seconds, warm_runs=warm_runs)
     if is_reference:
         _write_outputs(Path(reference), found)
     return {
