@@ -120,6 +120,17 @@ def test_wrong_models_and_data_are_errors_and_write_nothing(repository: Path) ->
     file.unlink()
 
 
+def test_labels_that_no_class_has_end_the_search_at_once(repository: Path) -> None:
+    data = repository.parent / "labels.npz"
+    with np.load(repository.parent / "data.npz") as archive:
+        np.savez(data, x=archive["x"], y=np.arange(1, 65) % 4 + 1)
+    before = files(repository)
+    words = ("small", "--model-repository", repository, "--budget", "5ms", "--data", data, "--labels", "y")
+    ended = run(*words)
+    wrong(ended, "labels: expected 0 to 3, the classes of the model's scores, given 4", repository, before)
+    assert ended.stderr.count("skipped") == 1
+
+
 def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])
     made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 16])

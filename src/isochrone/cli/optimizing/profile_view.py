@@ -17,7 +17,7 @@ from isochrone.optimize.profiling.search.search import Point
 _OPERATOR_ROWS = 8
 _AFTER_WRITING = (
     "This changes the digests of all versions of the model. Workers that poll the repository load them again; in a"
-    " fleet, workers that load them from now on get no traffic until the change is rolled out (isochrone rollout)."
+    " fleet, a worker that loads a committed version from now on gets no traffic: roll the change out as a new version."
 )
 _FIGURES = ("rows/s", "run ms", "p99 ms", "latency ms", "memory MiB")
 
