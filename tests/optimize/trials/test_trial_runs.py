@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from isochrone.optimize.trials import child_tasks
-from isochrone.optimize.trials.child_tasks import affordable
 from isochrone.worker.backends.interface import Executable
 
 
 class Doubling(Executable):
     def __init__(self) -> None:
-        self.runs = 0
+        self.clock = 0
 
     def execute(self, inputs: Any, outputs: tuple[str, ...] | None) -> Any:
-        self.runs += 1
+        self.clock += 500_000_000
         return {"y": inputs["x"] * 2}
 
     def close(self) -> None:
@@ -31,8 +28,9 @@ class Doubling(Executable):
 def given_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The arguments of a run whose runs take half a second each, by the clock of the trial."""
     np.savez(tmp_path / "held_out.npz", **{"0": np.ones((40, 1, 3), np.float32)})
-    monkeypatch.setattr(child_tasks, "_load", lambda directory: Doubling())
-    monkeypatch.setattr(child_tasks, "_timed", lambda executable, inputs: 500_000_000)
+    model = Doubling()
+    monkeypatch.setattr(child_tasks, "_load", lambda directory: model)
+    monkeypatch.setattr(child_tasks, "now_ns", lambda: model.clock)
     return {
         "model": "m",
         "data": str(tmp_path / "held_out.npz"),
@@ -61,9 +59,3 @@ def test_only_the_float_model_writes_the_reference(given_run: dict[str, Any]) ->
     with pytest.raises(OSError, match="reference"):
         child_tasks.run(**given_run, is_reference=False)
     assert not Path(given_run["reference"]).exists()
-
-
-@given(st.floats(0, 1e3), st.floats(0.01, 1e3))
-def test_at_least_one_run_and_never_more_than_the_time_allows(pace: float, seconds: float) -> None:
-    count = affordable(pace, seconds)
-    assert count == 1 or count * pace <= seconds * (1 + 1e-9)
