@@ -177,10 +177,11 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
     write_python(
         tmp_path / "sleeping",
         """
-        import pathlib, time
+        import pathlib, tempfile, time
 
         class Model:
             def infer(self, inputs):
+                tempfile.mkdtemp(prefix="isochrone-")
                 pathlib.Path(__file__).parents[2].joinpath("started").touch()
                 time.sleep(0.2)
                 return {"y": inputs["x"]}
@@ -193,7 +194,10 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
     )
     before = contents(tmp_path / "sleeping")
     words = [sys.executable, "-m", "isochrone", "profile", "sleeping", "--model-repository", str(tmp_path), "--write"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as command:
         _until(lambda: (tmp_path / "started").exists())
         children = psutil.Process(command.pid).children(recursive=True)
         assert children
@@ -201,6 +205,7 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
         command.wait(30)
     assert command.returncode == (-signal.SIGKILL if how is signal.SIGKILL else 130)
     assert contents(tmp_path / "sleeping") == before
+    assert how is signal.SIGKILL or not list(temporary.glob("isochrone-*"))
     _until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
 
 
