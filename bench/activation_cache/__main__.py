@@ -61,8 +61,8 @@ class Row:
     largest_error: float
     #: Time of all comparisons, as a share of the compute time that hits saved.
     comparison_share: float
-    #: Hits whose outputs were computed from a picture of another scene.
-    stale: int
+    #: Hits whose outputs were computed from a picture of another scene; None: there is one scene.
+    stale: int | None
     alarmed: bool
 
 
@@ -144,8 +144,10 @@ def measure(worker: Worker, name: str, model: str, pictures: Iterable[Frame], fp
     count = hits = stale = 0
     #: The scene of each computed picture, by its features: which picture a hit was computed from.
     computed: dict[bytes, int] = {}
+    scenes: set[int] = set()
     due = time.perf_counter()
     for count, frame in enumerate(pictures, 1):
+        scenes.add(frame.scene)
         order = (model, PLAIN) if count % 2 else (PLAIN, model)
         answered = {}
         for each in order:
@@ -171,7 +173,7 @@ def measure(worker: Worker, name: str, model: str, pictures: Iterable[Frame], fp
         statistics.fmean(errors) if errors else 0.0,
         max(errors, default=0.0),
         compared / saved if saved else float("inf"),
-        stale,
+        stale if len(scenes) > 1 else None,
         bool(worker.metric("alarm", model)),
     )
 
@@ -183,7 +185,7 @@ def show(rows: list[Row]) -> None:
         print(
             f"| {row.scenario} | {row.pictures} | {row.hit_rate:.1%} | {row.with_ms:.1f} ms | {row.without_ms:.1f} ms |"
             f" {row.mean_error:.3f} | {row.largest_error:.3f}{' (alarm)' if row.alarmed else ''} |"
-            f" {row.comparison_share:.1%} | {row.stale} |"
+            f" {row.comparison_share:.1%} | {'–' if row.stale is None else row.stale} |"
         )
 
 

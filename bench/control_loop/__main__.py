@@ -86,13 +86,13 @@ def run(given: argparse.Namespace, front: int, agents: int, *, has_local: bool) 
             link.stdin.write(f"{change}\n")
             link.stdin.flush()
         ends = begin + len(PHASES) * given.seconds + 60
-        told = [json.loads(each.communicate(timeout=max(1.0, ends - time.monotonic()))[0]) for each in fleet]
+        reports = [json.loads(each.communicate(timeout=max(1.0, ends - time.monotonic()))[0]) for each in fleet]
     finally:
         for each in fleet:
             each.kill()
             each.wait()
         link.communicate()
-    return [phase_report(name, [each["phases"][number] for each in told]) for number, (name, _) in enumerate(PHASES)]
+    return [phase_report(name, [each["phases"][number] for each in reports]) for number, (name, _) in enumerate(PHASES)]
 
 
 def arguments() -> argparse.Namespace:
@@ -101,7 +101,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hz", type=float, default=50.0)
     parser.add_argument("--processes", type=int, default=2, help="of agents")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each phase")
-    parser.add_argument("--real-time", action="store_true", help="agents run before all ordinary processes (root)")
+    parser.add_argument("--real-time", action="store_true", help="only the agents run before other processes (root)")
     given = parser.parse_args()
     given.numbers = [int(each) for each in given.agents.split(",")]
     if any(each % given.processes for each in given.numbers):

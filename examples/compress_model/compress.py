@@ -6,7 +6,8 @@ Quantization: a float network, the best INT8 file that onnxruntime makes of it a
 after quantization-aware training. The float network that is quantized after training has had
 as many epochs as the other.
 Distillation: a large teacher, a small student that learns from the labels alone, and the same student that learns from
-the teacher. Few signals are labelled here; the teacher sees the same labels, and its student hears it on all signals.
+the teacher. Few signals are labelled here, and the teacher has the same labels. The student is distilled twice: on the
+labelled signals with their labels, and on all signals from the teacher's outputs only.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def distillation(seed: int, samples: Any, labels: Any, test: Any, epochs: int, d
     settings = {"epochs": epochs, "temperature": 1.0, "learning_rate": 3e-3, "seed": seed}
     same = distill(teacher, student, labelled, weight=0.9, **settings)
     yield "student, distilled on the labelled signals", judged(export(same.module, directory / "same.onnx"), test)
-    # The teacher's word alone: the labels of these signals are not used.
+    # Only the teacher's outputs: the labels of these signals are not used.
     everything = Shuffled(samples, labels, SIGNALS)
     distilled = distill(teacher, student, everything, weight=1.0, **settings)
     yield "student, distilled on all signals", judged(export(distilled.module, directory / "distilled.onnx"), test)

@@ -1,4 +1,4 @@
-"""A data set that is made: short signals of vibrating machines, to be told apart by the shape of their wave.
+"""A synthetic data set: short signals of vibrating machines, classified by the shape of their wave.
 
 A class is a wave: a tone and its overtones with amplitudes and phases of their own. A signal of it starts at a random
 phase, runs faster or slower, has noise, and comes from a sensor whose gain nobody calibrated: gains differ

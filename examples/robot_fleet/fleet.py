@@ -90,7 +90,7 @@ async def run_phase(robots: list[Robot], phase: str, ticks: int) -> Figures:
     before = [robot.loop.summary() for robot in robots]
 
     async def run(number: int, robot: Robot) -> None:
-        # Spread over the period, as robots are that nobody starts together.
+        # Spread over the period: real robots do not start at the same instant.
         await asyncio.sleep(number / len(robots) / HZ)
         await robot.loop.run(ticks)
 

@@ -43,6 +43,11 @@ def parse_stages(value: bytes) -> dict[str, str]:
     return stages
 
 
+def write_stages(stages: Stages) -> str:
+    """The header's value."""
+    return ",".join(f"{quote(model, safe='')}={version}" for model, version in stages.items())
+
+
 def _unquoted(name: str) -> str:
     try:
         return unquote(name, errors="strict")

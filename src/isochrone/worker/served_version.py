@@ -124,6 +124,8 @@ class ServedVersion:
             self.runner.submit(request)
         except IsochroneError as error:
             self.request_ended()
+            if self.activations is not None and self.activations.answer_rejected(request):
+                return
             self.statistics.record_rejected(error.code)
             raise
 

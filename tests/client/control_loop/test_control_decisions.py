@@ -22,7 +22,7 @@ RULES = TrustRules()
 
 def settings(hz: float = 50.0) -> LoopSettings:
     period = 1000 / hz
-    return checked_settings(hz, period * 0.1, period * 0.7, period * 0.2, 250, 0.5, 0)
+    return checked_settings(hz, period * 0.1, period * 0.7, period * 0.2, None, 0.5, 0)
 
 
 # The schedule.
@@ -280,5 +280,5 @@ def test_the_text_for_prometheus() -> None:
     assert 'isochrone_control_loop_remote_failures_total{agent="7\\"\\n",code="unavailable"} 1\n' in text
     assert 'isochrone_control_loop_seconds_count{agent="7\\"\\n",time="tick"} 1\n' in text
     assert "isochrone_control_loop_requests_total 0\n" in times.prometheus()
-    line = re.compile(r'# TYPE \w+ (counter|summary)|\w+(\{(\w+="([^"\\]|\\.)*",?)+\})? [0-9.e+-]+')
+    line = re.compile(r'# TYPE \w+ (counter|gauge|summary)|\w+(\{(\w+="([^"\\]|\\.)*",?)+\})? [0-9.e+-]+')
     assert all(line.fullmatch(each) for each in text.splitlines())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulated_agents import REFUSED, Link, SimulatedAgent
 from virtual_time import VirtualLoop, run_virtually
 
-from isochrone.client.control_loop.loop import Action, ControlLoop
+from isochrone.client.control_loop.loop import Action
 from isochrone.errors import ConfigError, InvalidArgument
 
 
@@ -278,38 +278,6 @@ def test_fifty_loops_in_one_event_loop() -> None:
         assert agent.sources[-1] == "remote"
 
 
-def test_a_local_model_on_a_thread() -> None:
-    """Real time: what is checked does not depend on it."""
-    acted: list[Action] = []
-    virtual = VirtualLoop()
-    agent = SimulatedAgent(virtual, lambda _: REFUSED)
-    virtual.close()
-
-    def local(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"y": inputs["x"]}
-
-    async def main() -> None:
-        loop = ControlLoop(
-            agent.remote,
-            "policy",
-            hz=10,
-            sense_ms=20,
-            infer_ms=60,
-            act_ms=20,
-            sense=lambda: {"x": loop.tick},
-            act=acted.append,
-            local=local,
-            local_in_thread=True,
-            fallback={"y": -1},
-        )
-        async with loop:
-            summary = await loop.run(5)
-        assert summary.ticks + summary.misses["skipped"] == 5
-        assert all(action.outputs["y"] in (action.tick, -1) for action in acted)
-
-    asyncio.run(main())
-
-
 @given(
     seed=st.integers(0, 1000),
     local_seconds=st.floats(1e-5, 0.03),
@@ -348,6 +316,10 @@ def test_every_tick_acts_once_on_its_own_answer_whatever_link_and_local_model_do
         assert summary.misses["overrun"] == 0
 
 
+async def answered_later(tick: int, answer: Any, age: float) -> None:
+    """No ``on_late``."""
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -356,7 +328,8 @@ def test_every_tick_acts_once_on_its_own_answer_whatever_link_and_local_model_do
         ({"hz": "50"}, "given '50'"),
         ({"infer_ms": 16}, "expected at most 20 ms together, the period of 50 Hz, given 2 + 16 + 3 = 21"),
         ({"sense_ms": 0}, "sense_ms: expected milliseconds above 0, given 0"),
-        ({"late_answer_ms": -1}, "late_answer_ms: expected milliseconds above 0"),
+        ({"late_answer_ms": 14}, "late_answer_ms: expected milliseconds, at least infer_ms (15), or None, given 14"),
+        ({"on_late": answered_later}, "on_late: expected a function that is not asynchronous"),
         ({"margin_ms": 15}, "margin_ms: expected 0 or more, and less than infer_ms (15), given 15"),
         ({"hold_last_ticks": -1}, "hold_last_ticks: expected a number of ticks, 0 or more"),
         ({"local": 3}, "local: expected a function from inputs to outputs, or None for a loop without a local model"),
@@ -366,7 +339,7 @@ def test_every_tick_acts_once_on_its_own_answer_whatever_link_and_local_model_do
         ({"fallback": {}}, "fallback: expected a dict of outputs to act on"),
     ],
 )
-def test_settings_that_cannot_be(options: dict[str, Any], words: str) -> None:
+def test_invalid_settings(options: dict[str, Any], words: str) -> None:
     with contextlib.closing(VirtualLoop()) as loop, pytest.raises(ConfigError) as caught:
         SimulatedAgent(loop, lambda _: 0.004, **options)
     assert words in str(caught.value)

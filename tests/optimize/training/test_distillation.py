@@ -49,6 +49,14 @@ def test_neither_module_changes_and_a_seed_gives_the_same_result() -> None:
     assert all(torch.equal(found[name], again[name]) for name in found)
 
 
+@pytest.mark.parametrize("target", [torch.tensor(-100), torch.tensor(-1), torch.tensor(0.5)])
+def test_the_teacher_alone_needs_no_labels(target: Any) -> None:
+    teacher, labelled = separable_net(), batches()
+    unlabelled = [(pixels, target.expand(len(pixels))) for pixels, _ in labelled]
+    first, second = (distill(teacher, small(), given, epochs=2, weight=1.0) for given in (labelled, unlabelled))
+    assert first.losses == second.losses
+
+
 logits = st.lists(st.floats(-20, 20, width=32), min_size=CLASSES, max_size=CLASSES)
 
 

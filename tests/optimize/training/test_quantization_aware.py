@@ -134,6 +134,60 @@ def test_residual_modules_are_written_too(tmp_path: Path) -> None:
     assert operators(tmp_path / "optimized.onnx").count("QLinearConv") == 2
 
 
+def test_the_result_names_quantized_layers_and_those_left_in_floats(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+    module = nn.Sequential(nn.Flatten(1, 2), nn.Linear(6, 6), encoder, nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 3))
+    result = train_quantized(module, batches(), cross_entropy, epochs=1)
+    assert result.quantized_layers == ("1", "5")
+    inner = ("self_attn", "self_attn.out_proj", "linear1", "linear2", "norm1", "norm2")
+    assert result.float_layers == (*(f"2.{name}" for name in inner), "4")
+    result.write(tmp_path / "model.onnx")
+    pixels, _ = pictures(5, seed=2)
+    with torch.no_grad():
+        simulated = result.module(pixels)
+    assert torch.allclose(run(tmp_path / "model.onnx", pixels), simulated, atol=0.02 * float(simulated.abs().max()))
+
+
+def test_parameters_outside_of_layers_stay_in_floats() -> None:
+    result = train_quantized(Scaled(), batches(), cross_entropy, epochs=1)
+    assert (result.quantized_layers, result.float_layers) == (("layer",), ("gain",))
+    folded = train_quantized(separable_net(), batches(), cross_entropy, epochs=1)
+    assert (folded.quantized_layers, folded.float_layers) == (("0", "3", "6", "10"), ())
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gain = nn.Linear(36, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, pixels: Any) -> Any:
+        return self.layer(pixels.flatten(1)) * self.gain
+
+
+class FunctionalDropout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(36, 3)
+
+    def forward(self, pixels: Any) -> Any:
+        return self.layer(nn.functional.dropout(pixels.flatten(1), 0.5, self.training))
+
+
+class ByKeyword(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(36, 3)
+
+    def forward(self, pixels: Any) -> Any:
+        return self.layer(input=pixels.flatten(1))
+
+
+class FlattenedByKeyword(ByKeyword):
+    def forward(self, pixels: Any) -> Any:
+        return self.layer(torch.flatten(input=pixels, start_dim=1))
+
+
 class Branching(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -153,6 +207,10 @@ class TwoInputs(nn.Module):
     [
         (nn.Sequential(nn.Flatten(), nn.ReLU()), "has no layer that can be quantized"),
         (Branching(), "cannot be traced by torch.fx"),
+        (FunctionalDropout(), r"FunctionalDropout uses self\.training .* replace .* by a torch\.nn\.Dropout"),
+        (FunctionalDropout().eval(), r"uses self\.training"),
+        (ByKeyword(), "layer gets its input by keyword"),
+        (FlattenedByKeyword(), "gets its input by keyword"),
         (TwoInputs(), "must take one tensor, it takes 2"),
         ("model.pt", "must be a torch.nn.Module, not a str"),
     ],

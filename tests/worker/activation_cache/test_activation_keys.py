@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ GRID = (5.0, 5.0, 30.0)
 
 
 def keys(parameters: dict[str, Any], **changes: Any) -> list[ActivationKey]:
-    plan = Plan("m", "", (("picture", "UINT8", (1, 8, 8, 3)),), changes.get("outputs"), parameters)
+    picture = ("picture", changes.get("datatype", "UINT8"), changes.get("shape", (1, 8, 8, 3)))
+    plan = Plan("m", "", (picture,), changes.get("outputs"), parameters)
     return activation_keys(plan, changes.get("digest", "d"), changes.get("scopes", BOTH), changes.get("grid", GRID))
 
 
@@ -59,7 +61,7 @@ def test_a_malformed_pose_is_the_callers_mistake(pose: object) -> None:
         keys({"pose": pose})
 
 
-@pytest.mark.parametrize("camera", ["", "x" * 257, True, 1.5])
+@pytest.mark.parametrize("camera", ["", "x" * 257, True, 1.5, 1 << 64, -(1 << 70)])
 def test_a_malformed_camera_is_the_callers_mistake(camera: object) -> None:
     with pytest.raises(InvalidArgument, match="camera"):
         keys({"camera": camera})
@@ -70,7 +72,19 @@ def test_everything_that_can_change_an_answer_is_in_the_key() -> None:
     assert keys({"camera": "front", "binary_data_output": True}) == front
     assert keys({"camera": "front"}, digest="other") != front
     assert keys({"camera": "front"}, outputs=("y",)) != front
+    assert keys({"camera": "front"}, shape=(1, 8, 9, 3)) != front
+    assert keys({"camera": "front"}, shape=(1, 3, 8, 8)) != front
+    assert keys({"camera": "front"}, datatype="FP32") != front
     assert keys({"camera": "front", "gain": 1}) != front
     assert keys({"camera": "front", "gain": 1}) != keys({"camera": "front", "gain": True})
+    assert keys({"camera": "front", "gain": 1}) != keys({"camera": "front", "gain": 1.0})
+    assert keys({"camera": "front", "gain": 1}) != keys({"camera": "front", "gain": "1"})
+    assert keys({"camera": "front", "a": "b", "c": 1}) == keys({"c": 1, "camera": "front", "a": "b"})
     # Where a picture was taken changes no answer.
     assert keys({"camera": "front", "pose": "1,1,1"})[0] == front[0]
+
+
+def test_a_key_has_a_bounded_size_whatever_the_parameters() -> None:
+    for parameters in ({"text": "x" * 1_000_000}, {f"name {index}": index for index in range(10_000)}):
+        (key,) = keys({"camera": "front", **parameters})
+        assert len(pickle.dumps(key)) < 300

@@ -77,7 +77,7 @@ def test_every_key() -> None:
         (TensorSpec("x", "FP32", (3, 224, 224)), "", "CHW"),
         (TensorSpec("x", "FP16", (1, 3, 224, 224)), "", "CHW"),
         (TensorSpec("x", "FP32", (64, 64)), "", "HW"),
-        (TensorSpec("x", "FP32", (3, 64, 3)), 'input { name: "x" format: FORMAT_NHWC }', "HWC"),
+        (TensorSpec("x", "FP32", (-1, -1, -1)), 'input { name: "x" format: FORMAT_NHWC }', "HWC"),
     ],
 )
 def test_the_layout_follows_from_the_dims_or_the_format(spec: TensorSpec, config: str, layout: str) -> None:
@@ -93,6 +93,8 @@ def test_the_layout_follows_from_the_dims_or_the_format(spec: TensorSpec, config
         ({**ON, "activation_cache_similarity": "1.5"}, "activation_cache_similarity", "from 0 to 1"),
         ({**ON, "activation_cache_similarity": "nan"}, "activation_cache_similarity", "from 0 to 1"),
         ({**ON, "activation_cache_block_similarity": "x"}, "activation_cache_block_similarity", "from -1 to 1"),
+        ({**ON, "activation_cache_error_budget": "0"}, "activation_cache_error_budget", "greater than 0"),
+        ({**ON, "activation_cache_error_budget": "1"}, "activation_cache_error_budget", "less than 1"),
         ({**ON, "activation_cache_bytes": "64MiB"}, "activation_cache_bytes", "whole number"),
         ({**ON, "activation_cache_age_ms": "0"}, "activation_cache_age_ms", "whole number"),
         ({**ON, "activation_cache_range": "1,0"}, "activation_cache_range", "0,255"),
@@ -101,6 +103,7 @@ def test_the_layout_follows_from_the_dims_or_the_format(spec: TensorSpec, config
         ({**ON, "activation_cache_grid": "5,0"}, "activation_cache_grid", "5,5,30"),
         ({**ON, "activation_cache_layout": "NHWC"}, "activation_cache_layout", "HWC"),
         ({**ON, "activation_cache_layout": "HW"}, "activation_cache_layout", "3 axes"),
+        ({**ON, "activation_cache_layout": "CHW"}, "activation_cache_layout", "C is 1 or 3"),
     ],
 )
 def test_wrong_values_are_rejected(parameters: dict[str, str], key: str, expected: str) -> None:
@@ -119,6 +122,10 @@ def test_wrong_values_are_rejected(parameters: dict[str, str], key: str, expecte
         ((TensorSpec("ids", "INT64", (8, 8)),), "", "INT64"),
         ((TensorSpec("row", "FP32", (16,)),), "", "do not say it"),
         ((TensorSpec("odd", "FP32", (5, 64, 64)),), "", "do not say it"),
+        ((TensorSpec("rgba", "UINT8", (64, 64, 4)),), "", "C is 1 or 3"),
+        ((TensorSpec("flow", "FP32", (2, 64, 64)),), 'input { name: "flow" format: FORMAT_NCHW }', "C is 1 or 3"),
+        ((TensorSpec("small", "UINT8", (5, 64, 3)),), "", "7 or more"),
+        ((TensorSpec("small", "UINT8", (6, 64)),), "", "7 or more"),
         ((), "model_transaction_policy { decoupled: true }", "decoupled"),
         ((), "sequence_batching { }", "sequences"),
         ((), "ensemble_scheduling { }", "step"),

@@ -80,6 +80,12 @@ def test_pictures_of_too_few_pixels_have_no_plane(shape: tuple[int, ...]) -> Non
     assert Reduction("HWC", 48, 0.0, 255.0).plane(np.zeros(shape, np.uint8)) is None
 
 
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_pictures_of_other_channels_have_no_plane(channels: int) -> None:
+    assert Reduction("HWC", 48, 0.0, 255.0).plane(np.zeros((64, 64, channels), np.uint8)) is None
+    assert Reduction("CHW", 48, 0.0, 1.0).plane(np.zeros((channels, 64, 64), np.float32)) is None
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 255.0, -40.0])
 def test_values_far_outside_of_the_range_have_no_plane(value: float) -> None:
     picture = np.zeros((3, 64, 64), np.float32)

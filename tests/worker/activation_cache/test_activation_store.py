@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isochrone.protocol.messages import Plan
 from isochrone.worker.activation_cache.cache import PLACE_FRAMES, ActivationCache, Hit
-from isochrone.worker.activation_cache.keys import ActivationKey
+from isochrone.worker.activation_cache.keys import ActivationKey, activation_keys
 from isochrone.worker.activation_cache.settings import SPATIAL, TEMPORAL
 from isochrone.worker.activation_cache.similarity import Plane
 
@@ -22,7 +24,7 @@ def plane(level: float, seed: int = 0) -> Plane:
 
 
 def key(name: str, scope: str = TEMPORAL, digest: str = "d") -> ActivationKey:
-    return ActivationKey(scope, ("camera", name), digest, ())
+    return ActivationKey(scope, ("camera", name), digest, b"")
 
 
 def outputs(value: float, size: int = 4) -> dict[str, Array]:
@@ -77,6 +79,35 @@ def test_a_key_frame_that_is_larger_than_the_cache_changes_nothing() -> None:
     store.insert([key("a")], plane(0.1), outputs(1.0), 0, 5)
     assert not store.insert([key("a")], plane(0.1, 3), outputs(2.0, 10_000), 0, 5)
     assert value(store.find([key("a")], plane(0.1), 1)) == 1.0
+
+
+def test_outputs_larger_than_the_cache_are_not_copied() -> None:
+    store, large = cache(limit=8000), outputs(1.0, 4_000_000)
+    tracemalloc.start()
+    try:
+        assert not store.insert([key("a")], plane(0.1), large, 0, 5)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_requests_with_large_parameters_hold_no_more_than_the_limit() -> None:
+    store = cache(limit=200_000)
+    tracemalloc.start()
+    try:
+        for index in range(300):
+            text = f"{index}" * 50_000
+            plan = Plan(
+                "m", "", (("x", "UINT8", (1, 8, 8)),), None, {"camera": "\U0001f4f7" * 250 + text[:3], "t": text}
+            )
+            keys = activation_keys(plan, "d", (TEMPORAL,), ())
+            assert store.insert(keys, plane(0.1), outputs(index), 0, 5)
+        del plan, text, keys
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(store) > 20
+    assert held < 1.2 * store.limit_bytes
 
 
 def test_clear_leaves_nothing() -> None:

@@ -22,10 +22,12 @@ from isochrone.errors import (
     DeadlineExceeded,
     InvalidArgument,
     IsochroneError,
+    NotFound,
     QueueFull,
     Unavailable,
 )
 from isochrone.models.signature import signature_of
+from isochrone.protocol.stages import parse_stages
 from isochrone.worker.remote.runner import RemoteRunner
 from isochrone.worker.remote.settings import remote_settings
 from isochrone.worker.statistics import ModelStatistics
@@ -118,8 +120,8 @@ def test_another_model_and_version_may_be_named(given: str, sent: str) -> None:
     async def scenario(bench: Bench) -> None:
         bench.send()
         await bench.settled()
-        ((call, seconds),) = bench.endpoints[0].calls
-        assert (call.model, call.version, seconds) == ("other", sent, None)
+        ((call, _),) = bench.endpoints[0].calls
+        assert (call.model, call.version) == ("other", sent)
 
     run(scenario, remote_model="other", remote_version=given)
 
@@ -146,6 +148,7 @@ def test_many_requests_are_under_way_at_the_same_time() -> None:
         Unavailable("cannot connect").not_begun(),
         ConnectionLost("the server died"),
         QueueFull("the queue is full").not_begun(),
+        NotFound("no such version"),
     ],
 )
 def test_another_endpoint_answers_instead(failure: IsochroneError) -> None:
@@ -220,7 +223,10 @@ def test_a_passed_deadline_is_not_sent() -> None:
     ("outputs", "words"),
     [
         ({}, "the answer of its endpoint has no output 'y'"),
-        ({"y": np.array([[2]], np.int32)}, "output 'y' of its endpoint is INT32, and config.pbtxt declares FP32"),
+        ({"y": np.array([[2]], np.int32)}, "is INT32 [1, 1], and config.pbtxt declares FP32 [1] for each of 1 rows"),
+        ({"y": np.ones((2, 1), np.float32)}, "is FP32 [2, 1], and config.pbtxt declares FP32 [1] for each of 1 rows"),
+        ({"y": np.ones((1, 3), np.float32)}, "is FP32 [1, 3]"),
+        ({"y": np.ones(1, np.float32)}, "is FP32 [1]"),
     ],
 )
 def test_outputs_that_are_not_declared_are_no_answer(outputs: dict[str, Any], words: str) -> None:
@@ -262,6 +268,104 @@ def test_an_unload_ends_every_request_and_closes_the_connections() -> None:
         assert all(endpoint.closed for endpoint in bench.endpoints)
         with pytest.raises(Unavailable):
             bench.send()
+
+    run(scenario)
+
+
+def test_an_unload_before_the_first_step_ends_a_request_too() -> None:
+    async def scenario(bench: Bench) -> None:
+        request = bench.send()
+        bench.runner.fail_all()
+        await bench.settled()
+        await asyncio.sleep(0)
+        assert "is being unloaded" in str(request.answers[0])
+        assert bench.ended == 1
+
+    run(scenario)
+
+
+def test_a_caller_who_has_gone_gives_its_place_back() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].gate = bench.endpoints[1].gate = asyncio.Event()
+        requests = [bench.send(), bench.send()]
+        await asyncio.sleep(0)
+        for request in requests:
+            request.cancelled = True
+        bench.runner.check_stuck(now_ns())
+        await bench.settled()
+        assert [request.answers for request in requests] == [["dropped"], ["dropped"]]
+        assert bench.ended == 2
+        bench.endpoints[0].gate.set()
+        bench.send()
+        await bench.settled()
+
+    run(scenario, max_in_flight="2")
+
+
+def test_an_endpoint_that_hangs_is_left_out() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].reply = lambda call: DeadlineExceeded("no answer within the deadline")
+        requests = []
+        for _ in range(6):
+            requests.append(bench.send())
+            await bench.settled()
+        assert len(bench.endpoints[0].calls) == 1
+        assert sum(isinstance(request.answers[0], DeadlineExceeded) for request in requests) == 1
+
+    run(scenario)
+
+
+def test_a_deadline_that_the_other_server_reports_is_an_answer() -> None:
+    async def scenario(bench: Bench) -> None:
+        late = DeadlineExceeded("cannot be met")
+        late.status = "HTTP 504"
+        bench.endpoints[0].reply = bench.endpoints[1].reply = lambda call: late
+        for _ in range(6):
+            bench.send()
+            await bench.settled()
+        assert [len(endpoint.calls) for endpoint in bench.endpoints] == [3, 3]
+
+    run(scenario)
+
+
+def test_a_request_that_may_have_run_is_never_called_unprocessed() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].reply = lambda call: ConnectionLost("the server died")
+        bench.endpoints[1].reply = lambda call: Unavailable("cannot connect").not_begun()
+        request = bench.send()
+        await bench.settled()
+        assert isinstance(request.answers[0], Unavailable)
+        assert not request.answers[0].unprocessed
+
+    run(scenario)
+
+
+def test_a_request_without_a_deadline_waits_for_a_limited_time() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send()
+        await bench.settled()
+        ((_, seconds),) = bench.endpoints[0].calls
+        assert seconds is not None
+        assert 0 < seconds <= 1.5
+
+    run(scenario, answer_timeout_ms="1500")
+
+
+def test_sequences_and_pinned_stages_travel_along() -> None:
+    class Pinned(RecordedRequest):
+        @property
+        def stages(self) -> dict[str, str]:
+            return {"m": "3", "a b": "2"}
+
+    async def scenario(bench: Bench) -> None:
+        plan = plan_of()
+        plan.sequence_id, plan.sequence_start = 7, True
+        bench.runner.submit(Pinned(plan, {"x": rows_of(1.0)}, now_ns()))
+        await bench.settled()
+        ((call, _),) = bench.endpoints[0].calls
+        assert call.parameters["sequence_id"] == 7
+        assert call.parameters["sequence_start"] is True
+        assert parse_stages(call.headers["x-isochrone-stages"].encode()) == {"m": "3", "a b": "2"}
 
     run(scenario)
 

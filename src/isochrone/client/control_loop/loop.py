@@ -2,15 +2,17 @@
 
 A tick senses, then makes its plan (``decision``). If the plan asks the remote model, the tick waits for its answer
 until the local model must start. Whatever answered by the act instant becomes the action; if nothing did, the action
-is the last one or the declared fallback. A tick that begins always acts; a tick whose act instant passed before it
-could begin is skipped and counted. Ticks keep their phase.
+is the last one or the declared fallback. A tick that begins always acts, also if ``sense`` raises, unless ``run`` is
+cancelled; a tick whose act instant passed before it could begin is skipped and counted. Ticks keep their phase.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -24,8 +26,12 @@ from isochrone.client.control_loop.remote_calls import RemoteCalls, RemoteModel,
 from isochrone.client.control_loop.schedule import Schedule, TickLimits
 from isochrone.client.control_loop.settings import checked_functions, checked_settings
 from isochrone.client.control_loop.times import LoopSummary, LoopTimes, Source
+from isochrone.client.control_loop.waits import Wait
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import InvalidArgument
+
+# Not structlog, which prints to standard output unless the program has configured it.
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class Action:
 
 Sense = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 Act = Callable[[Action], object]
-OnLate = Callable[[int, Outputs, float], None]
+OnLate = Callable[[int, Outputs, float], object]
 
 
 class ControlLoop:
@@ -61,18 +67,20 @@ class ControlLoop:
         hz: Ticks per second, 1 to 1,000.
         sense_ms, infer_ms, act_ms: The budget of each stage; together at most the period. The tick's deadline is their
             sum after its start.
-        sense: Returns the model's inputs; may be asynchronous. If it raises, the loop ends with that error.
+        sense: Returns the model's inputs; may be asynchronous. If it raises, the tick acts on the last action or the
+            fallback, and the loop ends with that error.
         act: Takes an ``Action``; may be asynchronous. If it raises, the loop ends with that error.
-        local: The local model: from inputs to outputs. If it raises, the tick uses the fallback and counts a failure.
-            None: there is none, and late answers mean the fallback.
+        local: The local model: from inputs to outputs. If it raises, the tick counts a failure and waits for a remote
+            answer. None: there is none, and late answers mean the fallback.
         fallback: The outputs to act on when no model has answered in time.
         hold_last_ticks: For so many ticks in a row, repeat the last action before the fallback is used.
         local_in_thread: Run the local model on a thread, for one that takes more than a fraction of the budget and
             releases the interpreter's lock.
         on_late: Called with tick, answer and age in seconds when an answer comes after its tick has acted. If it
-            raises, the loop ends with that error.
+            raises, the loop ends with that error, or ``close`` raises it after the last tick. Not asynchronous.
         outputs, version, priority, headers: Of every request, as for ``isochrone.AsyncClient.infer``.
-        late_answer_ms: How long an answer is waited for.
+        late_answer_ms: How long an answer is waited for, at least ``infer_ms``. None: 250 or, if that is more, twice
+            ``infer_ms``.
         margin_ms: Time between the planned end of a local run and the act instant.
         clock: Monotonic nanoseconds; for simulations.
     """
@@ -97,7 +105,7 @@ class ControlLoop:
         version: str = "",
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
-        late_answer_ms: float = 250.0,
+        late_answer_ms: float | None = None,
         margin_ms: float = 1.0,
         clock: Callable[[], int] = now_ns,
     ) -> None:
@@ -106,6 +114,7 @@ class ControlLoop:
             hz, sense_ms, infer_ms, act_ms, late_answer_ms, margin_ms, hold_last_ticks
         )
         self._sense, self._act, self._on_late = sense, act, on_late
+        self._model = model
         self._fallback = fallback
         self._clock = clock
         # A second attempt within a tick would come too late, and the next tick has newer inputs.
@@ -123,11 +132,14 @@ class ControlLoop:
         self._local = None if local is None else LocalRuns(local, in_thread=local_in_thread)
         self._decision = Decision(settings.infer, settings.margin, has_local=local is not None)
         self._late = LateAnswers()
+        self._wait = Wait(clock)
         self.times = LoopTimes()
 
         # Of all ticks.
         self._next_tick = 0
-        self._is_running = False
+        #: The task of ``run``, and what is set when it ends.
+        self._runner: asyncio.Task[Any] | None = None
+        self._run_ended = asyncio.Event()
         self._is_closed = False
         self._stop = False
         #: What ``on_late`` raised.
@@ -137,11 +149,12 @@ class ControlLoop:
 
         # Of the tick that is under way.
         self._answer: Outputs | None = None
-        self._waiting: asyncio.Future[None] | None = None
+        #: The remote model may still answer.
+        self._is_asked = False
 
     @property
     def tick(self) -> int:
-        """The number of the tick that is under way, or of the next one. Numbers go on from run to run."""
+        """The number of the tick that is under way, or of the next one. No number is used twice, in any run."""
         return self._next_tick
 
     @property
@@ -150,42 +163,55 @@ class ControlLoop:
         return self._decision.remote.is_trusted
 
     def summary(self) -> LoopSummary:
-        self.times.doubts = self._decision.remote.losses
         return self.times.summary()
 
     def stop(self) -> None:
-        """End ``run`` after the tick that is under way, or the next one."""
+        """End ``run`` after the tick that is under way; where none runs, the next ``run`` has no tick."""
         self._stop = True
 
     async def run(self, ticks: int | None = None) -> LoopSummary:
         """Run so many ticks, skipped ones included, or until ``stop``; the figures since the loop was made."""
-        if self._is_running or self._is_closed:
+        if self._runner is not None or self._is_closed:
             raise InvalidArgument(f"the control loop is {'closed' if self._is_closed else 'running already'}")
-        self._is_running = True
-        self._stop = False
+        self._runner = asyncio.current_task()
+        self._run_ended.clear()
+        try:
+            await self._run_ticks(ticks)
+        finally:
+            self._runner = None
+            self._stop = False
+            self._run_ended.set()
+        return self.summary()
+
+    async def _run_ticks(self, ticks: int | None) -> None:
         first = self._next_tick
         schedule = Schedule(self._settings, self._clock(), first)
-        try:
-            while not self._stop and (ticks is None or self._next_tick < first + ticks):
-                await self._sleep_until(schedule.start_of(self._next_tick))
-                # The event loop may have woken this task late.
-                due = schedule.next_from(self._next_tick, self._clock())
-                if due > self._next_tick:
-                    last = due if ticks is None else min(due, first + ticks)
-                    self.times.skipped(last - self._next_tick)
-                    self._next_tick = last
-                    continue
+        while ticks is None or self._next_tick < first + ticks:
+            await self._sleep_until(schedule.start_of(self._next_tick))
+            if self._stop:
+                return
+            # The event loop may have woken this task late.
+            due = schedule.next_from(self._next_tick, self._clock())
+            if due > self._next_tick:
+                last = due if ticks is None else min(due, first + ticks)
+                self.times.skipped(last - self._next_tick)
+                self._next_tick = last
+                continue
+            try:
                 await self._run_tick(due, schedule.limits(due))
+            finally:
+                # Also of a tick that was cancelled or failed: a number names one request, whose answer may come.
                 self._next_tick = due + 1
-                if self._error is not None:
-                    raise self._error
-        finally:
-            self._is_running = False
-        return self.summary()
+            self._raise_late_error()
 
     async def _run_tick(self, tick: int, limits: TickLimits) -> None:
         began = self._clock()
-        inputs = await self._sensed(limits.infer_ends)
+        inputs, failure = None, None
+        try:
+            inputs = await self._sensed(limits.infer_ends)
+        except Exception as error:
+            # The tick acts without inputs before the run ends.
+            failure = error
         sensed = self._clock()
         action = await self._chosen(tick, inputs, sensed, limits.infer_ends)
         chosen = self._clock()
@@ -193,6 +219,8 @@ class ControlLoop:
         if inspect.isawaitable(done):
             await done
         self.times.tick(action.source, limits, began, sensed, chosen, self._clock())
+        if failure is not None:
+            raise failure
 
     async def _sensed(self, ends: int) -> Mapping[str, Any] | None:
         """The inputs; None if they are not there by the act instant."""
@@ -239,21 +267,23 @@ class ControlLoop:
 
     def _open(self, tick: int) -> None:
         self._answer = None
+        self._is_asked = False
         self._late.open(tick)
 
     async def _inferred(self, tick: int, inputs: Mapping[str, Any], now: int, ends: int) -> Mapping[str, Any] | None:
         """The local model's outputs if it ran in time; a remote answer is in ``_answer``."""
         plan = self._decision.plan(now, ends)
+        self.times.doubts = self._decision.remote.losses
         local, local_at = self._local, plan.local_at
         # A local run on the event loop would delay a request that nothing waits for, and its round trip would count.
         is_asked_first = local is None or local_at is None or local_at > now or local.is_in_thread
         if is_asked_first:
             self._ask(plan.ask, tick, inputs, now)
         if local is None or local_at is None:
-            await self._wait_until(ends)
+            await self._wait_for_remote(ends)
             return None
         if local_at > now:
-            await self._wait_until(local_at)
+            await self._wait_for_remote(local_at)
             if self._answer is not None:
                 return None
         # A wake-up that comes late is part of what a local run takes.
@@ -263,29 +293,46 @@ class ControlLoop:
         outputs = self._ran(local, inputs, began)
         if not is_asked_first:
             self._ask(plan.ask, tick, inputs, self._clock())
+        if outputs is None:
+            await self._wait_for_remote(ends)
         return outputs
 
     def _ran(self, local: LocalRuns, inputs: Mapping[str, Any], began: int) -> Mapping[str, Any] | None:
         try:
             outputs = local.run(inputs)
         except Exception as error:
-            self.times.local_failed(f"{type(error).__name__}: {error}")
+            self._local_failed(error)
             return None
-        self._decision.local.took(self._clock() - began)
+        self._local_took(began)
         return outputs
+
+    def _local_took(self, began: int) -> None:
+        now = self._clock()
+        self._decision.local_took(now - began, now)
+        self.times.local_unfit = self._decision.fitness.unfit
+
+    def _local_failed(self, error: BaseException) -> None:
+        self.times.local_failed(f"{type(error).__name__}: {error}")
+        self._decision.fitness.failed(self._clock())
+        self.times.local_unfit = self._decision.fitness.unfit
 
     async def _ran_in_thread(
         self, local: LocalRuns, inputs: Mapping[str, Any], began: int, ends: int
     ) -> Mapping[str, Any] | None:
         if local.is_busy:
             self.times.local_failed("the run of an earlier tick has not ended")
-            await self._wait_until(ends)
+            self._decision.fitness.has_not_ended(self._clock())
+            self.times.local_unfit = self._decision.fitness.unfit
+            await self._wait_for_remote(ends)
             return None
         running = local.start(inputs)
         running.add_done_callback(lambda run: self._ended_in_thread(run, began))
-        await self._wait_until(ends)
-        if self._answer is None and running.done() and running.exception() is None:
+        await self._wait.until(ends, lambda: self._answer is not None or running.done())
+        if not running.done():
+            return None
+        if running.exception() is None:
             return running.result()
+        await self._wait_for_remote(ends)
         return None
 
     def _ended_in_thread(self, run: asyncio.Future[Mapping[str, Any]], began: int) -> None:
@@ -293,71 +340,91 @@ class ControlLoop:
             return
         error = run.exception()
         if error is not None:
-            self.times.local_failed(f"{type(error).__name__}: {error}")
+            self._local_failed(error)
         else:
-            self._decision.local.took(self._clock() - began)
-        self._wake()
+            self._local_took(began)
+        self._wait.check()
 
     def _ask(self, ask: Ask, tick: int, inputs: Mapping[str, Any], now: int) -> None:
-        if ask is Ask.NOTHING:
+        if ask is Ask.NOTHING or self._is_closed:
             return
         self.times.requests += 1
         self.times.probes += ask is Ask.PROBE
         self._decision.remote.asked(tick, now)
         self._late.asked(tick, now)
+        self._is_asked = True
         self._remote.ask(tick, inputs)
 
     def _answered(self, tick: int, outputs: Outputs) -> None:
         now = self._clock()
         arrival, age = self._late.arrived(tick, now)
+        if arrival is Arrival.UNKNOWN:
+            return
         self._decision.remote.answered(tick, now, self._decision.usable)
         self.times.round_trip(age)
         if arrival is Arrival.IN_TIME:
             self._answer = outputs
-            self._wake()
-        elif arrival is Arrival.LATE:
+            self._is_asked = False
+            self._wait.check()
+        else:
             self.times.late_answers += 1
             if self._on_late is not None:
                 try:
-                    self._on_late(tick, outputs, age / SECOND)
+                    returned: object = self._on_late(tick, outputs, age / SECOND)
+                    if inspect.iscoroutine(returned):
+                        returned.close()
+                        raise InvalidArgument("on_late: expected a function that is not asynchronous")
                 except Exception as error:
                     self._error = error
 
+    def _raise_late_error(self) -> None:
+        """Once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
     def _failed(self, tick: int, code: str, text: str) -> None:
         self._decision.remote.failed(tick, self._clock())
+        if code not in self.times.remote_failures:
+            # One for each code: a dead link fails in every tick.
+            log.warning("a control loop's request failed: model=%s code=%s error=%s", self._model, code, text)
         self.times.remote_failed(code, text)
         if self._late.given_up(tick):
             # The local model need not wait for what will not come.
-            self._wake()
+            self._is_asked = False
+            self._wait.check()
 
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    async def _wait_until(self, instant: int) -> None:
-        """Return at the instant, or earlier when a model has answered or failed."""
-        loop = asyncio.get_running_loop()
-        self._waiting = waiting = loop.create_future()
-        timer = loop.call_later(max(0, instant - self._clock()) / SECOND, self._wake)
-        try:
-            await waiting
-        finally:
-            timer.cancel()
-            self._waiting = None
+    async def _wait_for_remote(self, instant: int) -> None:
+        """Return at the instant, or earlier when the remote model has answered or will not answer."""
+        await self._wait.until(instant, lambda: not self._is_asked)
 
     async def _sleep_until(self, instant: int) -> None:
+        """Return at the instant, at once after ``stop``, or when the loop is closed."""
         # At least one turn of the event loop in each tick: answers are read there.
-        await asyncio.sleep(max(0, instant - self._clock()) / SECOND)
+        await self._wait.until(instant, lambda: self._stop)
 
     async def close(self) -> None:
-        """Give up all requests, and end what the loop started. May be called again."""
+        """Wait for the tick that is under way, give up all requests, and end what the loop started.
+
+        May be called again, and by ``sense`` and ``act``, for whose tick it does not wait. Raises what ``on_late``
+        raised after the last tick.
+        """
+        await self._end()
+        self._raise_late_error()
+
+    async def _end(self) -> None:
         self._is_closed = True
         self._stop = True
-        await self._remote.close()
-        if self._local is not None:
-            await self._local.close()
-        if self._own_client is not None:
-            await self._own_client.close()
+        self._wait.check()
+        # Each step is taken whatever happens in the others.
+        async with AsyncExitStack() as steps:
+            if self._own_client is not None:
+                steps.push_async_callback(self._own_client.close)
+            if self._local is not None:
+                steps.push_async_callback(self._local.close)
+            steps.push_async_callback(self._remote.close)
+            if self._runner is not None and self._runner is not asyncio.current_task():
+                await self._run_ended.wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -365,4 +432,6 @@ class ControlLoop:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._end()
+        if error is None:
+            self._raise_late_error()

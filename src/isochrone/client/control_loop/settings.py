@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from isochrone.clock import MICROSECOND, MILLISECOND, SECOND
 from isochrone.errors import ConfigError
 
 LOWEST_HZ, HIGHEST_HZ = 1.0, 1000.0
+_LATE_ANSWER_MS = 250.0
 _WHERE = "isochrone.ControlLoop"
 
 
@@ -36,7 +38,7 @@ def checked_settings(
     sense_ms: float,
     infer_ms: float,
     act_ms: float,
-    late_answer_ms: float,
+    late_answer_ms: float | None,
     margin_ms: float,
     hold_last_ticks: int,
 ) -> LoopSettings:
@@ -45,9 +47,14 @@ def checked_settings(
     if not _is_number(hz) or not LOWEST_HZ <= hz <= HIGHEST_HZ:
         raise ConfigError(_WHERE, "hz", rates, repr(hz))
     budgets = {"sense_ms": sense_ms, "infer_ms": infer_ms, "act_ms": act_ms}
-    for key, value in {**budgets, "late_answer_ms": late_answer_ms}.items():
+    for key, value in budgets.items():
         if not _is_number(value) or value <= 0:
             raise ConfigError(_WHERE, key, "milliseconds above 0", repr(value))
+    if late_answer_ms is None:
+        late_answer_ms = max(_LATE_ANSWER_MS, 2 * infer_ms)
+    if not _is_number(late_answer_ms) or late_answer_ms < infer_ms:
+        expected = f"milliseconds, at least infer_ms ({infer_ms:g}), or None"
+        raise ConfigError(_WHERE, "late_answer_ms", expected, repr(late_answer_ms))
     sense, infer, act = (round(value * MILLISECOND) for value in budgets.values())
     # Budgets that were computed from the period may exceed it by their rounding.
     if sense + infer + act > SECOND / hz + MICROSECOND:
@@ -73,6 +80,8 @@ def checked_functions(sense: object, act: object, local: object, on_late: object
     for key, (given, wanted) in expected.items():
         if not callable(given) and not (given is None and "None" in wanted):
             raise ConfigError(_WHERE, key, wanted, repr(given))
+    if inspect.iscoroutinefunction(on_late):
+        raise ConfigError(_WHERE, "on_late", "a function that is not asynchronous", repr(on_late))
     if not isinstance(fallback, Mapping) or not fallback:
         raise ConfigError(
             _WHERE, "fallback", "a dict of outputs to act on when no model has answered in time", repr(fallback)

@@ -46,6 +46,8 @@ class LoopSummary:
     doubts: int
     local_failures: int
     last_local_error: str
+    #: Why ticks are planned as without a local model now: "failed", "too slow", or empty: they are not.
+    local_unfit: str
     times: dict[str, Durations]
 
     @property
@@ -72,6 +74,7 @@ class LoopTimes:
         self.doubts = 0
         self.local_failures = 0
         self.last_local_error = ""
+        self.local_unfit = ""
         self._durations = {name: DurationCounts() for name in TIMES}
 
     def skipped(self, ticks: int) -> None:
@@ -124,6 +127,7 @@ class LoopTimes:
             doubts=self.doubts,
             local_failures=self.local_failures,
             last_local_error=self.last_local_error,
+            local_unfit=self.local_unfit,
             times={name: counts.summary() for name, counts in self._durations.items()},
         )
 
@@ -146,6 +150,7 @@ class LoopTimes:
         metric("remote_failures_total", "counter", [("", {"code": code}, count) for code, count in failures])
         metric("doubts_total", "counter", [("", {}, self.doubts)])
         metric("local_failures_total", "counter", [("", {}, self.local_failures)])
+        metric("local_unfit", "gauge", [("", {}, bool(self.local_unfit))])
         samples: list[tuple[str, dict[str, str], float]] = []
         for name, counts in self._durations.items():
             samples += [

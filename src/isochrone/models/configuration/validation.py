@@ -128,6 +128,9 @@ def _validate_remote(config: model_config_pb2.ModelConfig, where: str) -> None:
     if config.model_transaction_policy.decoupled:
         expected = "false: a remote model returns one answer to each request"
         raise ConfigError(where, "model_transaction_policy.decoupled", expected, "true")
+    if config.response_cache.enable:
+        expected = "false: the server that computes a remote model may change it; cache answers there"
+        raise ConfigError(where, "response_cache.enable", expected, "true")
     if config.model_warmup:
         raise ConfigError(where, "model_warmup", "none: the server that computes a remote model warms it up", "one")
 

@@ -9,11 +9,20 @@ from isochrone.optimize.searching.candidate import Figures, Goal, Outcome
 #: A difference below this share of the time is noise, however narrow the confidence intervals are: two runs of the same
 #: file on a shared machine differ by as much.
 NOISE = 0.03
+#: So many times as long is clearly slower: other settings of the same runtime are not expected to make up for it.
+CLEARLY_SLOWER = 1.25
+#: The same, judged by the file before its precision changed, from which runtimes gain by different factors. A guess.
+HOPELESSLY_SLOWER = 2.0
 
 
 def is_faster(one: Figures, other: Figures) -> bool:
     """Whether ``one`` is faster than ``other`` beyond the noise of both measurements."""
     return one.milliseconds < other.milliseconds * (1 - NOISE) and one.high < other.low
+
+
+def is_clearly_slower(one: Figures, other: Figures, times: float) -> bool:
+    """Whether ``one`` takes over ``times`` as long as ``other``, beyond the noise of both."""
+    return one.milliseconds > other.milliseconds * times and one.low > other.high
 
 
 def fastest(outcomes: Sequence[Outcome], goal: Goal) -> Outcome | None:

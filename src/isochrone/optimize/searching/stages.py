@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from isochrone.optimize.searching.candidate import Candidate, Goal, Outcome, RunSettings
-from isochrone.optimize.searching.choice import fastest, is_faster
+from isochrone.optimize.searching.choice import CLEARLY_SLOWER, HOPELESSLY_SLOWER, fastest, is_clearly_slower, is_faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,53 @@ def settings_of_helpful_precisions(progress: Progress) -> list[Candidate]:
         if _has_any(outcome.candidate, progress.offer.precision) and progress.helped(outcome.candidate, base)
     ]
     graphs = dict.fromkeys(candidate.transformations for candidate in found)
-    return [Candidate(graph, settings) for graph in graphs for settings in progress.offer.settings]
+    return [
+        Candidate(graph, settings)
+        for graph in graphs
+        for settings in progress.offer.settings
+        if not _is_poor(progress, graph, settings)
+    ]
+
+
+def _is_poor(progress: Progress, graph: tuple[str, ...], settings: RunSettings) -> bool:
+    """Whether a runtime is not worth another trial of a file: judged by that file, or by the one without the precision.
+
+    The number of threads changes neither the outputs nor whether a file can be run.
+    """
+    if any(outcome.candidate.transformations == graph for outcome in _of_runtime(progress, settings)):
+        return _is_worse(progress, graph, settings, CLEARLY_SLOWER)
+    before = tuple(name for name in graph if name not in progress.offer.precision)
+    return _is_worse(progress, before, settings, HOPELESSLY_SLOWER)
+
+
+def _is_worse(progress: Progress, graph: tuple[str, ...], settings: RunSettings, times: float) -> bool:
+    """Whether a runtime has no accepted result of a file that it ran, or at best a clearly slower one than another.
+
+    Slower counts only with at least as many threads as the other runtime had.
+    """
+    tried = [outcome for outcome in progress.outcomes if outcome.candidate.transformations == graph]
+    accepted = [
+        (outcome.candidate.settings, outcome.figures)
+        for outcome in tried
+        if outcome.figures is not None and progress.goal.accepts(outcome.figures)
+    ]
+    own = [(each, figures) for each, figures in accepted if _runtime(each) == _runtime(settings)]
+    if not own:
+        return any(_runtime(outcome.candidate.settings) == _runtime(settings) for outcome in tried)
+    best_settings, best = min(own, key=lambda each: each[1].milliseconds)
+    return any(
+        each.threads <= best_settings.threads and is_clearly_slower(best, figures, times)
+        for each, figures in accepted
+        if _runtime(each) != _runtime(settings)
+    )
+
+
+def _of_runtime(progress: Progress, settings: RunSettings) -> list[Outcome]:
+    return [each for each in progress.outcomes if _runtime(each.candidate.settings) == _runtime(settings)]
+
+
+def _runtime(settings: RunSettings) -> tuple[str, bool]:
+    return settings.runtime, settings.bf16
 
 
 def first_prunings(progress: Progress) -> list[Candidate]:

@@ -37,9 +37,9 @@ def distill(
 ) -> DistilledResult:
     """Train a copy of ``student`` to classify: both modules return logits, targets are the numbers of the classes.
 
-    ``weight`` is the teacher's share of the loss; the labels have the rest, and 0 trains on labels alone. A higher
-    ``temperature`` shows the student more of what the teacher thinks of wrong classes. The same ``seed``, batches and
-    number of threads give the same result on a CPU.
+    ``weight`` is the teacher's share of the loss; the labels have the rest. 0 trains on labels alone; 1 ignores the
+    targets, which may be anything. A higher ``temperature`` gives wrong classes, as the teacher ranks them, a larger
+    part in the loss. The same ``seed``, batches and number of threads give the same result on a CPU.
     """
     if not 0 <= weight <= 1:
         raise InvalidArgument(f"weight must be from 0 (labels alone) to 1 (the teacher alone), not {weight}")
@@ -52,14 +52,14 @@ def distill(
     parameters = [parameter for parameter in student.parameters() if parameter.requires_grad]
     if not parameters:
         raise InvalidArgument(f"the student {type(student).__name__} has no parameters to train")
-    teaches = copy.deepcopy(teacher).eval()
+    frozen_teacher = copy.deepcopy(teacher).eval()
 
     def loss_of_batch(inputs: Any, targets: Any) -> Any:
         outputs = outputs_of(student, inputs)
         if weight == 0:
             return nn.functional.cross_entropy(outputs, targets)
         with torch.no_grad():
-            taught = outputs_of(teaches, inputs)
+            taught = outputs_of(frozen_teacher, inputs)
         return distillation_loss(outputs, taught, targets, temperature, weight)
 
     with torch.random.fork_rng():
@@ -71,7 +71,8 @@ def distill(
 def distillation_loss(outputs: Any, taught: Any, targets: Any, temperature: float, weight: float) -> Any:
     """The divergence from the teacher's softened classes and the cross entropy of the labels, by ``weight``.
 
-    The square of the temperature keeps the gradients of the first as large as those of the second.
+    The square of the temperature keeps the gradients of the first as large as those of the second. A weight of 1 leaves
+    the targets unread.
     """
     if outputs.shape != taught.shape:
         shapes = f"{tuple(outputs.shape)} and {tuple(taught.shape)}"
@@ -84,4 +85,6 @@ def distillation_loss(outputs: Any, taught: Any, targets: Any, temperature: floa
         reduction="batchmean",
         log_target=True,
     )
+    if weight == 1:
+        return temperature**2 * soft
     return weight * temperature**2 * soft + (1 - weight) * nn.functional.cross_entropy(outputs, targets)

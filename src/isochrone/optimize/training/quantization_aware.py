@@ -36,11 +36,16 @@ CALIBRATION_BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class QuantizedResult:
-    """``module`` computes with the rounding of the file that ``write`` writes. ``losses``: the mean of each epoch."""
+    """``module`` computes with the rounding of the file that ``write`` writes. ``losses``: the mean of each epoch.
+
+    ``quantized_layers`` and ``float_layers`` name the layers with parameters: those in INT8, and those left in floats.
+    """
 
     module: Any
     losses: tuple[float, ...]
     example: Any
+    quantized_layers: tuple[str, ...]
+    float_layers: tuple[str, ...]
 
     def write(self, path: Path | str) -> None:
         """Write ``model.onnx``: INT8 weights, input ``input``, output ``output``, any number of rows."""
@@ -67,7 +72,8 @@ def train_quantized(
     if weight_bits not in WEIGHT_BITS:
         raise InvalidArgument(f"weight_bits must be from {WEIGHT_BITS[0]} to {WEIGHT_BITS[-1]}, not {weight_bits}")
     check_training_settings(epochs, learning_rate)
-    student = prepared(module, weight_bits)
+    copied = prepared(module, weight_bits)
+    student = copied.module
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         example = _calibrate(student, batches)
@@ -81,7 +87,7 @@ def train_quantized(
             on_epoch=on_epoch,
         )
     student.eval()
-    return QuantizedResult(student, losses, example)
+    return QuantizedResult(student, losses, example, copied.quantized_layers, copied.float_layers)
 
 
 def _calibrate(module: Any, batches: Batches) -> Any:

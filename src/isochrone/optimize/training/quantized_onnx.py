@@ -3,6 +3,7 @@
 torch's exporter writes the graph, with a pair of QuantizeLinear and DequantizeLinear for each quantizer of activations.
 Weights and biases become integers here: torch leaves them as floats before a QuantizeLinear, four times as large. The
 exporter is the one by tracing: the newer one needs onnxscript, and writes no QDQ nodes for quantizers that are modules.
+Nothing is written unless onnxruntime computes what the module computes (``onnx_verification``).
 """
 
 from __future__ import annotations
@@ -22,20 +23,26 @@ from torch.nn.utils import parametrize
 
 from isochrone.errors import ConfigError, InvalidArgument, Unsupported
 from isochrone.optimize.training.fake_quantization import LEAST_SCALE, WeightQuantizer
+from isochrone.optimize.training.onnx_verification import verify
 
 #: Old enough for every onnxruntime that pyproject.toml allows.
 OPSET, IR_VERSION = 17, 8
+#: Channels with a scale below have no weights: they were calibrated to the least scale, and training changed it little.
+_DEAD_SCALE = 10 * LEAST_SCALE
+#: Of weights that are all zero: biases up to a million steps of the input fit in INT32, to a thousandth of a step.
+_SCALE_OF_ZEROS = 1e-3
 
 
 def write_quantized(module: Any, example: Any, path: Path) -> None:
     """Write the file, or leave what is at ``path`` as it is."""
-    model = quantized_model(module, example)
     if not path.parent.is_dir():
         raise InvalidArgument(f"{path.parent} is no directory; make it first")
+    content = quantized_model(module, example).SerializeToString()
+    verify(content, module, example)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(model.SerializeToString())
+            file.write(content)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -55,6 +62,7 @@ def quantized_model(module: Any, example: Any) -> Any:
     model.ir_version = IR_VERSION
     graph = model.graph
     _fold_constants(graph)
+    _separate_initializers(graph)
     for name, scale in scales.items():
         _quantize_weight(graph, name, scale)
     _flatten_integers(graph)
@@ -137,18 +145,44 @@ def _drop_unused(graph: Any, replaced: set[str]) -> None:
             graph.node.remove(node)
 
 
+def _separate_initializers(graph: Any) -> None:
+    """Give each layer initializers of its own: the exporter writes equal ones once, and an Identity for the others.
+
+    Equal weights may have different scales, and equal biases are integers of different scales.
+    """
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in known]:
+        if node.output[0] in {output.name for output in graph.output}:
+            continue
+        tensor = copy.deepcopy(known[node.input[0]])
+        tensor.name = node.output[0]
+        known[tensor.name] = tensor
+        graph.initializer.append(tensor)
+        graph.node.remove(node)
+
+
 def _quantize_weight(graph: Any, name: str, scale: Any) -> None:
     """Replace the float initializer ``name`` by integers and a DequantizeLinear with one scale per output channel."""
     from onnx import numpy_helper
 
-    tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
+    tensor = next((tensor for tensor in graph.initializer if tensor.name == name), None)
+    if tensor is None:
+        raise Unsupported(f"torch exported no weight {name}: this version of torch names or merges weights differently")
     weight = numpy_helper.to_array(tensor)
     integers = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1))).clip(-127, 127).astype(np.int8)
-    _dequantize(graph, tensor, integers, scale.astype(np.float32))
+    # The least scale, which a channel without weights is calibrated to, would let its bias overflow INT32.
+    dead = scale < _DEAD_SCALE
+    integers[dead] = 0
+    scale = np.where(dead, max(scale[~dead], default=_SCALE_OF_ZEROS), scale)
+    graph.initializer.remove(tensor)
+    _dequantize(graph, name, integers, scale.astype(np.float32))
 
 
 def _quantize_biases(graph: Any) -> None:
-    """Biases as INT32 with the scale of the sums that they are added to, which onnxruntime's INT8 kernels need."""
+    """Biases as INT32 with the scale of the sums that they are added to, which onnxruntime's INT8 kernels assume.
+
+    A layer that is used twice adds its bias to sums of two scales: each use gets integers of its own.
+    """
     from onnx import numpy_helper
 
     known = {tensor.name: tensor for tensor in graph.initializer}
@@ -160,11 +194,16 @@ def _quantize_biases(graph: Any) -> None:
             continue
         scales = [numpy_helper.to_array(_scale_of(graph, made[name])) for name in node.input[:2]]
         scale = np.maximum(scales[0].reshape(-1) * scales[1], LEAST_SCALE**2).astype(np.float32)
-        tensor = known.pop(node.input[2])
-        bias = numpy_helper.to_array(tensor).astype(np.float64)
+        name = node.input[2]
+        bias = numpy_helper.to_array(known[name]).astype(np.float64)
         limits = np.iinfo(np.int32)
         integers = np.rint(bias / scale).clip(limits.min, limits.max).astype(np.int32)
-        _dequantize(graph, tensor, integers, scale)
+        uses = sum(used == name for other in graph.node for used in other.input)
+        if uses == 1:
+            graph.initializer.remove(known[name])
+        else:
+            name = node.input[2] = f"{name}_of_{node.output[0]}"
+        _dequantize(graph, name, integers, scale)
 
 
 def _flatten_integers(graph: Any) -> None:
@@ -189,11 +228,10 @@ def _scale_of(graph: Any, node: Any) -> Any:
     return next(tensor for tensor in graph.initializer if tensor.name == node.input[1])
 
 
-def _dequantize(graph: Any, tensor: Any, integers: Any, scale: Any) -> None:
+def _dequantize(graph: Any, name: str, integers: Any, scale: Any) -> None:
+    """Compute ``name`` from integers; no initializer has this name any more."""
     from onnx import helper, numpy_helper
 
-    name = tensor.name
-    graph.initializer.remove(tensor)
     zero = np.zeros(scale.shape, integers.dtype)
     parts = {f"{name}_quantized": integers, f"{name}_scale": scale, f"{name}_zero_point": zero}
     graph.initializer.extend(numpy_helper.from_array(value, part) for part, value in parts.items())

@@ -25,6 +25,7 @@ def magnitude(source: Path, target: Path, batches: Batches, machine: MachineFact
 
     model = onnx.load(str(source))
     weights = {node.input[1] for node in model.graph.node if node.op_type in ("Gemm", "MatMul", "Conv")}
+    zeroed = 0
     for tensor in model.graph.initializer:
         if tensor.name not in weights or tensor.data_type != onnx.TensorProto.FLOAT:
             continue
@@ -32,6 +33,10 @@ def magnitude(source: Path, target: Path, batches: Batches, machine: MachineFact
         if array.ndim < 2 or array.size < _LEAST_ELEMENTS:
             continue
         threshold = np.quantile(np.abs(array), _SHARE)
-        array[np.abs(array) < threshold] = 0.0
+        small = (np.abs(array) < threshold) & (array != 0)
+        zeroed += int(np.count_nonzero(small))
+        array[small] = 0.0
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    if not zeroed:
+        raise ValueError(f"no weight became zero: none of at least {_LEAST_ELEMENTS} elements has smaller ones")
     onnx.save(model, str(target))

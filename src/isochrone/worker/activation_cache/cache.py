@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Key frames of one place. A miss compares with each of them.
 PLACE_FRAMES: Final = 4
-#: Bytes of an entry's key beside those that ``accounted_bytes`` counts.
-_KEY_OVERHEAD: Final = 1024
+#: Bytes of a key frame's keys, of which it has at most two: each may have a text of 256 characters of four bytes.
+_KEYS_BYTES: Final = 4096
 
 # Reasons of a miss, least informative first: that of several candidates which came nearest counts.
 COLD, EXPIRED, CHANGED, LOCAL = "cold", "expired", "changed", "local"
@@ -34,14 +34,15 @@ class KeyFrame:
 
     __slots__ = ("born", "compute_ns", "keys", "outputs", "plane", "size")
 
-    def __init__(self, plane: KeyPlane, outputs: Tensors, born: int, compute_ns: int) -> None:
+    def __init__(self, plane: KeyPlane, outputs: Tensors, size: int, born: int, compute_ns: int) -> None:
         self.plane = plane
         self.outputs = outputs
         self.born = born
         #: The time that reuse saves.
         self.compute_ns = compute_ns
         self.keys: set[ActivationKey] = set()
-        self.size = accounted_bytes(outputs) + plane.nbytes + _KEY_OVERHEAD
+        #: Bytes that it is accounted for.
+        self.size = size
 
 
 class Hit(NamedTuple):
@@ -101,10 +102,16 @@ class ActivationCache:
 
     def insert(self, keys: Sequence[ActivationKey], plane: Plane, outputs: Tensors, born: int, compute_ns: int) -> bool:
         """Makes a computed picture a key frame, of copies of its outputs; False: it is larger than the whole cache."""
-        frozen = {name: frozen_copy(tensor) for name, tensor in outputs.items()}
-        frame = KeyFrame(key_plane(plane), frozen, born, compute_ns)
-        if frame.size > self.limit_bytes:
+        # Before anything is copied: outputs may be larger than the memory that is left.
+        held = accounted_bytes(outputs)
+        if held > self.limit_bytes:
             return False
+        statistics = key_plane(plane)
+        size = held + statistics.nbytes + _KEYS_BYTES
+        if size > self.limit_bytes:
+            return False
+        frozen = {name: frozen_copy(tensor) for name, tensor in outputs.items()}
+        frame = KeyFrame(statistics, frozen, size, born, compute_ns)
         for key in keys:
             frames = self._by_key.get(key, [])
             for replaced in frames[PLACE_FRAMES - 1 if key.scope == SPATIAL else 0 :]:

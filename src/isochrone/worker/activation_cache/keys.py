@@ -1,14 +1,16 @@
 """Keys of the activation cache: which earlier pictures a request's picture is compared with. Pure.
 
 A key names a camera (temporal), or a place (spatial: a tile, or the grid cell of a pose). It only finds candidates;
-similarity decides. It also holds everything beside the picture that can change an answer: the version's digest, the
-picture's shape and type, the requested outputs, and the request's other parameters.
+similarity decides. It also covers everything beside the picture that can change an answer: the version's digest, the
+picture's shape and type, the requested outputs, and the request's other parameters. Those may be of any size, and the
+cache keeps keys: they are in it as a fingerprint.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isochrone.errors import InvalidArgument
@@ -37,7 +39,8 @@ class ActivationKey(NamedTuple):
     #: The parameter and its value; of a pose, the cell.
     place: tuple[object, ...]
     digest: str
-    content: tuple[object, ...]
+    #: Of everything else that can change an answer.
+    fingerprint: bytes
 
 
 def activation_keys(plan: Plan, digest: str, scopes: Sequence[str], grid: tuple[float, ...]) -> list[ActivationKey]:
@@ -57,22 +60,25 @@ def activation_keys(plan: Plan, digest: str, scopes: Sequence[str], grid: tuple[
             places.append((SPATIAL, (_POSE, *_cell(parameters[_POSE], grid))))
     if not places:
         return []
-    content = (plan.inputs, plan.outputs, _others(parameters))
-    return [ActivationKey(scope, place, digest, content) for scope, place in places]
+    fingerprint = _fingerprint(plan, parameters)
+    return [ActivationKey(scope, place, digest, fingerprint) for scope, place in places]
 
 
-def _others(parameters: Parameters) -> tuple[object, ...]:
-    # With the types: 1, 1.0 and True are equal, and a model may tell them apart.
-    return tuple(
-        sorted((name, type(value).__name__, value) for name, value in parameters.items() if name not in _NO_CONTENT)
-    )
+def _fingerprint(plan: Plan, parameters: Parameters) -> bytes:
+    others = sorted(item for item in parameters.items() if item[0] not in _NO_CONTENT)
+    # repr of nested tuples of str, int, float and bool is unambiguous: 1, 1.0, True and "1" differ.
+    content = repr((plan.inputs, plan.outputs, others))
+    # 256 bits: a collision would give one caller another's answer.
+    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=32).digest()
 
 
 def _named(name: str, value: Parameter) -> tuple[object, ...]:
-    if isinstance(value, bool | float) or value == "" or (isinstance(value, str) and len(value) > _LONGEST):
+    fits = 0 < len(value) <= _LONGEST if isinstance(value, str) else abs(value) < 1 << 64
+    if isinstance(value, bool | float) or not fits:
+        shown = value[:40] if isinstance(value, str) else f"a {type(value).__name__}"
         raise InvalidArgument(
-            f"parameter '{name}': expected a whole number or a text of 1 to {_LONGEST} characters, which names what the"
-            f" picture shows, given {str(value)[:40]!r}"
+            f"parameter '{name}': expected a whole number of 64 bits or a text of 1 to {_LONGEST} characters, which"
+            f" names what the picture shows, given {shown!r}"
         )
     return name, value
 

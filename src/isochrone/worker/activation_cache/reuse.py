@@ -23,6 +23,7 @@ from isochrone.worker.activation_cache.similarity import Plane
 from isochrone.worker.request_wrappers import RequestWrapper
 
 if TYPE_CHECKING:
+    from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import Tensors
     from isochrone.worker.statistics import ModelStatistics
 
@@ -32,10 +33,10 @@ _log = structlog.get_logger(__name__)
 OUTCOME: Final = "activation_cache"
 SIMILARITY: Final = "activation_cache_similarity"
 
-# Further reasons of a miss: several rows, values outside of the range or too few pixels, a hit that is computed to
-# measure the error, and one that is computed because of the alarm.
-ROWS, RANGE, SAMPLED, SUSPENDED = "rows", "range", "sampled", "suspended"
-_REASONS: Final = (COLD, EXPIRED, CHANGED, LOCAL, ROWS, RANGE, SAMPLED, SUSPENDED)
+# Further reasons of a miss: several rows; values outside of the range, too few pixels or other channels; outputs that
+# are larger than the cache; a hit that is computed to measure the error, and one that is computed because of the alarm.
+ROWS, RANGE, TOO_LARGE, SAMPLED, SUSPENDED = "rows", "range", "too_large", "sampled", "suspended"
+_REASONS: Final = (COLD, EXPIRED, CHANGED, LOCAL, ROWS, RANGE, TOO_LARGE, SAMPLED, SUSPENDED)
 
 
 class ActivationReuse:
@@ -53,6 +54,7 @@ class ActivationReuse:
         self._hits = dict.fromkeys((TEMPORAL, SPATIAL), 0)
         self._misses = dict.fromkeys(_REASONS, 0)
         self._saved_ns = self._comparison_ns = 0
+        self._has_warned_of_size = False
 
     def look_up(self, request: InferRequest) -> InferRequest | None:
         """None: the request was answered. Otherwise the request to run: itself, or one that stores its answer."""
@@ -74,29 +76,46 @@ class ActivationReuse:
         now = now_ns()
         self._comparison_ns += now - started
         if isinstance(found, str):
-            self._misses[found] += 1
-            return StoredRequest(request, self, keys, plane, started)
+            return StoredRequest(request, self, keys, plane, started, found)
         if self._monitor.takes_sample():
-            reason = SUSPENDED if self._monitor.is_alarmed else SAMPLED
-            self._misses[reason] += 1
-            return SampledRequest(request, self, found, reason)
-        self._hits[found.scope] += 1
-        self._saved_ns += found.frame.compute_ns
-        request.dispatched = started
-        request.compute_start = request.infer_start = now
-        request.infer_end = request.compute_end = now
-        self._statistics.record_reused(request, now)
-        # The dictionary is a copy; its arrays are shared and read-only.
-        request.complete(dict(found.frame.outputs), {OUTCOME: "hit", SIMILARITY: round(found.similarity.mean, 4)})
+            return SampledRequest(request, self, found, SUSPENDED if self._monitor.is_alarmed else SAMPLED)
+        self._answer(request, found, started, now)
         return None
 
-    def store(self, keys: list[ActivationKey], plane: Plane, outputs: Tensors, born: int, compute_ns: int) -> None:
-        self._cache.insert(keys, plane, outputs, born, compute_ns)
+    def answer_rejected(self, request: InferRequest) -> bool:
+        """Answers a sampled hit that the queue rejects with what it would have reused; False: it is none."""
+        if not isinstance(request, SampledRequest) or request.reason != SAMPLED:
+            return False
+        now = now_ns()
+        self._answer(request.original, request.found, now, now)
+        return True
+
+    def store(self, keys: list[ActivationKey], plane: Plane, outputs: Tensors, born: int, compute_ns: int) -> bool:
+        """False: the outputs are larger than the cache."""
+        if self._cache.insert(keys, plane, outputs, born, compute_ns):
+            return True
+        if not self._has_warned_of_size:
+            self._has_warned_of_size = True
+            _log.warning(
+                "the outputs of one picture are larger than the activation cache, which cannot keep them; raise"
+                " activation_cache_bytes",
+                model=self._statistics.model_name,
+                version=self._statistics.model_version,
+                activation_cache_bytes=self._cache.limit_bytes,
+                output_bytes=sum(tensor.nbytes for tensor in outputs.values()),
+            )
+        return False
+
+    def record_miss(self, reason: str) -> None:
+        self._misses[reason] += 1
 
     def record_error(self, found: Hit, computed: Tensors) -> None:
         """Adds what was computed for a hit to the error estimate."""
         monitor = self._monitor
-        if not monitor.record(output_error(found.frame.outputs, computed)):
+        started = now_ns()
+        error = output_error(found.frame.outputs, computed)
+        self._comparison_ns += now_ns() - started
+        if not monitor.record(error):
             return
         names = {"model": self._statistics.model_name, "version": self._statistics.model_version}
         figures = {"error": round(monitor.estimate, 4), "error_budget": self._settings.error_budget}
@@ -113,6 +132,16 @@ class ActivationReuse:
     def clear(self) -> None:
         """Frees the memory of a version that was unloaded: plans of requests may keep the version itself."""
         self._cache.clear()
+
+    def _answer(self, request: InferRequest, found: Hit, started: int, now: int) -> None:
+        self._hits[found.scope] += 1
+        self._saved_ns += found.frame.compute_ns
+        request.dispatched = started
+        request.compute_start = request.infer_start = now
+        request.infer_end = request.compute_end = now
+        self._statistics.record_reused(request, now)
+        # The dictionary is a copy; its arrays are shared and read-only.
+        request.complete(dict(found.frame.outputs), {OUTCOME: "hit", SIMILARITY: round(found.similarity.mean, 4)})
 
     def snapshot(self) -> ActivationSnapshot:
         cache, monitor = self._cache, self._monitor
@@ -139,16 +168,23 @@ class ActivationReuse:
 class StoredRequest(RequestWrapper):
     """A miss: its picture becomes a key frame when it is computed."""
 
-    __slots__ = ("_keys", "_looked_up", "_plane", "_reuse")
+    __slots__ = ("_keys", "_looked_up", "_plane", "_reason", "_reuse")
 
     def __init__(
-        self, original: InferRequest, reuse: ActivationReuse, keys: list[ActivationKey], plane: Plane, looked_up: int
+        self,
+        original: InferRequest,
+        reuse: ActivationReuse,
+        keys: list[ActivationKey],
+        plane: Plane,
+        looked_up: int,
+        reason: str,
     ) -> None:
         super().__init__(original)
         self._reuse = reuse
         self._keys = keys
         self._plane = plane
         self._looked_up = looked_up
+        self._reason = reason
 
     def keeps_on_device(self, output: str) -> bool:
         """The cache keeps arrays of the host."""
@@ -156,25 +192,39 @@ class StoredRequest(RequestWrapper):
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         compute_ns = max(0, self.infer_end - self.infer_start)
-        self._reuse.store(self._keys, self._plane, outputs, self._looked_up, compute_ns)
+        is_stored = self._reuse.store(self._keys, self._plane, outputs, self._looked_up, compute_ns)
+        self._reuse.record_miss(self._reason if is_stored else TOO_LARGE)
         super().complete(outputs, {**parameters, OUTCOME: "miss"})
+
+    def fail(self, error: IsochroneError) -> None:
+        self._reuse.record_miss(self._reason)
+        super().fail(error)
 
 
 class SampledRequest(RequestWrapper):
     """A hit that is computed nevertheless, and compared with what would have been reused."""
 
-    __slots__ = ("_found", "_reason", "_reuse")
+    __slots__ = ("_reuse", "found", "reason")
 
     def __init__(self, original: InferRequest, reuse: ActivationReuse, found: Hit, reason: str) -> None:
         super().__init__(original)
         self._reuse = reuse
-        self._found = found
-        self._reason = reason
+        self.found = found
+        self.reason = reason
+
+    @property
+    def original(self) -> InferRequest:
+        return self._original
 
     def keeps_on_device(self, output: str) -> bool:
         return False
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._reuse.record_error(self._found, outputs)
-        similarity = round(self._found.similarity.mean, 4)
-        super().complete(outputs, {**parameters, OUTCOME: self._reason, SIMILARITY: similarity})
+        self._reuse.record_miss(self.reason)
+        self._reuse.record_error(self.found, outputs)
+        similarity = round(self.found.similarity.mean, 4)
+        super().complete(outputs, {**parameters, OUTCOME: self.reason, SIMILARITY: similarity})
+
+    def fail(self, error: IsochroneError) -> None:
+        self._reuse.record_miss(self.reason)
+        super().fail(error)

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2
 from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError
 from isochrone.suggestions import suggestion
-from isochrone.worker.activation_cache.similarity import LAYOUTS, Reduction
+from isochrone.worker.activation_cache.similarity import CHANNELS, LAYOUTS, WINDOW, Reduction
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature, TensorSpec
@@ -44,7 +44,8 @@ _KEYS: Final = (
 )
 #: Data types of pictures, and the range of their values if the configuration states none.
 _RANGES: Final = {"UINT8": (0.0, 255.0), "FP16": (0.0, 1.0), "FP32": (0.0, 1.0)}
-_CHANNELS: Final = (1, 3, 4)
+#: Channel counts by which a layout is guessed; those that are no picture's are rejected afterwards.
+_GUESSED_CHANNELS: Final = (*CHANNELS, 4)
 _FORMATS: Final = {
     model_config_pb2.ModelInput.FORMAT_NHWC: "HWC",
     model_config_pb2.ModelInput.FORMAT_NCHW: "CHW",
@@ -68,7 +69,7 @@ class ActivationSettings:
     limit_bytes: int = 64 << 20
     #: From the computation of the outputs. It bounds how long a change that planes do not show stays unseen.
     age_ns: int = 1000 * MILLISECOND
-    #: The relative error (L2) of outputs that reuse may cause in the mean.
+    #: The error of outputs that reuse may cause in the mean; more than 0, and less than 1, which is the largest error.
     error_budget: float = 0.1
     #: Of the hits, those that are computed nevertheless, to measure that error.
     sample_share: float = 0.01
@@ -101,7 +102,7 @@ def read_activation_settings(
         block_similarity=reader.number("block_similarity", 0.75, -1.0, 1.0),
         limit_bytes=reader.integer("bytes", 64 << 20, 1, 1 << 40),
         age_ns=reader.integer("age_ms", 1000, 1, 86_400_000) * MILLISECOND,
-        error_budget=reader.number("error_budget", 0.1, 0.0, 1.0),
+        error_budget=reader.open_share("error_budget", 0.1),
         sample_share=reader.number("sample_share", 0.01, 0.0, 1.0),
         grid=reader.grid(),
     )
@@ -143,6 +144,11 @@ def _picture(config: Any, signature: Signature, reader: _Reader) -> tuple[Tensor
         reader.reject(f"{_PREFIX}_layout", f"one of {', '.join(LAYOUTS)}, since {shown} do not say it")
     if len(dims) != len(layout):
         reader.reject(f"{_PREFIX}_layout", f"a layout of {len(dims)} axes, since {shown} are of a picture", layout)
+    for axis, length in zip(layout, dims, strict=True):
+        if axis == "C" and length not in (*CHANNELS, -1):
+            reader.reject(f"{_PREFIX}_layout", f"a layout whose C is 1 or 3 channels, given {shown}", layout)
+        if axis != "C" and 0 <= length < WINDOW:
+            reader.reject(f"{_PREFIX}_layout", f"a layout whose H and W are {WINDOW} or more, given {shown}", layout)
     return picture, layout
 
 
@@ -152,7 +158,7 @@ def _guessed_layout(dims: tuple[int, ...]) -> str:
         return "HW"
     if len(dims) != 3:
         return ""
-    first, last = dims[0] in _CHANNELS, dims[-1] in _CHANNELS
+    first, last = dims[0] in _GUESSED_CHANNELS, dims[-1] in _GUESSED_CHANNELS
     return "" if first == last else "CHW" if first else "HWC"
 
 
@@ -184,6 +190,12 @@ class _Reader:
         value = numbers[0] if numbers else default
         if not low <= value <= high:
             self.reject(f"{_PREFIX}_{name}", f"a number from {low:g} to {high:g}")
+        return value
+
+    def open_share(self, name: str, default: float) -> float:
+        value = self.number(name, default, 0.0, 1.0)
+        if value in (0.0, 1.0):
+            self.reject(f"{_PREFIX}_{name}", "a number greater than 0 and less than 1")
         return value
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:

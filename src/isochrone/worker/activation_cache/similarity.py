@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 #: The axes of a picture without its batch dimension.
 LAYOUTS: Final = ("HWC", "CHW", "HW")
+#: Channels of a picture: luminance, or red, green and blue. What others mean is not known.
+CHANNELS: Final = (1, 3)
 #: The side of a window. A plane must be as large.
 WINDOW: Final = 7
 #: Windows of a block of the local check, in each direction.
@@ -82,10 +84,10 @@ class Reduction(NamedTuple):
     def plane(self, picture: Picture) -> Plane | None:
         """The plane of one picture, without a batch dimension.
 
-        None: it is too small for one window, or has values far outside of the range. Of those, float32 would keep too
-        few digits for variances, and a similarity could be any number.
+        None: it is too small for one window, has other channels, or has values far outside of the range. Of those,
+        float32 would keep too few digits for variances, and a similarity could be any number.
         """
-        if not picture.size:
+        if not picture.size or not self._has_known_channels(picture.shape):
             return None
         if picture.dtype == np.uint8 and self.covers_bytes:
             grey = self._grey(picture)
@@ -103,6 +105,9 @@ class Reduction(NamedTuple):
         """Whether no byte is far outside of the range: looking costs as much as the points when caches are cold."""
         return -self.floor >= -self.data_range and 255 - self.floor <= 2 * self.data_range
 
+    def _has_known_channels(self, shape: tuple[int, ...]) -> bool:
+        return self.layout == "HW" or shape[self.layout.index("C")] in CHANNELS
+
     def _grey(self, picture: Picture) -> _Floats:
         height, width = picture.shape[-2:] if self.layout != "HWC" else picture.shape[:2]
         rows, columns = _step(height, self.side), _step(width, self.side)
@@ -111,7 +116,7 @@ class Reduction(NamedTuple):
             grey: _Floats = picture[down, across].astype(np.float32)
         else:
             points = picture[down, across].transpose(2, 0, 1) if self.layout == "HWC" else picture[:, down, across]
-            grey = _luminance(points) if len(points) >= 3 else points[0].astype(np.float32)
+            grey = _luminance(points) if len(points) == 3 else points[0].astype(np.float32)
         scale = 1 / self.data_range
         if height > self.side:
             scale /= 2

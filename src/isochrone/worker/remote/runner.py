@@ -1,8 +1,9 @@
 """The runner of one version of a remote model: sends every request on at once, on the event loop.
 
-What travels along: the time that is left of the deadline, the priority, the id, the parameters, and the version. While
-time is left, a request of which nothing has run is sent to another endpoint. So is, once, a request whose connection
-broke: its server may have died, perhaps by this request. Any other failure is the caller's.
+What travels along: the time that is left of the deadline, the priority, the id, the parameters (those of a sequence
+among them), the version, and the versions of stages that the caller pins. While time is left, a request of which
+nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for. A request whose
+connection broke is sent once more: its server may have died, perhaps by this request. Other failures are the caller's.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from isochrone.client.answers import Outputs
 from isochrone.client.calls import InferCall, make_call
 from isochrone.clock import MILLISECOND, NEVER, SECOND, now_ns
 from isochrone.errors import (
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     Internal,
     IsochroneError,
     ModelFailed,
+    NotFound,
     QueueFull,
     Unavailable,
 )
+from isochrone.protocol.stages import STAGES_HEADER, write_stages
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.worker.execution.failure_log import FailureLog
 from isochrone.worker.remote.endpoints import EndpointChoice
@@ -74,7 +78,8 @@ class RemoteRunner:
     ) -> None:
         self._name = name
         self._settings = settings
-        self._datatypes = {spec.name: spec.datatype for spec in signature.outputs}
+        self._outputs = signature.output_by_name
+        self._is_batched = signature.max_batch_size > 0
         self._statistics = statistics
         self._request_ended = request_ended
         self._failures = FailureLog(name, statistics.model_version)
@@ -99,14 +104,25 @@ class RemoteRunner:
             )
         task = asyncio.ensure_future(self._run(request))
         self._running[task] = request
-        task.add_done_callback(self._running.pop)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        request = self._running.pop(task)
+        if task.cancelled():  # before its first step
+            self._fail(request, self._end_of(request))
+
+    def _end_of(self, request: InferRequest) -> IsochroneError:
+        """Why a task was cancelled."""
+        if request.cancelled:
+            return Cancelled("the caller has gone")
+        return self._rejection or self._unloading()
 
     async def _run(self, request: InferRequest) -> None:
         request.dispatched = request.compute_start = request.infer_start = now_ns()
         try:
             outputs = self._checked(request, await self._answer(request))
         except asyncio.CancelledError:
-            self._fail(request, self._rejection or self._unloading())
+            self._fail(request, self._end_of(request))
             return
         except IsochroneError as error:
             self._fail(request, error)
@@ -128,25 +144,28 @@ class RemoteRunner:
 
     async def _answer(self, request: InferRequest) -> Outputs:
         call = self._call(request)
+        deadline = min(request.deadline, request.infer_start + self._settings.answer_timeout_ns)
         tried: list[int] = []
         losses = 0
         error: IsochroneError | None = None
         while True:
             now = now_ns()
-            if request.deadline <= now:
+            if deadline <= now:
                 raise error or DeadlineExceeded(f"model '{self._name}': the deadline has passed")
             chosen = self._choice.choose(now, tried)
             if chosen is None:
                 assert error is not None
                 raise error
-            seconds = None if request.deadline == NEVER else (request.deadline - now) / SECOND
             try:
-                outputs = await self._transports[chosen].infer(call, seconds)
+                outputs = await self._transports[chosen].infer(call, (deadline - now) / SECOND)
             except IsochroneError as failure:
                 tried.append(chosen)
                 error = failure.within(f"model '{self._name}', computed by {self._settings.endpoints[chosen]}")
                 self._note(failure, chosen)
                 losses += isinstance(failure, ConnectionLost) and not failure.unprocessed
+                if losses:
+                    # Whatever the last endpoint says: a part of the request may have run on an earlier one.
+                    error = error.begun()
                 if losses > 1 or not _may_succeed_elsewhere(failure):
                     raise error from None
             else:
@@ -156,15 +175,20 @@ class RemoteRunner:
                 self._choice.ended(chosen)
 
     def _note(self, failure: IsochroneError, endpoint: int) -> None:
-        is_answer = bool(failure.status)
-        if isinstance(failure, Unavailable) and not is_answer:
-            self._choice.failed(endpoint, now_ns())
-        elif is_answer:
+        if failure.status:
             self._choice.answered(endpoint)
+        elif isinstance(failure, Unavailable | DeadlineExceeded):
+            # No answer at all, or none in time: a server that hangs is left out, too.
+            self._choice.failed(endpoint, now_ns())
 
     def _call(self, request: InferRequest) -> InferCall:
         plan = request.plan
         left = None if request.deadline == NEVER else max(1.0, (request.deadline - now_ns()) / MILLISECOND)
+        parameters = dict(plan.parameters)
+        if plan.sequence_id:
+            parameters["sequence_id"] = plan.sequence_id
+            parameters["sequence_start"], parameters["sequence_end"] = plan.sequence_start, plan.sequence_end
+        pins = request.stages
         return make_call(
             self._settings.model,
             request.inputs,
@@ -173,24 +197,30 @@ class RemoteRunner:
             left,
             request.id,
             plan.priority,
-            dict(plan.parameters),
-            None,
+            parameters,
+            None if pins is None else {STAGES_HEADER.decode(): write_stages(pins)},
         )
 
     def _checked(self, request: InferRequest, outputs: Outputs) -> Tensors:
         """The outputs that were asked for; those of another type would reach the caller as something else."""
         found: Tensors = {}
-        for name in request.plan.outputs or self._datatypes:
+        for name in request.plan.outputs or self._outputs:
             array = outputs.get(name)
             if array is None:
                 raise ModelFailed(f"model '{self._name}': the answer of its endpoint has no output '{name}'")
-            if name_of(array.dtype) != self._datatypes[name]:
+            spec = self._outputs[name]
+            if name_of(array.dtype) != spec.datatype or not self._fits(array.shape, spec.dims, request.plan.batch_size):
                 raise ModelFailed(
-                    f"model '{self._name}': output '{name}' of its endpoint is {name_of(array.dtype)}, and "
-                    f"config.pbtxt declares {self._datatypes[name]}"
+                    f"model '{self._name}': output '{name}' of its endpoint is {name_of(array.dtype)} "
+                    f"{list(array.shape)}, and config.pbtxt declares {spec.datatype} {list(spec.dims)}"
+                    + (f" for each of {request.plan.batch_size} rows" if self._is_batched else "")
                 )
             found[name] = array
         return found
+
+    def _fits(self, shape: tuple[int, ...], dims: tuple[int, ...], rows: int) -> bool:
+        expected = (rows, *dims) if self._is_batched else dims
+        return len(shape) == len(expected) and all(dim in (-1, size) for size, dim in zip(shape, expected, strict=True))
 
     def _fail(self, request: InferRequest, error: IsochroneError) -> None:
         self._failures.request_failed(error)
@@ -215,7 +245,10 @@ class RemoteRunner:
         return ""
 
     def check_stuck(self, now: int) -> None:
-        """Nothing to do: requests with deadlines end by themselves, and others wait for the other server."""
+        """Gives up requests whose callers have gone; others end at their deadline, or after ``answer_timeout_ms``."""
+        for task, request in list(self._running.items()):
+            if request.cancelled:
+                task.cancel()
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
         self._rejection = error or self._unloading()
@@ -235,4 +268,7 @@ class RemoteRunner:
 
 
 def _may_succeed_elsewhere(failure: IsochroneError) -> bool:
-    return isinstance(failure, ConnectionLost) or (failure.unprocessed and isinstance(failure, Unavailable | QueueFull))
+    """``NotFound``: while versions change, not every endpoint has the same."""
+    return isinstance(failure, ConnectionLost | NotFound) or (
+        failure.unprocessed and isinstance(failure, Unavailable | QueueFull)
+    )

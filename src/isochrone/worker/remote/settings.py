@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isochrone.client.address import Address, Certificates, parse_address
+from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError
 
 _LATEST = "latest"
 _DEFAULT_IN_FLIGHT = 1024
+_DEFAULT_ANSWER_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class RemoteSettings:
     model: str
     version: str
     max_in_flight: int = _DEFAULT_IN_FLIGHT
+    #: Of requests without a deadline, and with a later one.
+    answer_timeout_ns: int = _DEFAULT_ANSWER_MS * MILLISECOND
     certificates: Certificates = field(default_factory=Certificates)
 
 
@@ -40,7 +44,8 @@ def remote_settings(parameters: Mapping[str, str], model: str, version: int, whe
         tuple(_address(each, certificates, where) for each in endpoints),
         given.get("remote_model") or model,
         _version(given.get("remote_version", ""), version, where),
-        _in_flight(given.get("max_in_flight", ""), where),
+        _positive(given, "max_in_flight", _DEFAULT_IN_FLIGHT, where),
+        _positive(given, "answer_timeout_ms", _DEFAULT_ANSWER_MS, where) * MILLISECOND,
         certificates,
     )
 
@@ -62,7 +67,8 @@ def _version(text: str, own: int, where: str) -> str:
     return text or str(own)
 
 
-def _in_flight(text: str, where: str) -> int:
+def _positive(given: Mapping[str, str], key: str, default: int, where: str) -> int:
+    text = given.get(key, "")
     if text and not (text.isdigit() and int(text) > 0):
-        raise ConfigError(where, 'parameters["max_in_flight"]', "a whole number above 0", repr(text))
-    return int(text) if text else _DEFAULT_IN_FLIGHT
+        raise ConfigError(where, f'parameters["{key}"]', "a whole number above 0", repr(text))
+    return int(text) if text else default

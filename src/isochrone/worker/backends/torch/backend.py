@@ -38,6 +38,7 @@ from isochrone.worker.backends.declared import declared_outputs, scheduler_input
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
+from isochrone.worker.backends.receive_buffers import writable
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import sm_partitions
@@ -59,7 +60,7 @@ _POSITION = re.compile(r"__(\d+)$")
 
 
 class TorchExecutable(Executable):
-    """One module, called with tensors that share the memory of the batch."""
+    """One module, called with tensors that share the memory of the batch, unless a cache keeps it."""
 
     # Torch keeps state per thread (grad mode, allocator caches, its thread pool), and its dispatcher alone costs tens
     # of microseconds.
@@ -103,10 +104,8 @@ class TorchExecutable(Executable):
         brain = array.dtype == ml_dtypes.bfloat16
         if brain:  # numpy and torch cannot convert each other's bfloat16; two-byte integers can pass
             array = array.view(np.int16)
-        if not array.flags.writeable:
-            # Torch has no read-only tensors and would warn; models must not write to inputs, so sharing is safe.
-            array = np.asarray(_WritableView(array))
-        tensor = self._torch.from_numpy(array)
+        # Torch has no read-only tensors, and TorchScript may write to its arguments.
+        tensor = self._torch.from_numpy(writable(array))
         return tensor.view(self._torch.bfloat16) if brain else tensor
 
     def _to_numpy(self, name: str, dtype: np.dtype[Any], value: Any) -> Tensor:
@@ -117,16 +116,6 @@ class TorchExecutable(Executable):
         else:
             array = tensor.numpy()
         return array
-
-
-class _WritableView:
-    """Presents the memory of a read-only array as writable, and keeps the array alive."""
-
-    def __init__(self, array: Tensor) -> None:
-        self._array = array
-        interface = dict(array.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
 
 
 def load(context: LoadContext) -> Executable:

@@ -10,6 +10,7 @@ import numpy as np
 
 from isochrone.devices.device_array import DeviceArray, dtype_of
 from isochrone.worker.backends.python.triton.failures import TritonModelException
+from isochrone.worker.backends.receive_buffers import writable
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor as Array
@@ -29,9 +30,6 @@ _BYTES = 13
 _BF16 = 14
 _BRAIN = np.dtype(ml_dtypes.bfloat16)
 _NUMBER_BY_DTYPE[_BRAIN] = _BF16
-
-#: A copy of so few bytes is faster than a second view of read-only memory.
-_COPIED_BYTES = 16_384
 
 # https://dmlc.github.io/dlpack/latest/c_api.html: DLDeviceType
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
@@ -165,32 +163,9 @@ class Tensor:
         assert array is not None
         if not self._is_received or (array.flags.writeable and not self._is_shared):
             return array
-        if self._is_shared or array.nbytes <= _COPIED_BYTES or not _lies_in_a_buffer(array):
-            self._array, self._is_shared = array.copy(), False
-        else:
-            self._array = np.asarray(_WritableMemory(array)).view(array.dtype)
-        return self._array
-
-
-class _WritableMemory:
-    """Presents the memory of a read-only array as writable, and keeps the array alive."""
-
-    def __init__(self, array: Array) -> None:
-        self._array = array
-        plain = array.view(np.uint16) if array.dtype == _BRAIN else array
-        interface = dict(plain.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-
-
-def _lies_in_a_buffer(array: Array) -> bool:
-    """Whether a read-only array lies in a buffer that a request was received into: transports make views of those.
-
-    Other read-only memory is somebody's: an array or ``bytes`` that a model keeps, or a file that is mapped.
-    """
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return isinstance(array.base, memoryview)
+        self._array = array = array.copy() if self._is_shared else writable(array)
+        self._is_shared = False
+        return array
 
 
 def _check_name(name: str) -> None:
