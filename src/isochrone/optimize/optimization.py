@@ -14,17 +14,18 @@ from isochrone.models.runtimes import optional_runtime
 from isochrone.optimize.publishing.places import Place, place_of
 from isochrone.optimize.publishing.report import Report, report_document, report_json, report_page
 from isochrone.optimize.publishing.versions import publish
-from isochrone.optimize.searching.candidate import Goal, Outcome
+from isochrone.optimize.searching.candidate import Candidate, Goal, Outcome
 from isochrone.optimize.searching.choice import fastest, most_accurate_in_time, winners
 from isochrone.optimize.searching.search import Found, search
 from isochrone.optimize.transforming.facts import MachineFacts, machine_facts
 from isochrone.optimize.trials.accuracy import MEASURES, Task
 from isochrone.optimize.trials.children import Limits
 from isochrone.optimize.trials.data import read_data
+from isochrone.optimize.trials.origins import REPORT_FILE, origin_of
 from isochrone.optimize.trials.source import Source, of_file, of_repository
 from isochrone.optimize.trials.workbench import Job, Workbench, offered
 
-#: Winners that are measured again until one meets the budget twice.
+#: Winners that are measured again even after the time, unless one meets the budget twice.
 _CONFIRMED = 3
 #: Of the memory that is free when the command begins, what a child process may use.
 _MEMORY_SHARE = 0.8
@@ -43,6 +44,8 @@ class Wanted:
     data: Path
     goal: Goal
     repository: Path | None = None
+    version: int | None = None
+    """Of a model of the repository; None: the newest that was not written by this command."""
     output: Path | None = None
     new_model: str = ""
     labels: str = ""
@@ -72,6 +75,9 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
     ends = now_ns() + round(wanted.seconds * SECOND)
     source = _source(wanted)
     place = place_of(source, wanted.output, wanted.new_model)
+    if wanted.on_gpu and not source.on_gpu and place is not None and not place.is_new:
+        expected = f"--new-model NAME: the config.pbtxt of '{source.name}' stays as it is, without KIND_GPU"
+        raise ConfigError("--device", "gpu", expected, "a new version")
     task = wanted.task or (Task.CLASSIFY if wanted.labels else Task.REGRESS)
     machine = machine_facts(on_gpu=wanted.on_gpu or source.on_gpu)
     if machine.on_gpu:
@@ -88,8 +94,8 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
         offer, refused = offered(inspected.facts, machine, source.settings, all_settings=own_configuration)
         found = search(offer, wanted.goal, bench.trial, is_over=lambda: now_ns() >= ends, report=listener)
         if found.outcomes[0].figures is None:
-            raise InvalidArgument(f"{source.file}: the float model cannot be run: {found.outcomes[0].reason}")
-        chosen, outcomes = _confirmed(found, wanted.goal, bench)
+            raise InvalidArgument(f"{source.file}: the float model cannot be measured: {found.outcomes[0].reason}")
+        chosen, outcomes = confirmed(found, wanted.goal, bench.trial, is_over=lambda: now_ns() >= ends)
         report = Report(
             name,
             str(source.file),
@@ -98,7 +104,8 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
             _machine(machine),
             {
                 "calibration_runs": len(next(iter(data.calibration.values()))),
-                "held_out_runs": len(next(iter(data.held_out.values()))),
+                "held_out_runs": bench.compared_runs,
+                "held_out_runs_given": len(next(iter(data.held_out.values()))),
                 "rows_per_run": data.rows,
             },
             outcomes,
@@ -120,8 +127,10 @@ def _published(wanted: Wanted, place: Place | None, report: Report, bench: Workb
         return Result(report, None, None, "nothing is written: --output DIR names a directory for the model")
     if not place.is_new and winner.candidate == report.float_model.candidate:
         return Result(report, None, None, "nothing is written: the model as it is was chosen")
-    documents = {"report.json": report_json(report_document(report)) + "\n", "report.html": report_page(report)}
-    written, place_of_report = publish(place, bench.model_directory(winner.candidate), documents)
+    built = bench.model_directory(winner.candidate)
+    document = {**report_document(report), "origin": origin_of(bench.model_file(winner.candidate), Path(report.file))}
+    documents = {REPORT_FILE: report_json(document) + "\n", "report.html": report_page(report)}
+    written, place_of_report = publish(place, built, documents)
     return Result(report, written, place_of_report)
 
 
@@ -129,19 +138,29 @@ def _source(wanted: Wanted) -> Source:
     if wanted.repository is not None and wanted.output is not None:
         raise ConfigError("--output", "directory", "either --output or --model-repository", "both")
     if wanted.repository is not None:
-        return of_repository(wanted.repository, wanted.model)
+        return of_repository(wanted.repository, wanted.model, wanted.version)
+    if wanted.version is not None:
+        raise ConfigError("--version", "number", "a model of --model-repository", "a file")
     return of_file(Path(wanted.model))
 
 
-def _confirmed(found: Found, goal: Goal, bench: Workbench) -> tuple[Outcome | None, tuple[Outcome, ...]]:
+def confirmed(
+    found: Found, goal: Goal, trial: Callable[[Candidate], Outcome], *, is_over: Callable[[], bool] = lambda: False
+) -> tuple[Outcome | None, tuple[Outcome, ...]]:
     """The best that meets the goal in two measurements, and all outcomes with the slower one of each repeated.
 
-    The best of many noisy times is too good by the noise.
+    The best of many noisy times is too good by the noise. A candidate that fails the second time has failed.
     """
     outcomes = list(found.outcomes)
-    for winner in winners(outcomes, goal)[:_CONFIRMED]:
-        again = bench.trial(winner.candidate)
+    for place, winner in enumerate(winners(outcomes, goal)):
+        if place >= _CONFIRMED and is_over():
+            break
+        again = trial(winner.candidate)
         if winner.figures is None or again.figures is None:
+            # The float model's own figures stay: all others are shown beside them.
+            if winner is not found.outcomes[0]:
+                failed = Outcome(winner.candidate, None, f"failed when it was measured again: {again.reason}")
+                outcomes[outcomes.index(winner)] = failed
             continue
         slower = max(winner.figures, again.figures, key=lambda figures: figures.milliseconds)
         updated = replace(winner, figures=slower)

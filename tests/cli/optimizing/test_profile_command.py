@@ -34,7 +34,7 @@ def fails(repository: Path, model: str, *words: str) -> str:
     """The message, in one line; nothing was written."""
     before = contents(repository)
     result = run(repository, model, "--write", *words)
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 2, result.output
     assert contents(repository) == before
     assert "Traceback" not in result.stderr
     message: str = result.stderr.strip().splitlines()[-1]
@@ -127,7 +127,7 @@ def test_a_model_that_does_not_fit_into_memory_is_not_loaded(tmp_path: Path) -> 
         file.truncate(1 << 42)  # a hole: it takes no room on the disk
     before = (directory / "config.pbtxt").read_bytes()
     result = run(tmp_path, "product", "--write")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "expected files that fit into memory" in result.stderr
     assert "given 4,096.00 GiB" in result.stderr
     assert (directory / "config.pbtxt").read_bytes() == before
@@ -152,7 +152,7 @@ def test_what_cannot_be_profiled_is_refused_with_what_to_change(tmp_path: Path) 
         tmp_path, "product", "--report", str(tmp_path / "missing" / "page.html")
     )
     missing = CliRunner().invoke(app, ["profile", "product", "--model-repository", str(tmp_path / "none")])
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "expected a directory" in missing.stderr
 
 
@@ -177,10 +177,11 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
     write_python(
         tmp_path / "sleeping",
         """
-        import pathlib, time
+        import pathlib, tempfile, time
 
         class Model:
             def infer(self, inputs):
+                tempfile.mkdtemp(prefix="isochrone-")
                 pathlib.Path(__file__).parents[2].joinpath("started").touch()
                 time.sleep(0.2)
                 return {"y": inputs["x"]}
@@ -193,14 +194,18 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
     )
     before = contents(tmp_path / "sleeping")
     words = [sys.executable, "-m", "isochrone", "profile", "sleeping", "--model-repository", str(tmp_path), "--write"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as command:
         _until(lambda: (tmp_path / "started").exists())
         children = psutil.Process(command.pid).children(recursive=True)
         assert children
         os.kill(command.pid, how)
         command.wait(30)
-    assert command.returncode != 0
+    assert command.returncode == (-signal.SIGKILL if how is signal.SIGKILL else 130)
     assert contents(tmp_path / "sleeping") == before
+    assert how is signal.SIGKILL or not list(temporary.glob("isochrone-*"))
     _until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
 
 

@@ -16,6 +16,7 @@ import onnx
 import psutil
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime.quantization import quantize_dynamic
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
@@ -74,6 +75,26 @@ def test_a_budget_that_cannot_be_met_is_refused_with_the_closest(repository: Pat
     assert {name: files(repository)[name] for name in before} == before
 
 
+@pytest.mark.long
+def test_a_second_run_begins_from_the_float_version_again(repository: Path) -> None:
+    words = ("small", "--model-repository", repository, "--data", repository.parent / "data.npz", "--seconds", 2)
+    tight = (*words, "--budget", "0.001us", "--write-closest", "--max-accuracy-drop", "100%", "--json")
+    for _ in range(2):
+        assert json.loads(run(*tight).stdout)["file"] == str(repository / "small" / "1" / "model.onnx")
+
+
+def test_a_quantized_model_is_no_reference(repository: Path) -> None:
+    file = repository / "small" / "1" / "model.onnx"
+    model = onnx.load(str(file))
+    quantize_dynamic(model, str(repository / "small" / "1" / "model.onnx"))
+    before = files(repository)
+    words = ("small", "--model-repository", repository, "--budget", "5ms", "--data", repository.parent / "data.npz")
+    wrong(run(*words), "expected a float model", repository, before)
+    wrong(run(*words, "--version", 7), "a version of 'small': 1", repository, before)
+    wrong(run(*words, "--device", "gpu"), "--new-model NAME", repository, before)
+    wrong(run(file, *words[3:], "--version", 1), "a model of --model-repository", repository, before)
+
+
 def wrong(ended: Any, text: str, folder: Path, before: dict[str, bytes]) -> None:
     assert ended.exit_code == 2, ended.output
     assert text in ended.stderr
@@ -97,6 +118,17 @@ def test_wrong_models_and_data_are_errors_and_write_nothing(repository: Path) ->
     assert ended.exit_code == 2
     assert "at most 2 GiB" in ended.stderr
     file.unlink()
+
+
+def test_labels_that_no_class_has_end_the_search_at_once(repository: Path) -> None:
+    data = repository.parent / "labels.npz"
+    with np.load(repository.parent / "data.npz") as archive:
+        np.savez(data, x=archive["x"], y=np.arange(1, 65) % 4 + 1)
+    before = files(repository)
+    words = ("small", "--model-repository", repository, "--budget", "5ms", "--data", data, "--labels", "y")
+    ended = run(*words)
+    wrong(ended, "labels: expected 0 to 3, the classes of the model's scores, given 4", repository, before)
+    assert ended.stderr.count("skipped") == 1
 
 
 def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
@@ -130,6 +162,28 @@ def test_an_existing_output_is_refused(tmp_path: Path) -> None:
     ended = run(model, "--budget", "5ms", "--data", data, "--output", tmp_path)
     assert ended.exit_code == 2
     assert "does not exist yet" in ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_command_leaves_no_files_and_no_processes(repository: Path, how: signal.Signals) -> None:
+    before = files(repository)
+    temporary = repository.parent / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "isochrone", "optimize", "small", "--model-repository", str(repository)]
+    command += ["--budget", "0.001us", "--data", str(repository.parent / "data.npz")]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    process.stderr.readline()  # the first trial has ended
+    assert list(temporary.glob("isochrone-*"))
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, how)
+    process.communicate()
+    assert process.returncode == 130
+    assert not list(temporary.glob("isochrone-*"))
+    assert not any(child.is_running() for child in children)
+    assert files(repository) == before
 
 
 @pytest.mark.long

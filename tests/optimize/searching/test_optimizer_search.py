@@ -102,3 +102,9 @@ def test_the_most_accurate_in_time_is_named() -> None:
     found = most_accurate_in_time(outcomes, Goal(2, 0.01))
     assert found is outcomes[1]
     assert most_accurate_in_time(outcomes, Goal(0.5, 0.01)) is None
+
+
+def test_nothing_is_tried_if_the_float_model_fails() -> None:
+    found = search(OFFER, Goal(1.0, 0.1), lambda candidate: Outcome(candidate, None, "crashed"))
+    assert [outcome.candidate for outcome in found.outcomes] == [Candidate((), ONE)]
+    assert found.ended is Ended.FLOAT_FAILED

@@ -11,7 +11,7 @@ import pytest
 
 from isochrone.errors import ConfigError
 from isochrone.models.file_tensors import FileTensor
-from isochrone.optimize.trials.accuracy import Task, compare
+from isochrone.optimize.trials.accuracy import Task, check_reference, compare
 from isochrone.optimize.trials.data import read_data
 
 X = FileTensor("x", "FP32", (-1, 3))
@@ -76,3 +76,41 @@ def test_the_drop_is_of_accuracy_of_agreement_or_the_error() -> None:
 def test_outputs_that_are_not_finite_differ_without_bound() -> None:
     for task in Task:
         assert compare(run([1, 0]), run([math.nan, 0]), task).drop == math.inf
+
+
+@pytest.mark.parametrize("label", [-1, 2, 10])
+def test_labels_that_no_class_has_are_refused(label: int) -> None:
+    reference = run([1, 0], [0, 1])
+    with pytest.raises(ValueError, match=f"labels: expected 0 to 1, the classes of the model's scores, given {label}"):
+        compare(reference, reference, Task.CLASSIFY, [np.array([0, label])])
+    with pytest.raises(ValueError, match="one for each of 2 rows of scores, given 1"):
+        compare(reference, reference, Task.CLASSIFY, [np.array([0])])
+
+
+def test_the_accuracy_of_the_reference_is_given_too() -> None:
+    reference = run([1, 0], [0, 1])
+    assert compare(reference, reference, Task.CLASSIFY, [np.array([0, 0])]).accuracy == 0.5
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_reference_that_is_not_finite_is_refused(value: float) -> None:
+    check_reference(run([1, 0]))
+    with pytest.raises(ValueError, match="output 'y' has NaN or infinity"):
+        check_reference(run([1, value]))
+
+
+def test_labels_are_an_array_with_one_for_each_row(tmp_path: Path) -> None:
+    path = saved(tmp_path, x=np.zeros((8, 3), np.float32), y=np.array(3))
+    with pytest.raises(ConfigError, match="one for each of 8 rows, given a single number"):
+        read_data(path, [X], labels="y")
+
+
+def test_damaged_compressed_data_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32))
+    damaged = bytearray(path.read_bytes())
+    for place in range(200, len(damaged) - 200):
+        damaged[place] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"an \.npz file"):
+        read_data(path, [X])

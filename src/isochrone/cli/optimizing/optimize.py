@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isochrone.cli.console import make_console
+from isochrone.cli.optimizing.interruptions import INTERRUPTED, signals_interrupt
 from isochrone.cli.optimizing.optimize_view import LiveFront, result_picture
 from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
 from isochrone.errors import FlagError, IsochroneError
@@ -29,6 +30,7 @@ Tries graph changes, thread settings, runtimes, INT8, FP16, weights of few bits 
 machine as a worker would run it. One half of the data calibrates, the other is compared with the float model's outputs.
 A model of a repository gets a new version, so runtime and threads stay those of its config.pbtxt; --new-model and
 --output write a model with its own config.pbtxt. Reports are in .reports/ of the repository.
+A worker that polls the repository serves the new version at once, unless the model's version_policy names versions.
 
 The exit status is 0 if the budget is met, 1 if no candidate met it, and 2 if the command fails.
 """
@@ -73,13 +75,21 @@ def command(
     model_repository: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="The repository of MODEL; it gets a new version.")
     ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", min=1, help="Begin from it. [default: the newest that this command did not write]"
+        ),
+    ] = None,
     new_model: Annotated[
         str, typer.Option(metavar="NAME", help="Write a new model into the repository instead of a new version.")
     ] = "",
     output: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="Write the model of a file as this new directory.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="cpu|gpu", help="Where the model of a file runs.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(metavar="cpu|gpu", help="Where a new model runs; gpu needs --new-model or --output.")
+    ] = "cpu",
     seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="No trial begins later than this.")] = 120.0,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of the division of the data.")] = 0,
     write_closest: Annotated[
@@ -96,6 +106,7 @@ def command(
             data,
             Goal(milliseconds_of("--budget", budget), share_of("--max-accuracy-drop", max_accuracy_drop)),
             repository=model_repository,
+            version=version,
             output=output,
             new_model=new_model,
             labels=labels,
@@ -106,17 +117,20 @@ def command(
             seed=seed,
             write_closest=write_closest,
         )
-        with LiveFront(wanted.goal) as live:
+        with signals_interrupt(), LiveFront(wanted.goal) as live:
             result = optimize(wanted, live.show)
     except (IsochroneError, OSError) as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(report_json(_document(result)))
     else:
         make_console().print(result_picture(result))
         typer.echo(verdict(result.report))
+        compared, given = (result.report.data[name] for name in ("held_out_runs", "held_out_runs_given"))
+        if compared < given:
+            typer.echo(f"Compared on {compared} of {given} held-out runs; more --seconds allow more.")
         for text in (_written(result), result.note):
             if text:
                 typer.echo(text)

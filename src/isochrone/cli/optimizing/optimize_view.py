@@ -13,8 +13,8 @@ from isochrone.optimize.optimization import Result
 from isochrone.optimize.searching.candidate import Goal, Outcome
 from isochrone.optimize.searching.pareto import front
 
-_COLUMNS = ("candidate", "runtime", "median ms", "p99 ms", "speed-up", "drop", "error", "MB", "")
-_RIGHT = ("median ms", "p99 ms", "speed-up", "drop", "error", "MB")
+_COLUMNS = ("candidate", "runtime", "median ms", "p99 ms", "speed-up", "drop", "accuracy", "error", "MB", "")
+_RIGHT = ("median ms", "p99 ms", "speed-up", "drop", "accuracy", "error", "MB")
 
 
 class LiveFront:
@@ -77,6 +77,7 @@ def _table(title: str, outcomes: list[Outcome], base: Outcome, goal: Goal) -> Ta
             f"{figures.p99:.4g}",
             f"{base.figures.milliseconds / figures.milliseconds:.2f}",
             f"{figures.drop:.3%}",
+            "" if figures.accuracy is None else f"{figures.accuracy:.2%}",
             f"{figures.relative_error:.1e}",
             f"{figures.size / 1e6:.3f}",
             ", ".join(marks),

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from isochrone.cli.optimizing.interruptions import INTERRUPTED, signals_interrupt
 from isochrone.cli.optimizing.profile_view import print_outcome, profile_json, summary
 from isochrone.cli.optimizing.quantities import milliseconds_of
 from isochrone.errors import FlagError, IsochroneError
@@ -33,9 +34,14 @@ Loads the model as a worker does, in a process of its own, and measures it with 
 the best configuration is known: the highest throughput whose latency keeps the SLO, or without one the lowest latency
 with nearly the highest throughput. Run it on the machine that will serve, while nothing else runs there. Without
 --write nothing is changed. docs/optimizing.md explains the figures.
+A written config.pbtxt changes the digests of all versions of the model: workers that poll load them again, and a fleet
+needs a rollout.
 
-The exit status is 1 if the command fails, or if no configuration keeps the SLO; then nothing is written.
+The exit status is 0 with a recommendation, 1 if no configuration keeps the SLO, and 2 if the command fails; with 1 and
+2 nothing is written.
 """
+
+_FAILED = 2
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -75,7 +81,7 @@ def profile_command(
         sizes = parse_shapes(shapes or [])
         _check_report(report)
         description, number = read_model(repository, model, version)
-        with _progress() as line:
+        with signals_interrupt(), _progress() as line:
             outcome = profile(
                 repository, description, number, slo_ns=slo_ns, seconds=seconds, shapes=sizes, report=line
             )
@@ -85,7 +91,9 @@ def profile_command(
         written, kept = _write(outcome, recommendation) if write_config else (False, None)
     except IsochroneError as error:
         typer.secho(f"isochrone profile: {error}", fg="red", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(_FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(profile_json(outcome, recommendation, written=written, kept=kept))
     else:
@@ -112,6 +120,7 @@ def _reason(outcome: Outcome) -> str:
     return f"Written by isochrone profile on {today}, {goal}, from version {outcome.version} on {outcome.cores} cores."
 
 
+@signals_interrupt()
 def _write(outcome: Outcome, recommendation: Recommendation) -> tuple[bool, Path | None]:
     """Whether a file was written, and where the old one is."""
     if not outcome.keeps_slo or not recommendation.diff:

@@ -15,6 +15,10 @@ from isochrone.optimize.profiling.results.report import disturbance
 from isochrone.optimize.profiling.search.search import Point
 
 _OPERATOR_ROWS = 8
+_AFTER_WRITING = (
+    "This changes the digests of all versions of the model. Workers that poll the repository load them again; in a"
+    " fleet, a worker that loads a committed version from now on gets no traffic: roll the change out as a new version."
+)
 _FIGURES = ("rows/s", "run ms", "p99 ms", "latency ms", "memory MiB")
 
 
@@ -69,6 +73,7 @@ def _print_change(
     if written:
         before = f"; the old one is {kept}" if kept is not None else ""
         typer.echo(f"Wrote {recommendation.path}{before}.")
+        typer.echo(_AFTER_WRITING)
     elif asked:
         typer.echo("Nothing was written.")
     elif keeps_slo:

@@ -11,7 +11,7 @@ from isochrone.clock import SECOND, now_ns
 #: Of the normal distribution: 95 % lie within so many standard deviations.
 _Z = 1.96
 #: The first runs allocate, and their caches are cold.
-_WARM_RUNS = 2
+WARM_RUNS = 2
 LEAST_RUNS = 8
 
 
@@ -52,7 +52,7 @@ def measure(
     *,
     seconds: float,
     precision: float = 0.02,
-    warm_runs: int = _WARM_RUNS,
+    warm_runs: int = WARM_RUNS,
     clock: Callable[[], int] = now_ns,
 ) -> Timing:
     """Repeats ``run`` until the median is known to ``precision`` (a share of it), or for about ``seconds``.

@@ -7,13 +7,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.models.configuration.backends import backend_name
-
-#: Backend → the parameter that sets the threads of an instance. Other backends have none.
-THREADS_PARAMETER = {
-    "onnx": "intra_op_thread_count",
-    "torch": "intra_op_thread_count",
-    "openvino": "INFERENCE_NUM_THREADS",
-}
+from isochrone.optimize.thread_parameters import set_threads
 
 
 def with_instances(config: Any, threads: int, instances: int) -> model_config_pb2.ModelConfig:
@@ -27,10 +21,7 @@ def with_instances(config: Any, threads: int, instances: int) -> model_config_pb
     group.count = instances
     del changed.instance_group[:]
     changed.instance_group.append(group)
-    key = THREADS_PARAMETER.get(backend_name(config))
-    if key is not None:
-        _drop_other_spellings(changed, key)
-        changed.parameters[key].string_value = str(threads)
+    set_threads(changed, backend_name(config), threads)
     return changed
 
 
@@ -52,10 +43,3 @@ def with_preferred_batch(config: Any, batch: int) -> model_config_pb2.ModelConfi
     elif changed.HasField("dynamic_batching"):
         del changed.dynamic_batching.preferred_batch_size[:]
     return changed
-
-
-def _drop_other_spellings(config: Any, key: str) -> None:
-    """Backends look a parameter up as written and in capitals."""
-    for other in {key.lower(), key.upper()} - {key}:
-        if other in config.parameters:
-            del config.parameters[other]

@@ -13,7 +13,6 @@ from isochrone.models.instances import configured_instances
 from isochrone.models.repository.description import ModelDescription
 from isochrone.models.repository.layout import missing_model_file
 from isochrone.models.repository.repository import Repository
-from isochrone.optimize.profiling.changed_config import THREADS_PARAMETER
 from isochrone.optimize.profiling.outcome import Failure, Outcome
 from isochrone.optimize.profiling.running.inputs import check_shapes
 from isochrone.optimize.profiling.running.memory import available_bytes, size_of_files
@@ -21,6 +20,7 @@ from isochrone.optimize.profiling.running.messages import Measured, Operator
 from isochrone.optimize.profiling.running.process import ModelProcess, RunFailed
 from isochrone.optimize.profiling.search.search import Point, Search
 from isochrone.optimize.profiling.search.space import Configuration, Space, make_space
+from isochrone.optimize.thread_parameters import THREADS_PARAMETER
 from isochrone.suggestions import suggestion
 
 #: Of one configuration: shorter runs meet too few turns of the scheduler, longer ones tell little more.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from isochrone.errors import ConfigError
 from isochrone.models.repository.names import validate_model_name
+from isochrone.optimize.trials.origins import REPORTS
 from isochrone.optimize.trials.source import Source
 
 
@@ -46,7 +47,11 @@ def place_of(source: Source, output: Path | None, new_model: str) -> Place | Non
             raise ConfigError(flag, str(place.directory), "a directory that does not exist yet", "one that does")
     if not place.repository.is_dir():
         raise ConfigError(flag, str(place.repository), "a directory to write into", "nothing there")
-    for written in {place.repository, place.repository if place.is_new else place.directory}:
+    reports = place.repository / REPORTS
+    existing = [each for each in (reports, reports / place.model) if os.path.lexists(each)]
+    for written in dict.fromkeys([place.repository, *([] if place.is_new else [place.directory]), *existing]):
+        if not written.is_dir():
+            raise ConfigError(flag, str(written), "a directory, for reports", "a file")
         if not os.access(written, os.W_OK | os.X_OK):
             raise ConfigError(flag, str(written), "a directory that this user may write into", "no permission")
     return place

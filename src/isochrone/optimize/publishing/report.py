@@ -100,6 +100,7 @@ def _figures(figures: Figures) -> dict[str, Any]:
         "p99_ms": figures.p99,
         "relative_error": _number(figures.relative_error),
         "accuracy_drop": _number(figures.drop),
+        "accuracy": figures.accuracy,
         "bytes": figures.size,
     }
 
@@ -116,8 +117,9 @@ td,th{{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:left}}td.n{{tex
 tr.front{{font-weight:bold}}</style></head><body>
 <h1>{title}</h1><p>{verdict}</p><p>Budget {budget:.4g} ms for the median of one run. Limit {drop:.3%}: {measure}.
 {ended}. {date}</p>
-<table><tr><th>candidate</th><th>median ms</th><th>p99 ms</th><th>speed-up</th><th>drop</th><th>relative error</th>
-<th>MB</th><th></th></tr>{rows}</table><p>Bold: on the Pareto front of latency, relative error and size.</p>
+<table><tr><th>candidate</th><th>median ms</th><th>p99 ms</th><th>speed-up</th><th>drop</th><th>accuracy</th>
+<th>relative error</th><th>MB</th><th></th></tr>{rows}</table>
+<p>Bold: on the Pareto front of latency, relative error and size.</p>
 <h2>Not tried</h2><ul>{not_tried}</ul><h2>Machine and data</h2><ul>{machine}</ul></body></html>
 """
 
@@ -142,13 +144,14 @@ def report_page(report: Report) -> str:
 
 def _row(report: Report, outcome: Outcome, is_on_front: bool) -> str:
     figures = outcome.figures
-    cells = ["", "", "", "", "", ""]
+    cells = [""] * 7
     if figures is not None:
         cells = [
             f"{figures.milliseconds:.4g}",
             f"{figures.p99:.4g}",
             f"{report.speed_up(outcome):.2f}",
             f"{figures.drop:.3%}",
+            "" if figures.accuracy is None else f"{figures.accuracy:.2%}",
             f"{figures.relative_error:.2e}",
             f"{figures.size / 1e6:.3f}",
         ]
@@ -162,10 +165,16 @@ def verdict(report: Report) -> str:
     if report.chosen is not None and report.chosen.figures is not None:
         return f"The budget is met by {_shown(report, report.chosen)}."
     goal = report.goal
-    text = f"No candidate met the budget of {goal.milliseconds:.4g} ms with a drop of at most {goal.drop:.3%}"
+    limits = f"the budget of {goal.milliseconds:.4g} ms with a drop of at most {goal.drop:.3%}"
+    if report.closest is not None and report.closest.figures is not None and goal.is_met(report.closest.figures):
+        return (
+            f"No candidate met {limits} in two measurements. Not confirmed: {_shown(report, report.closest)}. More"
+            " --seconds leave time to measure it again."
+        )
+    text = f"No candidate met {limits}"
     if report.closest is not None:
         text += f". The closest is {_shown(report, report.closest)}"
-    if report.in_time is not None:
+    if report.in_time is not None and report.in_time != report.closest:
         text += f". Within the budget, but with too large a drop: {_shown(report, report.in_time)}"
     return text + "."
 

@@ -1,4 +1,5 @@
-"""Writes a version or a model: into a new directory of the repository, which is renamed as the last step.
+"""Writes a version or a model: into a new directory of the repository, which is renamed as the last step, after its
+report: a version without one would pass for the author's own.
 
 A directory whose name begins with a dot is no model, and being beside the models it changes the fingerprint of none: a
 worker that polls the repository sees the result whole, or not at all. What a killed command left there is removed by
@@ -17,10 +18,9 @@ from pathlib import Path
 from isochrone.errors import ConfigError
 from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.optimize.publishing.places import Place
+from isochrone.optimize.trials.origins import REPORTS
 
 _STAGING = ".isochrone-optimize-"
-#: Reports of results, by model and version.
-REPORTS = ".reports"
 
 
 def publish(place: Place, built: Path, reports: dict[str, str]) -> tuple[Path, Path]:
@@ -45,16 +45,26 @@ def publish(place: Place, built: Path, reports: dict[str, str]) -> tuple[Path, P
         else:
             _copy_files(built / "1", model)
         _sync_tree(staging)
+        _move_report(written, report)
         try:
             os.rename(model, target)
         except OSError as error:
+            shutil.rmtree(report, ignore_errors=True)
             expected = "a directory that does not exist yet"
             raise ConfigError(str(target), "directory", expected, error.strerror or str(error)) from None
+        _sync(target.parent)
+    return target, report
+
+
+def _move_report(written: Path, report: Path) -> None:
+    try:
         report.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(report, ignore_errors=True)  # of a version that was removed since
         os.rename(written, report)
-        _sync(target.parent)
-    return target, report
+        _sync(report.parent)
+    except OSError as error:
+        given = error.strerror or str(error)
+        raise ConfigError(str(report), "directory", "a directory for the report", given) from None
 
 
 @contextlib.contextmanager

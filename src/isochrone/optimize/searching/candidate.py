@@ -51,6 +51,8 @@ class Figures:
     """What the limit on accuracy applies to, as a share: see ``trials.accuracy``."""
     size: int
     """Bytes of the model's file."""
+    accuracy: float | None = None
+    """Top-1, on the rows with labels; None without them."""
 
 
 @dataclass(frozen=True, slots=True)

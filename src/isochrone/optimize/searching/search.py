@@ -17,6 +17,7 @@ class Ended(StrEnum):
     NOTHING_GAINED = "the budget is met, and further changes gained nothing beyond noise"
     ALL_TRIED = "every candidate was tried"
     TIME = "the time for the search is over"
+    FLOAT_FAILED = "the float model failed: there is nothing to compare with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def search(
                 return Found(tuple(outcomes), Ended.TIME)
             outcomes.append(trial(candidate))
             report(tuple(outcomes))
+            if outcomes[0].figures is None:
+                return Found(tuple(outcomes), Ended.FLOAT_FAILED)
         if fresh and before is not None and _nothing_gained(before, fastest(outcomes, goal), goal):
             return Found(tuple(outcomes), Ended.NOTHING_GAINED)
     return Found(tuple(outcomes), Ended.ALL_TRIED)

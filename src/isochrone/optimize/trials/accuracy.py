@@ -56,8 +56,27 @@ def compare(
     if labels is None:
         return Difference(error, float(np.mean(expected != given)), None)
     true = np.concatenate([np.asarray(each).reshape(-1) for each in labels])
+    _check_labels(true, expected.size, reference[0][name])
     accuracy = float(np.mean(given == true))
     return Difference(error, float(np.mean(expected == true)) - accuracy, accuracy)
+
+
+def check_reference(outputs: Sequence[Outputs]) -> None:
+    """Raises if outputs of the float model are not finite: no difference from them is."""
+    for name in outputs[0]:
+        if any(run[name].dtype.kind == "f" and not np.isfinite(run[name]).all() for run in outputs):
+            raise ValueError(f"output '{name}' has NaN or infinity among its values, so no error can be measured")
+
+
+def _check_labels(labels: Any, rows: int, scores: Any) -> None:
+    """A label that no output can equal would make every candidate as wrong as the float model."""
+    if labels.size != rows:
+        raise ValueError(f"labels: expected one for each of {rows} rows of scores, given {labels.size}")
+    classes = scores.shape[-1] if scores.dtype.kind == "f" else math.inf
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if outside.size:
+        last = f" to {classes - 1}, the classes of the model's scores" if math.isfinite(classes) else " or above"
+        raise ValueError(f"labels: expected 0{last}, given {int(outside[0])}")
 
 
 def scores_output(outputs: Outputs) -> str:

@@ -13,13 +13,29 @@ import numpy as np
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConfigError
 from isochrone.models import onnx_telemetry as onnx_telemetry
-from isochrone.optimize.measuring.timing import measure
+from isochrone.optimize.measuring.timing import WARM_RUNS, measure
 from isochrone.optimize.transforming.catalog import TRANSFORMATIONS
 from isochrone.optimize.transforming.facts import machine_facts, model_facts
-from isochrone.optimize.trials.accuracy import Task, compare
+from isochrone.optimize.trials.accuracy import Task, check_reference, compare
 
 #: protobuf's limit on a message, which every transformation needs the model as.
 MOST_BYTES = (1 << 31) - 1
+#: How names of operators with quantized values begin, onnx's and onnxruntime's.
+_QUANTIZED = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantize",
+    "QLinear",
+    "QGemm",
+    "QAttention",
+    "QMoE",
+    "QOrdered",
+    "MatMulInteger",
+    "ConvInteger",
+    "MatMulNBits",
+    "MatMulBnb4",
+    "MatMulFpQ4",
+)
 #: Inputs that timed runs alternate between.
 _TIMED_INPUTS = 16
 _FIRST_RUNS = 3
@@ -53,6 +69,10 @@ def inspect(source: str, target: str) -> dict[str, Any]:
 
     inputs, _ = read_onnx_tensors(Path(target))
     facts = model_facts(model)
+    quantized = sorted(name for name in facts.operators if name.startswith(_QUANTIZED))
+    if quantized:
+        expected = "a float model: what is quantized already is no reference for accuracy"
+        raise ConfigError(source, "operators", expected, ", ".join(quantized))
     return {
         "inputs": [[each.name, each.datatype, list(each.shape)] for each in inputs],
         "facts": {**asdict(facts), "operators": sorted(facts.operators)},
@@ -81,25 +101,40 @@ def run(
     reference: str,
     task: str,
     has_labels: bool,
+    is_reference: bool,
     seconds: float,
     most_seconds: float,
 ) -> dict[str, Any]:
-    """Times a model directory's newest version, and compares its outputs; without a reference it becomes that."""
+    """Times a model directory's newest version, and compares its outputs with those of ``reference``.
+
+    ``is_reference``: it is the float model, whose outputs become the reference. It decides how many of the held-out
+    runs are compared: as many as it does in half of ``most_seconds``, so that slower candidates can be compared too.
+    """
     executable = _load(Path(model))
     runs = _runs(data, inputs)
-    _check_pace(executable, runs, most_seconds)
-    found = [dict(executable.execute(each, None)) for each in runs]
-    kept = Path(reference)
-    if not kept.exists():
-        _write_outputs(kept, found)
+    pace = _pace(executable, runs[0], most_seconds)
+    if is_reference:
+        expected = found = _outputs_within(executable, runs, most_seconds / 2)
+        check_reference(found)
+    else:
+        expected = _read_outputs(Path(reference))
+        if pace * len(expected) > most_seconds:
+            counted = f"there are {len(expected)} of them"
+            raise ValueError(f"too slow to compare: one run takes {pace * 1e3:.0f} ms, and {counted}")
+        found = [dict(executable.execute(each, None)) for each in runs[: len(expected)]]
     labels = None
     if has_labels:
         with np.load(data) as archive:
-            labels = list(archive["labels"])
-    difference = compare(_read_outputs(kept), found, Task(task), labels)
+            labels = list(archive["labels"][: len(expected)])
+    difference = compare(expected, found, Task(task), labels)
     turns = itertools.cycle(runs[:_TIMED_INPUTS])
-    timing = measure(lambda: executable.execute(next(turns), None), seconds=seconds)
+    # The compared runs have warmed it up: where a run is slow, more of them are not affordable.
+    warm_runs = WARM_RUNS if pace <= seconds else 0
+    timing = measure(lambda: executable.execute(next(turns), None), seconds=seconds, warm_runs=warm_runs)
+    if is_reference:
+        _write_outputs(Path(reference), found)
     return {
+        "runs": len(found),
         "milliseconds": timing.milliseconds,
         "low": timing.low / 1e6,
         "high": timing.high / 1e6,
@@ -110,11 +145,23 @@ def run(
     }
 
 
-def _check_pace(executable: Any, runs: list[dict[str, Any]], most_seconds: float) -> None:
-    """Raises at once if the held-out data would take too long: a runtime without a kernel for a type is that slow."""
-    took = min(_timed(executable, runs[0]) for _ in range(_FIRST_RUNS)) / SECOND
-    if took * len(runs) > most_seconds:
-        raise ValueError(f"too slow to compare: one run takes {took * 1e3:.0f} ms, and there are {len(runs)} of them")
+def _outputs_within(executable: Any, runs: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """Of the first runs, until ``seconds`` have passed; of at least one."""
+    ends = now_ns() + round(seconds * SECOND)
+    found: list[dict[str, Any]] = []
+    for each in runs:
+        found.append(dict(executable.execute(each, None)))
+        if now_ns() >= ends:
+            break
+    return found
+
+
+def _pace(executable: Any, inputs: dict[str, Any], most_seconds: float) -> float:
+    """Seconds of one run: the shortest of a few. A runtime without a kernel for a type is so slow that one must do."""
+    took: list[float] = []
+    while len(took) < _FIRST_RUNS and sum(took) < most_seconds / 8:
+        took.append(_timed(executable, inputs) / SECOND)
+    return min(took)
 
 
 def _timed(executable: Any, inputs: dict[str, Any]) -> int:

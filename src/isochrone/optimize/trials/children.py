@@ -42,7 +42,7 @@ def run_task(task: str, limits: Limits, /, **arguments: Any) -> dict[str, Any]:
         try:
             status = process.wait(limits.seconds)
         except subprocess.TimeoutExpired:
-            raise TaskFailed(f"took longer than {limits.seconds:.0f} s") from None
+            raise TaskFailed(f"took longer than {limits.seconds:.0f} s; more --seconds allow more") from None
         finally:
             process.kill()
             process.wait()

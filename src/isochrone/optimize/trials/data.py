@@ -6,6 +6,7 @@ Runs are shuffled by a seed before they are divided, so that a file sorted by cl
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ConfigError(str(path), "file", "at most 4 GiB of arrays; fewer rows suffice", f"{size} bytes")
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(str(path), "file", expected, str(error) or type(error).__name__) from None
 
 
@@ -137,8 +138,9 @@ def _rows(inputs: Sequence[FileTensor], arrays: dict[str, Any], runs: Runs) -> i
 def _label_runs(path: Path, name: str, array: Any, count: int, rows: int) -> Any:
     if array.dtype.kind not in "iu":
         raise ConfigError(str(path), f"labels '{name}'", "integers, the classes", array.dtype.name)
-    if len(array) < count * rows:
-        raise ConfigError(str(path), f"labels '{name}'", f"one for each of {count * rows} rows", str(len(array)))
+    given = len(array) if array.ndim else "a single number"
+    if array.ndim == 0 or len(array) < count * rows:
+        raise ConfigError(str(path), f"labels '{name}'", f"one for each of {count * rows} rows", str(given))
     return array[: count * rows].reshape(count, rows, *array.shape[1:])
 
 

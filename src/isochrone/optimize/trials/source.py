@@ -1,4 +1,8 @@
-"""The float model to begin from: an ONNX file alone, or the newest version of a model in a repository."""
+"""The float model to begin from: an ONNX file alone, or a version of a model in a repository.
+
+By default it is the newest version that ``isochrone optimize`` did not write: drops of accuracy would add up over
+results of results.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.optimize.searching.candidate import OPENVINO, RunSettings
+from isochrone.optimize.thread_parameters import drop_parameter, drop_threads, set_threads, stated_threads
+from isochrone.optimize.trials.origins import is_optimized
 
 CONFIG_FILE = "config.pbtxt"
 _ONNX_FILE = "model.onnx"
-_ONNX_THREADS = "intra_op_thread_count"
-_OPENVINO_THREADS = "INFERENCE_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,7 @@ class Source:
     @property
     def settings(self) -> RunSettings:
         """Those of its configuration."""
-        value = self.config.parameters[_ONNX_THREADS].string_value if _ONNX_THREADS in self.config.parameters else ""
-        return RunSettings(threads=int(value) if value.isdigit() and int(value) else 1)
+        return RunSettings(threads=stated_threads(self.config, "onnx") or 1)
 
     def neighbours(self) -> list[Path]:
         """Files and directories beside the versions that the configuration may name: labels, warm-up data."""
@@ -65,14 +68,19 @@ def of_file(path: Path) -> Source:
     absolute = path.absolute()
     is_version = version_number(absolute.parent.name) is not None
     if is_version and (absolute.parent.parent / CONFIG_FILE).is_file():
-        return _of_version(absolute.parent.parent, int(absolute.parent.name))
+        source = _of_version(absolute.parent.parent, int(absolute.parent.name))
+        if absolute not in (source.file, source.file.parent):
+            expected = f"the file that its config.pbtxt names, {source.file}; a copy elsewhere is a file alone"
+            raise ConfigError(str(path), "model", expected, "another one")
+        return source
     if path.is_dir():
         raise ConfigError(str(path), "model", "an .onnx file, or a model's name with --model-repository", "a directory")
     name = path.stem if is_model_name(path.stem) else "model"
     return Source(name, absolute, model_config_pb2.ModelConfig())
 
 
-def of_repository(repository: Path, name: str) -> Source:
+def of_repository(repository: Path, name: str, version: int | None = None) -> Source:
+    """The given version, or the newest that ``isochrone optimize`` did not write."""
     validate_model_name(name)
     if not repository.is_dir():
         raise ConfigError("--model-repository", str(repository), "a directory", "nothing there")
@@ -82,7 +90,16 @@ def of_repository(repository: Path, name: str) -> Source:
     present = find_versions(directory).present
     if not present:
         raise ConfigError(str(directory), "versions", "at least one version directory, such as '1'", "none")
-    return _of_version(directory, present[-1])
+    numbers = ", ".join(map(str, present))
+    if version is not None:
+        if version not in present:
+            raise ConfigError("--version", "number", f"a version of '{name}': {numbers}", str(version))
+        return _of_version(directory, version)
+    own = [each for each in present if not is_optimized(directory, each)]
+    if not own:
+        expected = "a version that isochrone optimize did not write; --version N begins from one that it wrote"
+        raise ConfigError(str(directory), "versions", expected, numbers)
+    return _of_version(directory, own[-1])
 
 
 def _of_version(directory: Path, version: int) -> Source:
@@ -114,18 +131,19 @@ def config_text(
     config.ClearField("version_policy")
     config.platform = ""
     config.default_model_filename = source.filename
-    for key in (_ONNX_THREADS, _OPENVINO_THREADS, "HINT_BF16"):
-        config.parameters.pop(key, None)
+    drop_threads(config)
+    drop_parameter(config, "HINT_BF16")
     if settings.runtime == OPENVINO:
         config.backend = "openvino"
-        config.parameters[_OPENVINO_THREADS].string_value = str(settings.threads)
+        set_threads(config, "openvino", settings.threads)
         if settings.bf16:
             config.parameters["HINT_BF16"].string_value = "true"
     else:
         config.backend = "onnxruntime"
         if settings.threads != 1:
-            config.parameters[_ONNX_THREADS].string_value = str(settings.threads)
+            set_threads(config, "onnx", settings.threads)
     if on_gpu and not source.on_gpu:
+        del config.instance_group[:]  # groups on the CPU beside it would answer, too
         config.instance_group.add(kind=model_config_pb2.ModelInstanceGroup.KIND_GPU, count=1)
     if batch is not None and not source.batch_size_stated:
         config.max_batch_size = batch

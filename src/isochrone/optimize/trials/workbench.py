@@ -52,6 +52,12 @@ class Workbench:
         self._built: dict[tuple[str, ...], Path | str] = {(): self._float}
         self._inputs: list[str] = []
         self._has_labels = False
+        self._compared_runs = 0
+
+    @property
+    def compared_runs(self) -> int:
+        """The held-out runs that candidates are compared on; known once the float model was tried."""
+        return self._compared_runs
 
     def inspect(self) -> Inspected:
         """Raises if the file is no model that onnxruntime can load."""
@@ -73,7 +79,10 @@ class Workbench:
                 np.savez(file, **arrays)
 
     def trial(self, candidate: Candidate) -> Outcome:
-        """Builds and measures a candidate; the first one, which must be the float model, gives the reference."""
+        """Builds and measures a candidate. Only the float model's trial gives the reference; it must be the first."""
+        is_reference = not self._compared_runs and candidate == Candidate((), self._job.source.settings)
+        if not self._compared_runs and not is_reference:
+            return Outcome(candidate, None, "the float model gave no outputs to compare with")
         try:
             directory = self.model_directory(candidate)
             found = run_task(
@@ -85,13 +94,15 @@ class Workbench:
                 reference=str(self._directory / "reference.npz"),
                 task=self._job.task,
                 has_labels=self._has_labels,
+                is_reference=is_reference,
                 seconds=self._job.seconds,
                 most_seconds=self._job.limits.seconds / 2,
             )
         except TaskFailed as reason:
             return Outcome(candidate, None, _with_file(str(reason), self._directory, self._job.source.file))
-        size = (directory / "1" / self._job.source.filename).stat().st_size
-        names = ("milliseconds", "low", "high", "p99", "relative_error", "drop")
+        self._compared_runs = found["runs"]
+        size = self.model_file(candidate).stat().st_size
+        names = ("milliseconds", "low", "high", "p99", "relative_error", "drop", "accuracy")
         return Outcome(candidate, Figures(**{name: found[name] for name in names}, size=size))
 
     def model_directory(self, candidate: Candidate) -> Path:
@@ -110,6 +121,9 @@ class Workbench:
                 (directory / each.name).symlink_to(each)
             (directory / "1" / job.source.filename).hardlink_to(file)
         return directory
+
+    def model_file(self, candidate: Candidate) -> Path:
+        return self.model_directory(candidate) / "1" / self._job.source.filename
 
     def _file_of(self, transformations: tuple[str, ...]) -> Path | str:
         known = self._built.get(transformations)

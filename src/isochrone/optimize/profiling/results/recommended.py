@@ -2,6 +2,9 @@
 
 The new file has what the old one states, with other instances, threads and preferred batches: what completion adds is
 not written, so that it goes on to follow the model's files. A model without a config.pbtxt gets its completed one.
+
+Files are prepared in a hidden directory beside the model's: an unfinished file in the model's own directory would make
+workers that poll the repository load the model again.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import difflib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +31,8 @@ from isochrone.optimize.profiling.search.space import Configuration
 
 #: The repository's reader knows config.pbtxt and configs/ only, and no version is called so.
 _BEFORE = f"{CONFIG_FILE}.before-profile"
+#: A directory whose name begins with a dot is no model.
+_STAGING = ".isochrone-profile-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +76,11 @@ def _changed(config: Any, completed: Any, configuration: Configuration) -> Any:
 def write(recommendation: Recommendation) -> Path | None:
     """Replaces the file at once, and keeps the old one beside it; its path, or None if there was none."""
     path = Path(os.path.realpath(recommendation.path))
-    new = path.with_name(f".{path.name}.new")
+    model = Path(os.path.realpath(recommendation.path.parent))
     try:
-        with _removed_unless_renamed(new):
+        # A link leads elsewhere, maybe to another file system: renames work beside the file only.
+        with _staging(model.parent if path.parent == model else path.parent) as staging:
+            new, old = staging / "new", staging / "old"
             with new.open("w", encoding="utf-8") as file:
                 file.write(recommendation.text)
                 file.flush()
@@ -80,20 +88,14 @@ def write(recommendation: Recommendation) -> Path | None:
             kept = None
             if path.exists():
                 shutil.copymode(path, new)
+                shutil.copy2(path, old)
                 kept = _free_name(path)
-                _copy(path, kept)
+                os.rename(old, kept)
             os.replace(new, path)
     except OSError as error:
         given = error.strerror or str(error)
         raise ConfigError(str(path), "file", "a file that can be written", given) from None
     return kept
-
-
-def _copy(path: Path, to: Path) -> None:
-    unfinished = to.with_name(f".{to.name}.new")
-    with _removed_unless_renamed(unfinished):
-        shutil.copy2(path, unfinished)
-        os.replace(unfinished, to)
 
 
 def _free_name(path: Path) -> Path:
@@ -106,9 +108,9 @@ def _free_name(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _removed_unless_renamed(path: Path) -> Iterator[None]:
+def _staging(repository: Path) -> Iterator[Path]:
+    staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=repository))
     try:
-        yield
+        yield staging
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        shutil.rmtree(staging, ignore_errors=True)

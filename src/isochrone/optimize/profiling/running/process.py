@@ -54,6 +54,8 @@ class ModelProcess:
         self._label = f"model '{model}' version {version}"
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
+        #: The process is killed, so it cannot remove its temporary files itself.
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._received = b""
 
     def __enter__(self) -> Self:
@@ -85,6 +87,9 @@ class ModelProcess:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
 
     def _ask(self, request: Request, kind: Callable[..., Answer], seconds: float) -> Answer:
         if self._process is None:
@@ -95,11 +100,13 @@ class ModelProcess:
     def _start(self) -> None:
         # Closed with the process.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._temporary = tempfile.TemporaryDirectory(prefix="isochrone-profile-", ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
             [sys.executable, "-m", _CHILD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env={**os.environ, "TMPDIR": self._temporary.name},
             # Ctrl-C is the command's alone: it then ends this process.
             start_new_session=True,
         )
