@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from isochrone.multiprocess.metrics.gauge_rules import rule
 from isochrone.observe.activation_metrics import activation_metrics
 from isochrone.observe.snapshot import ActivationSnapshot
@@ -54,6 +57,12 @@ def test_values_and_labels() -> None:
     for family in activation_metrics([SNAPSHOT]):
         for sample in family.samples:
             assert (sample.labels["model"], sample.labels["version"]) == ("m", "3")
+
+
+def test_the_page_names_all_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    named = set(re.findall(r"`(isochrone_activation_cache_[a-z_]+)", page))
+    assert named == {sample.name for family in activation_metrics([SNAPSHOT]) for sample in family.samples}
 
 
 def test_a_server_without_such_a_model_has_none() -> None:
