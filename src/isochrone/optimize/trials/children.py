@@ -37,15 +37,18 @@ def run_task(task: str, limits: Limits, /, **arguments: Any) -> dict[str, Any]:
         request, answer, errors = (Path(folder) / name for name in ("request.json", "answer.json", "errors.txt"))
         request.write_text(json.dumps({"task": task, "arguments": arguments, "memory": limits.memory}))
         command = [sys.executable, "-m", _MAIN, str(os.getpid()), str(request), str(answer)]
-        with errors.open("wb") as output:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        process: subprocess.Popen[bytes] | None = None
         try:
+            with errors.open("wb") as output:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             status = process.wait(limits.seconds)
         except subprocess.TimeoutExpired:
             raise TaskFailed(f"took longer than {limits.seconds:.0f} s; more --seconds allow more") from None
         finally:
-            process.kill()
-            process.wait()
+            # An interrupt while it starts: it ends itself, with this process.
+            if process is not None:
+                process.kill()
+                process.wait()
         if status == 0 and answer.exists():
             found: dict[str, Any] = json.loads(answer.read_text())
             if "failed" in found:
