@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from isochrone.optimize.partitioning.cuts import all_cuts, whole
 from isochrone.optimize.partitioning.encodings import Encoding, scales_of
 from isochrone.optimize.partitioning.facts import InnerTensors, facts_of
 from isochrone.optimize.partitioning.graph import graph_of
+from isochrone.optimize.partitioning.model_file import read_rows
 from isochrone.optimize.partitioning.stages import Stages, divided
 from two_stage_net import late_input_net, residual_net
 
@@ -117,3 +119,19 @@ def test_a_tensor_whose_inner_dimensions_depend_on_the_rows_cannot_cross() -> No
 def test_inputs_of_a_wrong_shape_are_an_error() -> None:
     with pytest.raises(InvalidArgument, match="the model failed with these inputs"):
         InnerTensors(residual_net(), ["b1"]).run({"image": np.zeros((1, 4, 16, 16), np.float32)})
+
+
+@pytest.mark.parametrize("damage", ["no archive", "a cut archive", "damaged bytes"])
+def test_a_damaged_file_of_rows_is_one_clear_error(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "rows.npz"
+    np.savez_compressed(path, image=np.random.default_rng(1).standard_normal((8, 3, 16, 16)).astype(np.float32))
+    content = bytearray(path.read_bytes())
+    if damage == "no archive":
+        content[:] = b"rows"
+    elif damage == "a cut archive":
+        del content[len(content) // 2 :]
+    else:
+        content[200:400] = bytes(200)
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgument, match=r"rows\.npz: file: expected an \.npz file"):
+        read_rows(residual_net(), path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from isochrone.errors import InvalidArgument, NotFound
 from isochrone.models.runtimes import optional_runtime
+from isochrone.optimize.arrays_file import read_arrays
 from isochrone.optimize.partitioning.facts import Arrays
 
 #: The largest message that protobuf can write.
@@ -64,7 +64,7 @@ def read_rows(model: Any, data: Path | None) -> Arrays:
 
     An input with a fixed first dimension gets exactly so many rows.
     """
-    given = _read_data(data) if data is not None else None
+    given = read_arrays(data) if data is not None else None
     rows = {}
     for value in _inputs(model):
         dtype, dims = _dtype(value), _dims(value)
@@ -79,14 +79,6 @@ def read_rows(model: Any, data: Path | None) -> Arrays:
     if len(set(counts.values())) > 1:
         raise InvalidArgument(f"{data}: expected equally many rows of all inputs, given {counts}")
     return rows
-
-
-def _read_data(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
-        raise InvalidArgument(f"{path}: expected a .npz file of arrays: {error}") from None
 
 
 def _checked(

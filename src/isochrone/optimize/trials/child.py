@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
-import signal
 import sys
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1  # prctl(2), linux/prctl.h
+from isochrone.worker.backends.processes.child_side import begin
 
 
 def main(parent: int, request: Path, answer: Path) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # If the parent ended before the call, the signal never comes.
-    if os.getppid() != parent:
-        sys.exit("the command has ended")
+    begin(parent)
     given = json.loads(request.read_text())
     if given["memory"]:
         # Of data, not of addresses: runtimes reserve addresses that they never use.

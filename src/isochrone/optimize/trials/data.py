@@ -5,8 +5,6 @@ Runs are shuffled by a seed before they are divided, so that a file sorted by cl
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,13 @@ import numpy as np
 
 from isochrone.errors import ConfigError
 from isochrone.models.file_tensors import FileTensor
+from isochrone.optimize.arrays_file import read_arrays
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 
 #: More calibrate no better, and histograms of them take minutes.
 MOST_CALIBRATION_RUNS = 256
 MOST_HELD_OUT_RUNS = 1024
 _LEAST_RUNS = 4
-_MOST_BYTES = 4 << 30
 
 Runs = dict[str, Any]
 
@@ -46,7 +44,7 @@ def read_data(
     path: Path, inputs: Sequence[FileTensor], *, batch: int | None = None, labels: str = "", seed: int = 0
 ) -> Data:
     """Raises a ``ConfigError`` that names the array and what the model expects."""
-    arrays = _read(path)
+    arrays = read_arrays(path)
     label_array = None
     if labels:
         if labels not in arrays:
@@ -74,19 +72,6 @@ def read_data(
         label_runs,
         rows,
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    expected = "an .npz file with one array for each input of the model (numpy.savez)"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(each.file_size for each in archive.infolist())
-        if size > _MOST_BYTES:
-            raise ConfigError(str(path), "file", "at most 4 GiB of arrays; fewer rows suffice", f"{size} bytes")
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise ConfigError(str(path), "file", expected, str(error) or type(error).__name__) from None
 
 
 def _check_names(path: Path, arrays: dict[str, Any], inputs: Sequence[FileTensor]) -> None:
