@@ -1,0 +1,19 @@
+"""The header ``x-isochrone-division: split``: how a divided model shall run a request, over HTTP or as gRPC metadata.
+
+``edge`` and ``core`` name the whole model on one side, ``split`` the cut that is best at present; a division's own name,
+as ``cut-12``, is taken too. Without the header, the worker runs its present division. Workers report the time that each
+kind would take with their load.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DIVISION_HEADER: Final = b"x-isochrone-division"
+
+DIVISION_KINDS: Final = ("edge", "split", "core")
+
+
+def division_metric(kind: str) -> str:
+    """The name in a load report: the expected time of a request, waits and the link's margin included."""
+    return f"named_metrics.division_{kind}_us"
