@@ -112,7 +112,10 @@ class SupervisedFleet(RunningFleet):
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        if kind is not None:
+            # What the supervisor saw is often the cause: which process ended, and when.
+            print(self.log_tail(), file=sys.stderr)
         self.close()
         process, self._process = self._process, None
         if process is None:
