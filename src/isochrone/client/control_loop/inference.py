@@ -73,9 +73,7 @@ class Inference:
 
     async def answer(self, tick: int, inputs: Mapping[str, Any], now: int, ends: int) -> Answer:
         """What a model answered by ``ends``."""
-        self._answer = None
-        self._is_asked = False
-        self._late.open(tick)
+        self._open(tick)
         try:
             local = await self._inferred(tick, inputs, now, ends)
         finally:
@@ -83,6 +81,11 @@ class Inference:
         if self._answer is not None:
             return self._answer, "remote"
         return UNANSWERED if local is None else (local, "local")
+
+    def _open(self, tick: int) -> None:
+        self._answer = None
+        self._is_asked = False
+        self._late.open(tick)
 
     async def _inferred(self, tick: int, inputs: Mapping[str, Any], now: int, ends: int) -> Mapping[str, Any] | None:
         """The local model's outputs if it ran in time; a remote answer is in ``_answer``."""
