@@ -27,8 +27,9 @@ from isochrone.optimize.measuring.timing import measure
 from isochrone.optimize.trials.data import read_data
 from server_process import StartServer
 
-BRANCHES, WIDTH, CLASSES = 24, 512, 4
-DROP = 0.01
+BRANCHES, WIDTH, CLASSES = 48, 512, 4
+#: Above what INT8 loses here: it may win over ``slim`` alone.
+DROP = 0.05
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_budget_that_another_version_meets_is_met_and_served(repository: Path,
     assert refused["closest"] is not None
     assert contents(repository) == before
 
-    status, met = optimize(repository, f"{budget_between(repository):.6f}ms", 40)
+    status, met = optimize(repository, f"{budget_between(repository):.6f}ms", 30)
     assert (status, met["met"], met["written"]) == (0, True, str(repository / "copies" / "2"))
     assert met["candidates"][0]["median_ms"] > met["budget_ms"] >= met["chosen"]["median_ms"]
     assert met["chosen"]["accuracy_drop"] <= DROP
