@@ -7,7 +7,8 @@ after quantization-aware training. The float network that is quantized after tra
 as many epochs as the other.
 Distillation: a large teacher, a small student that learns from the labels alone, and the same student that learns from
 the teacher. Few signals are labelled here, and the teacher has the same labels. The student is distilled twice: on the
-labelled signals with their labels, and on all signals from the teacher's outputs only.
+labelled signals with their labels, and on all signals from the teacher's outputs only. ``distillation.py`` compares
+students where a teacher is expected to help.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from networks import perceptron
 from post_training import int4_variants, int8_variants
 from signals import CLASSES, GAINS, LENGTH, make_signals
 from torch import nn
+from training import Shuffled, on_labels
 
 from isochrone.optimize.measuring.timing import measure
 from isochrone.optimize.training import distill, train_quantized
 
 SIGNALS, TEST_SIGNALS, LABELLED = 4000, 5000, 300
-BATCH = 64
 #: Rows of a timed request.
 TIMED_ROWS = 64
 TEST_SEED = 1_000_000
@@ -46,21 +47,6 @@ class Row(NamedTuple):
     accuracy: float
     size: int
     milliseconds: float
-
-
-class Shuffled:
-    """Batches of random rows: as many as ``rows`` fill, in each epoch others."""
-
-    def __init__(self, samples: Any, labels: Any, rows: int) -> None:
-        self._samples, self._labels, self._count = samples, labels, rows // BATCH
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for _ in range(self._count):
-            chosen = torch.randint(len(self._samples), (BATCH,))
-            yield self._samples[chosen], self._labels[chosen]
 
 
 def main() -> None:
@@ -128,11 +114,6 @@ def distillation(seed: int, samples: Any, labels: Any, test: Any, epochs: int, d
     everything = Shuffled(samples, labels, SIGNALS)
     distilled = distill(teacher, student, everything, weight=1.0, **settings)
     yield "student, distilled on all signals", judged(export(distilled.module, directory / "distilled.onnx"), test)
-
-
-def on_labels(module: Any, batches: Any, epochs: int, learning_rate: float, seed: int) -> Any:
-    """Distillation without a share of the teacher is training on labels."""
-    return distill(module, module, batches, epochs=epochs, weight=0.0, learning_rate=learning_rate, seed=seed).module
 
 
 def export(module: Any, path: Path) -> Path:

@@ -260,7 +260,7 @@ def test_a_tier_that_disappears_while_it_is_measured(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_ended_command_unloads_its_models(
     net: Path, workers: tuple[ServerProcess, ServerProcess], number: signal.Signals
 ) -> None:

@@ -21,8 +21,9 @@ from isochrone.optimize.transforming.facts import MachineFacts, machine_facts
 from isochrone.optimize.trials.accuracy import MEASURES, Task
 from isochrone.optimize.trials.children import Limits
 from isochrone.optimize.trials.data import read_data
+from isochrone.optimize.trials.gpus import check_gpu, unused_gpu
 from isochrone.optimize.trials.origins import REPORT_FILE, origin_of
-from isochrone.optimize.trials.source import Source, of_file, of_repository
+from isochrone.optimize.trials.source import CONFIG_FILE, Source, of_file, of_repository
 from isochrone.optimize.trials.workbench import Job, Workbench, offered
 
 #: Winners that are measured again even after the time, unless one meets the budget twice.
@@ -81,7 +82,7 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
     task = wanted.task or (Task.CLASSIFY if wanted.labels else Task.REGRESS)
     machine = machine_facts(on_gpu=wanted.on_gpu or source.on_gpu)
     if machine.on_gpu:
-        _check_gpu()
+        check_gpu("--device" if wanted.on_gpu else f"{source.directory}/{CONFIG_FILE}")
     limits = Limits(max(_LEAST_TASK_SECONDS, wanted.seconds / 4), _memory_limit())
     name = place.model if place is not None else source.name
     job = Job(source, name, task, machine, limits, wanted.batch)
@@ -92,6 +93,8 @@ def optimize(wanted: Wanted, listener: Listener = lambda outcomes: None) -> Resu
         bench.take_data(data)
         own_configuration = place is None or place.is_new
         offer, refused = offered(inspected.facts, machine, source.settings, all_settings=own_configuration)
+        if not machine.on_gpu and (reason := unused_gpu()):
+            refused["gpu"] = reason
         found = search(offer, wanted.goal, bench.trial, is_over=lambda: now_ns() >= ends, report=listener)
         if found.outcomes[0].figures is None:
             raise InvalidArgument(f"{source.file}: the float model cannot be measured: {found.outcomes[0].reason}")
@@ -178,17 +181,6 @@ def _machine(machine: MachineFacts) -> dict[str, object]:
         "fp16": machine.computes_fp16,
         "bf16": machine.computes_bf16,
     }
-
-
-def _check_gpu() -> None:
-    import onnxruntime
-
-    from isochrone.devices.explanation import CUDA_PROVIDER
-
-    available = onnxruntime.get_available_providers()
-    if CUDA_PROVIDER not in available:
-        expected = f"an onnxruntime with {CUDA_PROVIDER} (pip install onnxruntime-gpu)"
-        raise ConfigError("--device", "gpu", expected, ", ".join(available))
 
 
 def _memory_limit(meminfo: Path = Path("/proc/meminfo")) -> int:

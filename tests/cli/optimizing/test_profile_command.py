@@ -203,7 +203,7 @@ def test_an_interrupted_command_leaves_the_repository_and_no_process(tmp_path: P
         assert children
         os.kill(command.pid, how)
         command.wait(30)
-    assert command.returncode == (-signal.SIGKILL if how is signal.SIGKILL else 130)
+    assert command.returncode == (-signal.SIGKILL if how is signal.SIGKILL else 128 + how)
     assert contents(tmp_path / "sleeping") == before
     assert how is signal.SIGKILL or not list(temporary.glob("isochrone-*"))
     _until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))

@@ -55,7 +55,7 @@ def test_an_answer_that_nothing_asked_for_has_no_round_trip() -> None:
     agent = SimulatedAgent(loop, lambda _: 0.004)
     run_virtually(loop, agent.loop.run(3))
     before = agent.loop.summary().times["round_trip"]
-    agent.loop._answered(1, Outputs({"y": 1}))
+    agent.loop._inference._answered(1, Outputs({"y": 1}))
     assert agent.loop.summary().times["round_trip"] == before
 
 
@@ -147,8 +147,8 @@ def test_each_step_of_close_is_taken_if_another_fails(monkeypatch: pytest.Monkey
     async def close() -> None:
         closed.append("local")
 
-    monkeypatch.setattr(agent.loop._remote, "close", broken)
-    monkeypatch.setattr(agent.loop._local, "close", close)
+    monkeypatch.setattr(agent.loop._inference._remote, "close", broken)
+    monkeypatch.setattr(agent.loop._inference._local, "close", close)
     with pytest.raises(RuntimeError, match="requests"):
         run_virtually(loop, agent.loop.close())
     assert closed == ["local"]

@@ -124,7 +124,7 @@ def test_a_local_model_that_works_again_is_the_backstop_again() -> None:
             raise ValueError("no weights")
         return agent.local(inputs)
 
-    agent.loop._local = LocalRuns(local, in_thread=False)
+    agent.loop._inference._local = LocalRuns(local, in_thread=False)
     run_virtually(agent.virtual, closed_after(agent, 200))
     assert agent.sources[150:] == ["local"] * 50
     assert agent.loop.summary().local_unfit == ""

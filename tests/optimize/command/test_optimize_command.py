@@ -165,7 +165,7 @@ def test_an_existing_output_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_interrupted_command_leaves_no_files_and_no_processes(repository: Path, how: signal.Signals) -> None:
     before = files(repository)
     temporary = repository.parent / "temporary"
@@ -180,7 +180,7 @@ def test_an_interrupted_command_leaves_no_files_and_no_processes(repository: Pat
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, how)
     process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + how
     assert not list(temporary.glob("isochrone-*"))
     # A child that was just being started ends by itself, a moment after the command.
     _, alive = psutil.wait_procs(children, timeout=30)

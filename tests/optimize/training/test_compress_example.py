@@ -31,3 +31,25 @@ def test_the_script_prints_its_table() -> None:
     for name in ("float", "best INT8 after training", "INT8, quantization-aware", "student, labels alone"):
         assert f"| {name} |" in done.stdout
     assert "quantization-aware over the best INT8 after training:" in done.stdout
+
+
+@pytest.mark.long
+def test_the_comparison_of_distillation_prints_both_setups() -> None:
+    script = [sys.executable, str(EXAMPLE / "distillation.py"), "--seeds", "2", "--epochs", "2"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("more-labels", "wrong-labels"):
+        assert f"| {name} | correct (mean) | by seed |" in done.stdout
+    assert done.stdout.count("distilled over student, labels alone, best number of steps: ") == 2
+
+
+def test_wrong_labels_are_of_the_stated_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from distillation import SAME, WRONG, wrong_labels
+    from signals import CLASSES, make_signals
+
+    given = wrong_labels(5)
+    share = float(np.mean(given.student[1].numpy() != make_signals(SAME, 5).labels))
+    # One in CLASSES of the drawn labels is the true one.
+    assert abs(share - WRONG * (1 - 1 / CLASSES)) < 0.03
+    assert given.teacher[1] is given.student[1]

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isochrone.cli.console import make_console
-from isochrone.cli.optimizing.interruptions import INTERRUPTED, signals_interrupt
+from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.optimize_view import LiveFront, result_picture
 from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
 from isochrone.errors import FlagError, IsochroneError
@@ -117,12 +117,10 @@ def command(
             seed=seed,
             write_closest=write_closest,
         )
-        with signals_interrupt(), LiveFront(wanted.goal) as live:
+        with exits_on_signals(), LiveFront(wanted.goal) as live:
             result = optimize(wanted, live.show)
     except (IsochroneError, OSError) as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(report_json(_document(result)))
     else:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +13,7 @@ from rich.text import Text
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, print_json
 from isochrone.cli.console import make_console, table
+from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
 from isochrone.control.api.messages import Status
 from isochrone.errors import FlagError
@@ -74,7 +72,7 @@ def partition(
     as_json: JsonOption = False,
 ) -> None:
     """Divide a model among a near and a far worker."""
-    with failing_as("partition"), _terminable(), ExitStack() as stack:
+    with failing_as("partition"), exits_on_signals(), ExitStack() as stack:
         limit = milliseconds_of("--deadline", deadline) / 1e3 if deadline else None
         most_error = share_of("--max-error", max_error)
         if write is not None:
@@ -101,21 +99,6 @@ def partition(
             make_console().print(_picture(plan, choice, most_error, write if choice.meets else None))
         if not choice.meets:
             raise typer.Exit(1)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the command like an exception, so that the workers unload what they were given."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # unloading is under way
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _addresses(edge: str, core: str, tiers: str, api: str) -> tuple[str, str]:

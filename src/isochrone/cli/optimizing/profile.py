@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from isochrone.cli.optimizing.interruptions import INTERRUPTED, signals_interrupt
+from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.profile_view import print_outcome, profile_json, summary
 from isochrone.cli.optimizing.quantities import milliseconds_of
 from isochrone.errors import FlagError, IsochroneError
@@ -77,23 +77,22 @@ def profile_command(
 ) -> None:
     """Measure latency, memory and operators of a model, and recommend instances, threads and batches for an SLO."""
     try:
-        slo_ns = _slo_ns(slo)
-        sizes = parse_shapes(shapes or [])
-        _check_report(report)
-        description, number = read_model(repository, model, version)
-        with signals_interrupt(), _progress() as line:
-            outcome = profile(
-                repository, description, number, slo_ns=slo_ns, seconds=seconds, shapes=sizes, report=line
-            )
-        recommendation = recommend(description, outcome.found.configuration, _reason(outcome))
-        if report is not None:
-            write_report(report, report_page(outcome, summary(outcome), recommendation.diff))
-        written, kept = _write(outcome, recommendation) if write_config else (False, None)
+        with exits_on_signals():
+            slo_ns = _slo_ns(slo)
+            sizes = parse_shapes(shapes or [])
+            _check_report(report)
+            description, number = read_model(repository, model, version)
+            with _progress() as line:
+                outcome = profile(
+                    repository, description, number, slo_ns=slo_ns, seconds=seconds, shapes=sizes, report=line
+                )
+            recommendation = recommend(description, outcome.found.configuration, _reason(outcome))
+            if report is not None:
+                write_report(report, report_page(outcome, summary(outcome), recommendation.diff))
+            written, kept = _write(outcome, recommendation) if write_config else (False, None)
     except IsochroneError as error:
         typer.secho(f"isochrone profile: {error}", fg="red", err=True)
         raise typer.Exit(_FAILED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(profile_json(outcome, recommendation, written=written, kept=kept))
     else:
@@ -120,7 +119,6 @@ def _reason(outcome: Outcome) -> str:
     return f"Written by isochrone profile on {today}, {goal}, from version {outcome.version} on {outcome.cores} cores."
 
 
-@signals_interrupt()
 def _write(outcome: Outcome, recommendation: Recommendation) -> tuple[bool, Path | None]:
     """Whether a file was written, and where the old one is."""
     if not outcome.keeps_slo or not recommendation.diff:

@@ -1,18 +1,22 @@
-"""Durations as counts in logarithmic buckets: quantiles are exact to 3 %, and memory does not grow with ticks."""
+"""Durations of a loop that may run for months: counts and sums of its whole life, quantiles of its last minutes.
+
+A p99 of the whole life hardly moves after days, whatever happens now. Memory does not grow with ticks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from isochrone.clock import MILLISECOND
-from isochrone.log_buckets import bucket_bounds, bucket_of
+from isochrone.log_histogram import LogHistogram
 
+#: Quantiles are exact to 3 %.
 _BITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """What was measured of one duration, in ms."""
+    """What was measured of one duration, in ms: p50 and p99 of the last minutes, the rest of the loop's whole life."""
 
     count: int
     mean_ms: float
@@ -22,32 +26,44 @@ class Durations:
 
 
 class DurationCounts:
-    __slots__ = ("_buckets", "count", "highest", "total")
+    """Quantiles are those of the values since the last ``turn`` but one."""
+
+    __slots__ = ("_before", "_count", "_highest", "_recent", "_total")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, int] = {}
-        self.count = 0
-        self.total = 0
-        self.highest = 0
+        self._before = LogHistogram(_BITS)
+        self._recent = LogHistogram(_BITS)
+        #: Of all values before the last turn.
+        self._count = self._total = self._highest = 0
 
     def add(self, nanoseconds: int) -> None:
-        bucket = bucket_of(nanoseconds, _BITS)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self.count += 1
-        self.total += nanoseconds
-        if nanoseconds > self.highest:
-            self.highest = nanoseconds
+        self._recent.add(nanoseconds)
 
-    def quantile(self, share: float) -> int:
-        """In ns, at most the highest; 0 without any."""
-        wanted, seen = share * self.count, 0
-        for bucket in sorted(self._buckets):
-            seen += self._buckets[bucket]
-            if seen >= wanted:
-                return min(self.highest, bucket_bounds(bucket, _BITS)[1])
-        return 0
+    def turn(self) -> None:
+        """Begin another part of the window; the one before the last is discarded."""
+        self._count, self._total, self._highest = self.count, self.total, self.highest
+        self._before, self._recent = self._recent, LogHistogram(_BITS)
+
+    @property
+    def count(self) -> int:
+        return self._count + self._recent.total
+
+    @property
+    def total(self) -> int:
+        return self._total + self._recent.weight
+
+    @property
+    def highest(self) -> int:
+        return max(self._highest, self._recent.highest)
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """In ns; 0 without any value in the window."""
+        window = LogHistogram(_BITS)
+        for part in (self._before, self._recent):
+            window.merge(part)
+        return [window.percentile(share) for share in shares]
 
     def summary(self) -> Durations:
         mean = self.total / self.count if self.count else 0.0
-        parts = (mean, self.quantile(0.5), self.quantile(0.99), self.highest)
+        parts = (mean, *self.quantiles(0.5, 0.99), self.highest)
         return Durations(self.count, *(part / MILLISECOND for part in parts))

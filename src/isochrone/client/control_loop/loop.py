@@ -1,37 +1,31 @@
-"""The control loop: runs sense, infer and act of each tick, and lets pure decisions choose between the models.
+"""The control loop: runs sense, infer and act of each tick.
 
-A tick senses, then makes its plan (``decision``). If the plan asks the remote model, the tick waits for its answer
-until the local model must start. Whatever answered by the act instant becomes the action; if nothing did, the action
-is the last one or the declared fallback. A tick that begins always acts, also if ``sense`` raises, unless ``run`` is
-cancelled; a tick whose act instant passed before it could begin is skipped and counted. Ticks keep their phase.
+A tick senses, asks its models (``inference``) and acts. Whatever answered by the act instant becomes the action; if
+nothing did, the action is the last one or the declared fallback. A tick that begins always acts, also if ``sense``
+raises, unless ``run`` is cancelled; a tick whose act instant passed before it could begin is skipped and counted. Ticks
+keep their phase.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from isochrone.client.answers import Outputs
 from isochrone.client.async_client import AsyncClient
-from isochrone.client.control_loop.decision import Ask, Decision
-from isochrone.client.control_loop.late_answers import Arrival, LateAnswers
+from isochrone.client.control_loop.inference import UNANSWERED, Inference, OnLate
 from isochrone.client.control_loop.local_runs import LocalModel, LocalRuns
-from isochrone.client.control_loop.remote_calls import RemoteCalls, RemoteModel, RequestOptions
+from isochrone.client.control_loop.remote_calls import RemoteModel, RequestOptions
 from isochrone.client.control_loop.schedule import Schedule, TickLimits
 from isochrone.client.control_loop.settings import checked_functions, checked_settings
 from isochrone.client.control_loop.times import LoopSummary, LoopTimes, Source
 from isochrone.client.control_loop.waits import Wait
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import InvalidArgument
-
-# Not structlog, which prints to standard output unless the program has configured it.
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,6 @@ class Action:
 
 Sense = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 Act = Callable[[Action], object]
-OnLate = Callable[[int, Outputs, float], object]
 
 
 class ControlLoop:
@@ -113,27 +106,25 @@ class ControlLoop:
         self._settings = settings = checked_settings(
             hz, sense_ms, infer_ms, act_ms, late_answer_ms, margin_ms, hold_last_ticks
         )
-        self._sense, self._act, self._on_late = sense, act, on_late
-        self._model = model
+        self._sense, self._act = sense, act
         self._fallback = fallback
         self._clock = clock
         # A second attempt within a tick would come too late, and the next tick has newer inputs.
         self._own_client: AsyncClient | None = None
         if isinstance(server, str):
             server = self._own_client = AsyncClient(server, retries=0)
-        self._remote = RemoteCalls(
-            server,
-            RequestOptions(model, outputs, version, priority, headers),
-            settings.infer,
-            settings.late_answer,
-            self._answered,
-            self._failed,
-        )
-        self._local = None if local is None else LocalRuns(local, in_thread=local_in_thread)
-        self._decision = Decision(settings.infer, settings.margin, has_local=local is not None)
-        self._late = LateAnswers()
         self._wait = Wait(clock)
         self.times = LoopTimes()
+        self._inference = Inference(
+            server,
+            RequestOptions(model, outputs, version, priority, headers),
+            None if local is None else LocalRuns(local, in_thread=local_in_thread),
+            settings,
+            on_late,
+            self.times,
+            self._wait,
+            clock,
+        )
 
         # Of all ticks.
         self._next_tick = 0
@@ -142,15 +133,8 @@ class ControlLoop:
         self._run_ended = asyncio.Event()
         self._is_closed = False
         self._stop = False
-        #: What ``on_late`` raised.
-        self._error: BaseException | None = None
         self._last: Mapping[str, Any] | None = None
         self._held = 0
-
-        # Of the tick that is under way.
-        self._answer: Outputs | None = None
-        #: The remote model may still answer.
-        self._is_asked = False
 
     @property
     def tick(self) -> int:
@@ -160,7 +144,7 @@ class ControlLoop:
     @property
     def is_remote_trusted(self) -> bool:
         """Whether ticks wait for the remote model; otherwise it is probed."""
-        return self._decision.remote.is_trusted
+        return self._inference.is_remote_trusted
 
     def summary(self) -> LoopSummary:
         return self.times.summary()
@@ -202,7 +186,7 @@ class ControlLoop:
             finally:
                 # Also of a tick that was cancelled or failed: a number names one request, whose answer may come.
                 self._next_tick = due + 1
-            self._raise_late_error()
+            self._inference.raise_late_error()
 
     async def _run_tick(self, tick: int, limits: TickLimits) -> None:
         began = self._clock()
@@ -242,18 +226,9 @@ class ControlLoop:
         return inputs
 
     async def _chosen(self, tick: int, inputs: Mapping[str, Any] | None, now: int, ends: int) -> Action:
-        outputs: Mapping[str, Any] | None = None
-        source: Source = "fallback"
+        outputs, source = UNANSWERED
         if inputs is not None and now < ends:
-            self._open(tick)
-            try:
-                local = await self._inferred(tick, inputs, now, ends)
-            finally:
-                self._late.close()
-            if self._answer is not None:
-                outputs, source = self._answer, "remote"
-            elif local is not None:
-                outputs, source = local, "local"
+            outputs, source = await self._inference.answer(tick, inputs, now, ends)
         if outputs is None:
             if self._last is not None and self._held < self._settings.hold_last_ticks:
                 outputs, source = self._last, "held"
@@ -264,139 +239,6 @@ class ControlLoop:
             self._last = outputs
             self._held = 0
         return Action(tick, outputs, source)
-
-    def _open(self, tick: int) -> None:
-        self._answer = None
-        self._is_asked = False
-        self._late.open(tick)
-
-    async def _inferred(self, tick: int, inputs: Mapping[str, Any], now: int, ends: int) -> Mapping[str, Any] | None:
-        """The local model's outputs if it ran in time; a remote answer is in ``_answer``."""
-        plan = self._decision.plan(now, ends)
-        self.times.doubts = self._decision.remote.losses
-        local, local_at = self._local, plan.local_at
-        # A local run on the event loop would delay a request that nothing waits for, and its round trip would count.
-        is_asked_first = local is None or local_at is None or local_at > now or local.is_in_thread
-        if is_asked_first:
-            self._ask(plan.ask, tick, inputs, now)
-        if local is None or local_at is None:
-            await self._wait_for_remote(ends)
-            return None
-        if local_at > now:
-            await self._wait_for_remote(local_at)
-            if self._answer is not None:
-                return None
-        # A wake-up that comes late is part of what a local run takes.
-        began = min(self._clock(), max(local_at, now))
-        if local.is_in_thread:
-            return await self._ran_in_thread(local, inputs, began, ends)
-        outputs = self._ran(local, inputs, began)
-        if not is_asked_first:
-            self._ask(plan.ask, tick, inputs, self._clock())
-        if outputs is None:
-            await self._wait_for_remote(ends)
-        return outputs
-
-    def _ran(self, local: LocalRuns, inputs: Mapping[str, Any], began: int) -> Mapping[str, Any] | None:
-        try:
-            outputs = local.run(inputs)
-        except Exception as error:
-            self._local_failed(error)
-            return None
-        self._local_took(began)
-        return outputs
-
-    def _local_took(self, began: int) -> None:
-        now = self._clock()
-        self._decision.local_took(now - began, now)
-        self.times.local_unfit = self._decision.fitness.unfit
-
-    def _local_failed(self, error: BaseException) -> None:
-        self.times.local_failed(f"{type(error).__name__}: {error}")
-        self._decision.fitness.failed(self._clock())
-        self.times.local_unfit = self._decision.fitness.unfit
-
-    async def _ran_in_thread(
-        self, local: LocalRuns, inputs: Mapping[str, Any], began: int, ends: int
-    ) -> Mapping[str, Any] | None:
-        if local.is_busy:
-            self.times.local_failed("the run of an earlier tick has not ended")
-            self._decision.fitness.has_not_ended(self._clock())
-            self.times.local_unfit = self._decision.fitness.unfit
-            await self._wait_for_remote(ends)
-            return None
-        running = local.start(inputs)
-        running.add_done_callback(lambda run: self._ended_in_thread(run, began))
-        await self._wait.until(ends, lambda: self._answer is not None or running.done())
-        if not running.done():
-            return None
-        if running.exception() is None:
-            return running.result()
-        await self._wait_for_remote(ends)
-        return None
-
-    def _ended_in_thread(self, run: asyncio.Future[Mapping[str, Any]], began: int) -> None:
-        if run.cancelled():
-            return
-        error = run.exception()
-        if error is not None:
-            self._local_failed(error)
-        else:
-            self._local_took(began)
-        self._wait.check()
-
-    def _ask(self, ask: Ask, tick: int, inputs: Mapping[str, Any], now: int) -> None:
-        if ask is Ask.NOTHING or self._is_closed:
-            return
-        self.times.requests += 1
-        self.times.probes += ask is Ask.PROBE
-        self._decision.remote.asked(tick, now)
-        self._late.asked(tick, now)
-        self._is_asked = True
-        self._remote.ask(tick, inputs)
-
-    def _answered(self, tick: int, outputs: Outputs) -> None:
-        now = self._clock()
-        arrival, age = self._late.arrived(tick, now)
-        if arrival is Arrival.UNKNOWN:
-            return
-        self._decision.remote.answered(tick, now, self._decision.usable)
-        self.times.round_trip(age)
-        if arrival is Arrival.IN_TIME:
-            self._answer = outputs
-            self._is_asked = False
-            self._wait.check()
-        else:
-            self.times.late_answers += 1
-            if self._on_late is not None:
-                try:
-                    returned: object = self._on_late(tick, outputs, age / SECOND)
-                    if inspect.iscoroutine(returned):
-                        returned.close()
-                        raise InvalidArgument("on_late: expected a function that is not asynchronous")
-                except Exception as error:
-                    self._error = error
-
-    def _raise_late_error(self) -> None:
-        """Once."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _failed(self, tick: int, code: str, text: str) -> None:
-        self._decision.remote.failed(tick, self._clock())
-        if code not in self.times.remote_failures:
-            # One for each code: a dead link fails in every tick.
-            log.warning("a control loop's request failed: model=%s code=%s error=%s", self._model, code, text)
-        self.times.remote_failed(code, text)
-        if self._late.given_up(tick):
-            # The local model need not wait for what will not come.
-            self._is_asked = False
-            self._wait.check()
-
-    async def _wait_for_remote(self, instant: int) -> None:
-        """Return at the instant, or earlier when the remote model has answered or will not answer."""
-        await self._wait.until(instant, lambda: not self._is_asked)
 
     async def _sleep_until(self, instant: int) -> None:
         """Return at the instant, at once after ``stop``, or when the loop is closed."""
@@ -410,19 +252,18 @@ class ControlLoop:
         raised after the last tick.
         """
         await self._end()
-        self._raise_late_error()
+        self._inference.raise_late_error()
 
     async def _end(self) -> None:
         self._is_closed = True
         self._stop = True
+        self._inference.stop_asking()
         self._wait.check()
         # Each step is taken whatever happens in the others.
         async with AsyncExitStack() as steps:
             if self._own_client is not None:
                 steps.push_async_callback(self._own_client.close)
-            if self._local is not None:
-                steps.push_async_callback(self._local.close)
-            steps.push_async_callback(self._remote.close)
+            steps.push_async_callback(self._inference.close)
             if self._runner is not None and self._runner is not asyncio.current_task():
                 await self._run_ended.wait()
 
@@ -434,4 +275,4 @@ class ControlLoop:
     ) -> None:
         await self._end()
         if error is None:
-            self._raise_late_error()
+            self._inference.raise_late_error()

@@ -21,11 +21,13 @@ STAGES = ("sense", "infer", "act")
 TIMES = ("start", *STAGES, "tick", "round_trip")
 REASONS = ("unanswered", "overrun", "skipped")
 _PREFIX = "isochrone_control_loop"
+#: Quantiles of durations are those of the last one to two of these.
+WINDOW = 300 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSummary:
-    """A loop's figures since it was made."""
+    """A loop's figures since it was made; the quantiles in ``times`` are of its last 5 to 10 minutes."""
 
     #: Ticks that began. Each had one action.
     ticks: int
@@ -76,6 +78,7 @@ class LoopTimes:
         self.last_local_error = ""
         self.local_unfit = ""
         self._durations = {name: DurationCounts() for name in TIMES}
+        self._window_ends: int | None = None
 
     def skipped(self, ticks: int) -> None:
         self.misses["skipped"] += ticks
@@ -94,6 +97,7 @@ class LoopTimes:
     def tick(self, source: Source, limits: TickLimits, began: int, sensed: int, chosen: int, acted: int) -> None:
         """A tick that is over, by the instants at which it began and its stages ended."""
         self.sources[source] += 1
+        self._turn_window(acted)
         durations = self._durations
         # Some event loops round timers to whole milliseconds, and wake a task early.
         durations["start"].add(max(0, began - limits.start))
@@ -112,6 +116,14 @@ class LoopTimes:
             self.misses["unanswered"] += 1
         elif acted > limits.deadline:
             self.misses["overrun"] += 1
+
+    def _turn_window(self, now: int) -> None:
+        if self._window_ends is None:
+            self._window_ends = now + WINDOW
+        elif now >= self._window_ends:
+            self._window_ends = now + WINDOW
+            for counts in self._durations.values():
+                counts.turn()
 
     def summary(self) -> LoopSummary:
         return LoopSummary(
@@ -153,9 +165,10 @@ class LoopTimes:
         metric("local_unfit", "gauge", [("", {}, bool(self.local_unfit))])
         samples: list[tuple[str, dict[str, str], float]] = []
         for name, counts in self._durations.items():
+            median, p99 = counts.quantiles(0.5, 0.99)
             samples += [
-                ("", {"time": name, "quantile": "0.5"}, counts.quantile(0.5) / SECOND),
-                ("", {"time": name, "quantile": "0.99"}, counts.quantile(0.99) / SECOND),
+                ("", {"time": name, "quantile": "0.5"}, median / SECOND),
+                ("", {"time": name, "quantile": "0.99"}, p99 / SECOND),
                 ("_sum", {"time": name}, counts.total / SECOND),
                 ("_count", {"time": name}, counts.count),
             ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from isochrone.optimize.transforming.facts import MachineFacts, ModelFacts
 from isochrone.optimize.trials.accuracy import Task
 from isochrone.optimize.trials.children import Limits, TaskFailed, run_task
 from isochrone.optimize.trials.data import Data
+from isochrone.optimize.trials.shown_paths import MODELS, with_known_paths
 from isochrone.optimize.trials.source import CONFIG_FILE, Source, config_text
 
 #: Of the timed runs of one trial.
@@ -64,7 +64,7 @@ class Workbench:
         try:
             found = run_task("inspect", self._job.limits, source=str(self._job.source.file), target=str(self._float))
         except TaskFailed as reason:
-            raise InvalidArgument(_with_file(str(reason), self._float, self._job.source.file)) from None
+            raise InvalidArgument(self._shown(str(reason))) from None
         self._inputs = [name for name, _, _ in found["inputs"]]
         facts = ModelFacts(**{**found["facts"], "operators": frozenset(found["facts"]["operators"])})
         return Inspected(tuple(FileTensor(name, kind, tuple(shape)) for name, kind, shape in found["inputs"]), facts)
@@ -99,7 +99,7 @@ class Workbench:
                 most_seconds=self._job.limits.seconds / 2,
             )
         except TaskFailed as reason:
-            return Outcome(candidate, None, _with_file(str(reason), self._directory, self._job.source.file))
+            return Outcome(candidate, None, self._shown(str(reason)))
         self._compared_runs = found["runs"]
         size = self.model_file(candidate).stat().st_size
         names = ("milliseconds", "low", "high", "p99", "relative_error", "drop", "accuracy")
@@ -112,7 +112,7 @@ class Workbench:
             raise TaskFailed(file)
         job = self._job
         parts = [*candidate.transformations, *str(candidate.settings).replace(",", "").split()]
-        directory = self._directory / "models" / "_".join(parts).replace("%", "") / job.name
+        directory = self._directory / MODELS / "_".join(parts).replace("%", "") / job.name
         if not directory.exists():
             (directory / "1").mkdir(parents=True)
             text = config_text(job.source, job.name, candidate.settings, on_gpu=job.machine.on_gpu, batch=job.batch)
@@ -124,6 +124,9 @@ class Workbench:
 
     def model_file(self, candidate: Candidate) -> Path:
         return self.model_directory(candidate) / "1" / self._job.source.filename
+
+    def _shown(self, text: str) -> str:
+        return with_known_paths(text, self._directory, self._job.source, self._job.name)
 
     def _file_of(self, transformations: tuple[str, ...]) -> Path | str:
         known = self._built.get(transformations)
@@ -165,6 +168,7 @@ def offered(
         refused.update(dict.fromkeys(("threads", OPENVINO), reason))
     elif machine.on_gpu:
         refused.update(dict.fromkeys(("threads", OPENVINO), "the model runs on a GPU"))
+        refused["tensorrt"] = "only CUDA is tried; execution_accelerators of the model choose TensorRT for all trials"
     else:
         counts = dict.fromkeys(count for count in (1, 2, 4, 8, machine.cpus) if count <= machine.cpus)
         settings += [RunSettings(ONNXRUNTIME, count) for count in counts]
@@ -183,8 +187,3 @@ def offered(
         by_kind[Kind.PRECISION],
         tuple(each for each in series if each),
     ), refused
-
-
-def _with_file(text: str, inside: Path, shown: Any) -> str:
-    """People know their own file, not the copy."""
-    return text.replace(str(inside), str(shown))

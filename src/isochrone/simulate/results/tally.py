@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from isochrone.clock import MILLISECOND
-from isochrone.simulate.results.histogram import Histogram
+from isochrone.log_histogram import LogHistogram
 
+#: Percentiles are within 0.2 %.
+_BITS = 9
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
 
@@ -31,7 +33,7 @@ class Tally:
         self.failed = 0
         #: Attempts beyond the first.
         self.retried = 0
-        self.latency = Histogram()
+        self.latency = LogHistogram(_BITS)
 
     @property
     def settled(self) -> int:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.simulate.results.histogram import Histogram
+from isochrone.log_histogram import LogHistogram
 
 VALUES = st.lists(st.integers(0, 10**12), min_size=1, max_size=200)
 
 
-def filled(values: list[int]) -> Histogram:
-    histogram = Histogram()
+def filled(values: list[int]) -> LogHistogram:
+    histogram = LogHistogram(9)
     for value in values:
         histogram.add(value)
     return histogram
@@ -43,7 +43,7 @@ def test_memory_is_bounded_by_the_range_of_values_not_by_their_number() -> None:
 
 
 def test_without_values_everything_is_zero() -> None:
-    empty = Histogram()
+    empty = LogHistogram(9)
     assert empty.percentile(0.99) == 0.0
     assert empty.mean == 0.0
 

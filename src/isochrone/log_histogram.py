@@ -1,21 +1,20 @@
-"""A log-linear histogram of latencies: bounded memory for any number of samples, percentiles within 0.2 %.
+"""A histogram of durations in logarithmic buckets: bounded memory for any number of values, percentiles to 2**-bits.
 
-The ten leading bits of a value name its bucket.
+The leading ``bits + 1`` bits of a value name its bucket (``log_buckets``).
 """
 
 from __future__ import annotations
 
 from isochrone.log_buckets import bucket_bounds
 
-_BITS = 9
 
-
-class Histogram:
+class LogHistogram:
     """A histogram of non-negative integers (ns)."""
 
-    __slots__ = ("counts", "highest", "total", "weight")
+    __slots__ = ("_bits", "counts", "highest", "total", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
         self.counts: dict[int, int] = {}
         self.total = 0
         self.highest = 0
@@ -24,8 +23,9 @@ class Histogram:
 
     def add(self, value: int) -> None:
         # ``bucket_of``, inlined.
-        shift = value.bit_length() - _BITS - 1
-        bucket = (shift << _BITS) + (value >> shift) if shift > 0 else value
+        bits = self._bits
+        shift = value.bit_length() - bits - 1
+        bucket = (shift << bits) + (value >> shift) if shift > 0 else value
         counts = self.counts
         counts[bucket] = counts.get(bucket, 0) + 1
         self.total += 1
@@ -33,7 +33,8 @@ class Histogram:
         if value > self.highest:
             self.highest = value
 
-    def merge(self, other: Histogram) -> None:
+    def merge(self, other: LogHistogram) -> None:
+        """Adds the values of another histogram, which has as many ``bits``."""
         for bucket, count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.total += other.total
@@ -51,7 +52,7 @@ class Histogram:
         for bucket in sorted(self.counts):
             count = self.counts[bucket]
             if passed + count >= wanted:
-                low, end = bucket_bounds(bucket, _BITS)
+                low, end = bucket_bounds(bucket, self._bits)
                 return min(low + (end - low) * (wanted - passed) / count, float(self.highest))
             passed += count
         return float(self.highest)
