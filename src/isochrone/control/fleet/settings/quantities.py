@@ -116,6 +116,8 @@ def parse_version(given: object) -> str:
 
 
 def _order_or_table(given: object) -> object:
+    if not isinstance(given, list | dict):
+        raise wrong(f"a list such as [{', '.join(DIVISION_KINDS)}], or a mapping")
     return {"order": given} if isinstance(given, list) else given
 
 
