@@ -136,7 +136,7 @@ class ServedModel:
         """These are its rules from now on. What was learned under others is forgotten."""
         random = self._random
         self.rules = rules
-        #: How requests of a divided model run; None: it is not divided, or its workers decide.
+        #: How requests of a divided model run; None: its workers decide, or it is not divided.
         self.divisions = Divisions(rules.division) if rules.division.order else None
         self.admission = Admission(rules.admission, self.divisions)
         self.budget = retry_budget(rules.retries)

@@ -48,7 +48,7 @@ class Attempt:
     #: The replica's circuit breaker when it was sent, and its round; None: there was none.
     breaker: Breaker | None = None
     breaker_round = FIRST_ROUND
-    #: How a divided model runs it; None: the model is not divided, or its worker decides.
+    #: How a divided model runs it; None: the gateway decides nothing about that model.
     division: Choice | None = None
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
