@@ -17,7 +17,7 @@ from isochrone.gateway.traffic.left_options import LeftOptions
 from isochrone.protocol.divisions import DIVISION_KINDS
 from isochrone.settings.ranges import Duration, Range
 
-#: A worker's figures decide for this long, so that a model with a request every few seconds is decided about, too. After
+#: A worker's figures decide for this long: so a model with a request every few seconds is decided about, too. After
 #: that, its waits are long over and its link may have changed: the worker knows better.
 USED_NS = 10 * SECOND
 
