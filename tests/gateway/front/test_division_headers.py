@@ -162,7 +162,7 @@ def _framed(timeout_us: int = 0) -> bytes:
     message = service_pb2.ModelInferRequest(model_name="m")
     if timeout_us:
         message.parameters["timeout"].int64_param = timeout_us
-    payload = message.SerializeToString()
+    payload = bytes(message.SerializeToString())
     return b"\0" + len(payload).to_bytes(4, "big") + payload
 
 

@@ -13,7 +13,7 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded
 from isochrone.gateway.fleet.served_model import ServedModel
 from isochrone.gateway.replicas import EndpointReport, LoadReport, Replica
 from isochrone.gateway.requests.dividing import divide
-from isochrone.gateway.requests.instructions import Do
+from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Attempt
@@ -70,7 +70,7 @@ class Bench:
         return tuple(self.served.divisions.requests.values())
 
 
-def attempt_of(instructions: list[tuple[Do, object, object]]) -> Attempt:
+def attempt_of(instructions: list[Instruction]) -> Attempt:
     (attempt,) = (subject for do, _, subject in instructions if do is Do.SEND)
     assert isinstance(attempt, Attempt)
     return attempt
