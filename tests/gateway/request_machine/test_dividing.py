@@ -11,6 +11,7 @@ from plain_requests import PlainRequest, plain_request
 from isochrone.clock import MILLISECOND, NEVER, SECOND
 from isochrone.errors import ConnectionLost, DeadlineExceeded
 from isochrone.gateway.fleet.served_model import ServedModel
+from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import EndpointReport, LoadReport, Replica
 from isochrone.gateway.requests.dividing import divide
 from isochrone.gateway.requests.instructions import Do, Instruction
@@ -184,8 +185,9 @@ class Naming(PlainRequest):
 def test_a_request_that_names_its_division_is_left_alone_and_not_rejected_by_figures_of_others() -> None:
     bench = Bench()
     bench.report("a", 10, 20, 30)
-    request = bench.request(5)
-    request.__class__ = Naming
+    request = Naming(NOW)
+    request.served, request.deadline = bench.served, NOW + 5 * MILLISECOND
+    request.demand = Demand(deadline=request.deadline)
     choice = choice_of(bench.send(request))
     assert (choice.division, choice.reason, choice.is_sent) == ("cut-12", reasons.NAMED, False)
     assert bench.counts() == (0, 0, 0)
