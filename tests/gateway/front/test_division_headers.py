@@ -244,8 +244,14 @@ def test_the_callers_own_division_passes_and_wins(named: bytes) -> None:
         "time_left_ms": 60.0,
         "expected_ms": {},
     }
-    _, attempt = bench.call((DIVISION_HEADER, named), timeout_ms=60)
-    assert bench.worker.divisions[-1] == named
+
+
+@pytest.mark.interpreted
+def test_the_callers_own_division_passes_over_grpc() -> None:
+    bench = Bench()
+    bench.learn(5, 20, 200)
+    bench.call((DIVISION_HEADER, b"cut-12"), timeout_ms=60)
+    assert bench.worker.divisions == [b"cut-12"]
 
 
 def test_a_model_without_the_rule_gets_no_header_and_passes_the_callers() -> None:
