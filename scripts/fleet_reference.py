@@ -107,6 +107,8 @@ def _type(key: str, value: dict[str, Any], many: bool, inner: dict[str, Any] | N
     kinds = [option.get("type") for option in options]
     if kinds == ["string", "array"]:
         return "path or list of paths"
+    if kinds == ["array", ["object", "null"]]:
+        return "list or rules"
     if kinds == ["array"]:
         return f"list of {_plural(_type(key, value['items'], False, None))}"
     if kinds == [["object", "null"]]:

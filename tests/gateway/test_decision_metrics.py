@@ -51,6 +51,22 @@ def test_every_decision_is_counted_once() -> None:
     assert found["shadow_copies_left_out_total", "m"] == 6
 
 
+def test_divisions_are_counted_by_model_and_kind_where_the_gateway_chooses() -> None:
+    rules = "models: {divided: {division: [edge, core]}}"
+    gateway = Gateway(parse_rules(rules, "rules.yaml"), WireLimits(), seed=1)
+    add_members(gateway.fleet, {"divided": {"1": ""}, "whole": {"1": ""}})
+    gateway.fleet.model("whole")
+    divisions = gateway.fleet.model("divided").divisions
+    assert divisions is not None
+    divisions.requests["edge"] += 2
+    found = {labels: value for labels, value in samples(gateway).items() if labels[0] == "division_requests_total"}
+    assert found == {
+        ("division_requests_total", "divided", "edge"): 2,
+        ("division_requests_total", "divided", "split"): 0,
+        ("division_requests_total", "divided", "core"): 0,
+    }
+
+
 def by_family(page: bytes) -> list[bytes]:
     """The families of a page in the order of their names, and its end."""
     *families, last = page.split(b"# HELP ")

@@ -144,6 +144,11 @@ class GatewayCollector(Collector):
             "Decisions of the routing policy by kind",
             labels=("model", "version", "policy", "decision"),
         )
+        divisions = CounterMetricFamily(
+            _PREFIX + "division_requests",
+            "Requests of divided models by the division that the gateway chose first",
+            labels=("model", "division"),
+        )
         for served in models:
             admission, shadow = served.admission, served.shadow
             values = {
@@ -156,6 +161,9 @@ class GatewayCollector(Collector):
             }
             for name, value in values.items():
                 families[name].add_metric((served.name,), value)
+            if served.divisions is not None:
+                for kind, count in served.divisions.requests.items():
+                    divisions.add_metric((served.name, kind), count)
             counts: Counter[tuple[str, str, str]] = Counter()
             for (version, _), replica_set in served.replica_sets.items():
                 for each in (replica_set, *replica_set.tiers):
@@ -164,7 +172,7 @@ class GatewayCollector(Collector):
                         counts[version, policy.name, decision] += count
             for labels, count in counts.items():
                 policies.add_metric((served.name, *labels), count)
-        yield from (*families.values(), policies)
+        yield from (*families.values(), divisions, policies)
 
     def _epochs(self, committed: Sequence[tuple[str, Commitment]]) -> Iterator[Metric]:
         """Of a gateway that is led by a control plane."""

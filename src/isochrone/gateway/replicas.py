@@ -36,6 +36,9 @@ class LoadReport(NamedTuple):
     #: until the first token of the shortest prompt; ``wait_ns`` is that of a prompt of the mean length.
     inter_token_ns: int = 0
     least_wait_ns: int = 0
+    #: Of a divided model: how long a request would take, waits included, by kind in the order of ``DIVISION_KINDS``;
+    #: 0: that kind is not offered. None: not reported, or another model.
+    divisions: tuple[int, ...] | None = None
 
 
 NO_REPORT = LoadReport(0, 0)
@@ -63,8 +66,15 @@ class EndpointReport:
             return self._of_generating(known)
         wait_ns = max(0, known.wait_ns - (self.at - replica.reported_at)) if report.queue and known.wait_ns else 0
         if not (wait_ns or known.run_ns or known.alone_ns or report.wait_ns or report.run_ns or report.alone_ns):
+            if report.divisions is not known.divisions:
+                report = report._replace(divisions=known.divisions)
             return report if not report.inter_token_ns else report._replace(inter_token_ns=0)
-        in_flight, queue, _, _, _, free_memory, draining, _, _ = report
+        in_flight, queue, _, _, _, free_memory, draining, _, _, _ = report
+        if known.divisions is not None:
+            return LoadReport(
+                *(in_flight, queue, wait_ns, known.run_ns, known.alone_ns, free_memory, draining),
+                divisions=known.divisions,
+            )
         return LoadReport(in_flight, queue, wait_ns, known.run_ns, known.alone_ns, free_memory, draining)
 
     def renews_tokens(self, known: LoadReport) -> bool:
@@ -171,6 +181,7 @@ class Replica:
         "asked_at",
         "breaker",
         "digest",
+        "divisions",
         "endpoint",
         "error_rate",
         "in_flight",
@@ -180,7 +191,7 @@ class Replica:
         "report",
         "reported_at",
         "sent_since",
-        "tokens_at",
+        "times_at",
         "weight",
         "well",
         "well_ns",
@@ -197,8 +208,8 @@ class Replica:
         self.report = NO_REPORT
         self.reported_at = 0
         self.sent_since = 0
-        #: From when the report's times of tokens are: a probe may bring a new report without new ones.
-        self.tokens_at = 0
+        #: From when the report's times of tokens or of divisions are: a probe may bring a new report without new ones.
+        self.times_at = 0
         #: Measured here: running mean of latency, 0 before the first answer.
         self.latency_ns = 0.0
         #: Latency that jumps up and decays.
@@ -209,6 +220,8 @@ class Replica:
         self.digest = ""
         #: Its circuit breaker, after failures; and answers that outlier detection has not counted yet.
         self.breaker: Any = None
+        #: Of a divided model: which divisions were left there; None: nothing is remembered.
+        self.divisions: Any = None
         #: When its load was last asked for.
         self.asked_at = 0
         self.well = 0
@@ -266,7 +279,7 @@ class Replica:
     def reported(self, report: LoadReport, now: int) -> None:
         """A load report came."""
         self.report = report
-        self.reported_at = self.tokens_at = now
+        self.reported_at = self.times_at = now
         self.sent_since = 0
         self.endpoint.draining = report.draining
         if report.free_memory >= 0:
@@ -277,7 +290,7 @@ class Replica:
         report = self.endpoint.last_report
         if report is not None:
             if self.report.inter_token_ns and report.renews_tokens(self.report):
-                self.tokens_at = report.at
+                self.times_at = report.at
             self.report = report.of(self)
             self.reported_at = report.at
             self.sent_since = 0

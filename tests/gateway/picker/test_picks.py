@@ -33,6 +33,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.divisions import DivisionRules
 from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.upstream.addresses import Upstream
@@ -206,6 +207,33 @@ def test_a_deadline_that_no_worker_meets_is_rejected_before_envoy_forwards(
     late.ask(sent)
     refusal = late.ask(body_message(_infer("n"), ends=True)).immediate_response
     assert (refusal.grpc_status.status, refusal.body[:17]) == (4, b"Deadline Exceeded")
+
+
+def test_envoy_adds_the_division_of_a_divided_model() -> None:
+    rules = GatewayRules(models={"m": ModelRules(division=DivisionRules(("edge", "core")))})
+
+    def report(gateway: Gateway) -> None:
+        now = gateway.clock()
+        for replica in gateway.fleet.model("m").current.replicas.values():
+            replica.reported(LoadReport(1, 0, divisions=(60 * SECOND, 0, SECOND)), now)
+            # For the future, so that no pause of this machine makes it old.
+            replica.times_at = now + 50 * SECOND
+
+    with picker(rules) as made, grpc.insecure_channel(made.address) as channel:
+        made.do(report)
+        for given, sent in (
+            ({}, "edge"),
+            ({"x-request-timeout-ms": "30000", "x-isochrone-explain": "1"}, "core"),
+            ({"x-isochrone-division": "cut-2"}, None),
+        ):
+            call = EnvoyCall(channel)
+            common = call.ask(headers_message(headers=given)).request_headers.response
+            assert set_headers(common).get("x-isochrone-division") == sent
+            assert "x-isochrone-division" not in common.header_mutation.remove_headers
+            answered = set_headers(call.ask(response_message()).response_headers.response)
+            if "x-isochrone-explain" in given:
+                assert json.loads(answered["x-isochrone-placement"])["division"]["chosen"] == sent
+            assert call.status() is grpc.StatusCode.OK
 
 
 def test_a_deadline_that_passes_is_answered_by_envoy(running: RunningPicker, channel: grpc.Channel) -> None:

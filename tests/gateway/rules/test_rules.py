@@ -63,6 +63,18 @@ def test_everything_is_read() -> None:
     assert rules.of("planner").tiers.way_ns == {"core": 40_000_000}
 
 
+def test_divisions_as_a_list_and_as_a_table_over_the_defaults() -> None:
+    rules = parse_rules(
+        "defaults: {division: [split, core]}\n"
+        "models: {a: {division: {margin_ms: 5}}, b: {division: []}, c: {division: {order: [edge], hold_ms: 2}}}",
+        "rules.yaml",
+    )
+    assert rules.defaults.division.order == ("split", "core")
+    assert (rules.of("a").division.order, rules.of("a").division.margin_ns) == (("split", "core"), 5_000_000)
+    assert rules.of("b").division.order == ()
+    assert (rules.of("c").division.order, rules.of("c").division.hold_ns) == (("edge",), 2_000_000)
+
+
 def test_keys_that_a_model_leaves_out_have_the_defaults() -> None:
     rules = parse_rules(FILE, "rules.yaml")
     detector = rules.of("detector")
@@ -149,6 +161,14 @@ def test_json_is_read_with_its_tabs(tmp_path: Path) -> None:
         ("quota: {rate: 5, compute_burst_ms: 2}", "quota.compute_share", None, "0"),
         ("defaults: {tiers: [a, a]}", "defaults.tiers.order", "each tier once", "a, a"),
         ("defaults: {tiers: {order: [a], way_ms: {b: 1}}}", "defaults.tiers.way_ms.b", "a tier of the order (a)", "b"),
+        ("defaults: {division: [edge, edge]}", "defaults.division.order", "each division once", "edge, edge"),
+        (
+            "models: {m: {division: {order: [egde]}}}",
+            "models.m.division.order",
+            "a known division (did you mean 'edge'?)",
+            "'egde'",
+        ),
+        ("defaults: {division: {order: [edge], margin_ms: -1}}", "defaults.division.margin_ms", None, "-1"),
         ("defaults: {balancer: {panic_threshold: 50}}", "defaults.balancer.panic_threshold", None, "50.0"),
     ],
 )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.errors import IsochroneError
-from isochrone.gateway.replicas import LoadReport
+from isochrone.errors import IsochroneError, MalformedRequest
+from isochrone.gateway.replicas import Endpoint, EndpointReport, LoadReport, Replica
 from isochrone.gateway.upstream.load_reports import (
     pending_requests,
     relayed,
@@ -17,6 +17,7 @@ from isochrone.gateway.upstream.load_reports import (
     report_of_message,
 )
 from isochrone.protocol import orca
+from isochrone.protocol.divisions import division_metric
 
 NAMES = (
     "mem_utilization",
@@ -97,3 +98,30 @@ def test_a_triton_page_of_metrics() -> None:
         b'nv_inference_count{model="a",version="1"} 99\n'
     )
     assert pending_requests(page) == {"a": 7, "b": 0}
+
+
+def test_the_figures_of_a_divided_model() -> None:
+    figures = {"in_flight": 1.0, **{division_metric(kind): ms * 1000.0 for kind, ms in (("edge", 9), ("core", 30))}}
+    for report in (report_of_header(orca.orca_text(figures)), report_of_header(orca.orca_json(figures))):
+        assert report.divisions == (9_000_000, 0, 30_000_000)
+    assert report_of_message(orca.orca_binary(figures)).divisions == (9_000_000, 0, 30_000_000)
+    assert report_of_message(orca.orca_binary({"in_flight": 1.0})).divisions is None
+
+
+@pytest.mark.parametrize("value", [b"nan", b"-5", b"1e400", b"0"])
+def test_a_figure_of_a_division_that_makes_no_sense_is_none_or_bounded(value: bytes) -> None:
+    try:
+        found = report_of_header(b"TEXT named_metrics.division_edge_us=" + value).divisions
+    except MalformedRequest:
+        return
+    assert found is None or 0 <= found[0] < 2**63
+
+
+def test_a_probe_brings_no_figures_of_another_model() -> None:
+    replica = Replica(Endpoint("a"))
+    probed = EndpointReport(replica.endpoint, LoadReport(1, 0, divisions=(1, 2, 3)), 10)
+    assert probed.of(replica).divisions is None
+    replica.reported(LoadReport(1, 0, divisions=(4, 5, 6)), 5)
+    assert probed.of(replica).divisions == (4, 5, 6)
+    replica.reported(LoadReport(1, 0, 0, 7, divisions=(4, 5, 6)), 5)
+    assert probed.of(replica) == LoadReport(1, 0, 0, 7, divisions=(4, 5, 6))

@@ -35,6 +35,7 @@ from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
 from isochrone.gateway.rules.gateway_rules import ModelRules
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
+from isochrone.gateway.traffic.divisions import Divisions
 from isochrone.gateway.traffic.fields import Fields
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.shadow import Shadow
@@ -135,7 +136,9 @@ class ServedModel:
         """These are its rules from now on. What was learned under others is forgotten."""
         random = self._random
         self.rules = rules
-        self.admission = Admission(rules.admission)
+        #: How requests of a divided model run; None: its workers decide, or it is not divided.
+        self.divisions = Divisions(rules.division) if rules.division.order else None
+        self.admission = Admission(rules.admission, self.divisions)
         self.budget = retry_budget(rules.retries)
         self.hedging = Hedging(rules.hedge, random)
         self.affinity = Affinity(rules.affinity)

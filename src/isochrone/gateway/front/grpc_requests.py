@@ -22,6 +22,7 @@ from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, la
 from isochrone.gateway.evaluation.sampling import GRPC
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
+from isochrone.gateway.front.division_fields import division_field
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
@@ -255,6 +256,8 @@ class GrpcRequest(CallerRequest):
             block += timeout_field(self.deadline - now_ns())
         if attempt.replica_set.stages:
             block += attempt.replica_set.stage_field
+        if attempt.division is not None:
+            block += division_field(attempt.division)
         body, start = self.message, self.start
         length = len(body) - start
         stamp = attempt.replica_set.stamp

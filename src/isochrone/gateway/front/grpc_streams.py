@@ -20,6 +20,7 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
+from isochrone.gateway.front.division_fields import division_field
 from isochrone.gateway.front.generate_requests import token_deadlines
 from isochrone.gateway.front.grpc_requests import (
     GrpcRoute,
@@ -330,6 +331,8 @@ class StreamRequest(CallerStream):
         if opening.sequence and served.rules.affinity.sequence:
             key = served.affinity.key(opening.sequence)
         key = key or served.affinity_key(self._stream.head)
+        if opening.timeout_ns:
+            self.first_due = self.arrived + opening.timeout_ns
         priority = opening.priority or served.priority
         tokens = token_times(opening.time_to_first_token_ms, opening.inter_token_ms)
         deadlines = None if tokens is None else token_deadlines(tokens, self.arrived)
@@ -385,6 +388,8 @@ class StreamRequest(CallerStream):
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now_ns())
         block += attempt.replica_set.stage_field
+        if attempt.division is not None:
+            block += division_field(attempt.division)
         sent = attempt.replica.endpoint.handle.connections.open_stream(block, (), attempt, end=False)
         attempt.sent = sent
         if isinstance(sent, Waiting):

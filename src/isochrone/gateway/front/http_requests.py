@@ -16,6 +16,7 @@ from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, la
 from isochrone.gateway.evaluation.sampling import HTTP
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
+from isochrone.gateway.front.division_fields import division_field, division_line
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
@@ -312,12 +313,16 @@ class HttpRequest(CallerRequest):
             block = self.route.outgoing_block(attempt.replica_set, attempt.asks)
             if self.deadline != NEVER:
                 block += _timeout_field(self.deadline - now_ns())
+            if attempt.division is not None:
+                block += division_field(attempt.division)
             if length < _JOIN_LIMIT:
                 attempt.sent = connections.open_whole(block, body, attempt)
             else:
                 attempt.sent = connections.open_stream(block, (body,), attempt)
             return
         head = self.route.outgoing(attempt.replica_set, attempt.asks)
+        if attempt.division is not None:
+            head += division_line(attempt.division)
         if self.deadline == NEVER:
             head = b"%scontent-length: %d\r\n\r\n" % (head, length)
         else:

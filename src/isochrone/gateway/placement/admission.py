@@ -15,6 +15,7 @@ from isochrone.clock import NEVER
 from isochrone.gateway.placement.token_estimates import IN_TIME, LATE, TokenEstimate, token_estimate
 from isochrone.gateway.policies.base import Demand, TokenDeadlines
 from isochrone.gateway.replicas import FRESH_NS, Replica
+from isochrone.gateway.traffic.divisions import Divisions
 from isochrone.settings.ranges import Amount, Duration, Positive
 
 #: The worker has sent no recent load report.
@@ -60,12 +61,13 @@ class Rejection(NamedTuple):
 
 
 class Admission:
-    """The admission of one model."""
+    """The admission of one model. ``divisions``: those that the gateway chooses from; None: it does not."""
 
-    __slots__ = ("_cursor", "_known", "_probed_at", "moved", "probes", "rejections", "rules")
+    __slots__ = ("_cursor", "_divisions", "_known", "_probed_at", "moved", "probes", "rejections", "rules")
 
-    def __init__(self, rules: AdmissionRules | None = None) -> None:
+    def __init__(self, rules: AdmissionRules | None = None, divisions: Divisions | None = None) -> None:
         self.rules = rules or AdmissionRules()
+        self._divisions = divisions
         #: Requests rejected; sent to another replica than the policy's choice; sent although they looked late.
         self.rejections = 0
         self.moved = 0
@@ -119,6 +121,7 @@ class Admission:
         oldest_at = chosen.reported_at
         silent: Replica | None = None
         looks, start = self._window(eligible)
+        is_divided = self._divisions is not None
         found = -1
         for place, replica in enumerate(looks):
             if replica is chosen or (avoid and replica in avoid):
@@ -130,7 +133,7 @@ class Admission:
                 oldest, oldest_at = replica, heard
             # At best all work that waited then is done by now. That rules most out, and an estimate costs 1 µs.
             report = replica.report
-            if report.run_ns + report.wait_ns - now + heard >= least and now - heard <= FRESH_NS:
+            if not is_divided and report.run_ns + report.wait_ns - now + heard >= least and now - heard <= FRESH_NS:
                 continue
             expected = self.expected_ns(replica, now)
             if expected == NO_ESTIMATE:
@@ -169,7 +172,7 @@ class Admission:
         if rank == IN_TIME:
             return chosen
         best = oldest = chosen
-        oldest_at = chosen.tokens_at
+        oldest_at = chosen.times_at
         silent: Replica | None = None
         looks, start = self._window(eligible)
         found = -1
@@ -181,8 +184,8 @@ class Admission:
                 if _may_generate(replica, now) and (silent is None or replica.in_flight < silent.in_flight):
                     silent = replica
                 continue
-            if replica.tokens_at < oldest_at:
-                oldest, oldest_at = replica, replica.tokens_at
+            if replica.times_at < oldest_at:
+                oldest, oldest_at = replica, replica.times_at
             key = other.rank(limit, between_ns)
             if (key, other.missed_by(limit, between_ns), other.first_ns) < (
                 rank,
@@ -238,6 +241,10 @@ class Admission:
         report = replica.report
         # Of a run alone, if that is reported: whether a request must run alone is for the worker to decide.
         run, age = report.alone_ns or report.run_ns, now - replica.reported_at
+        if self._divisions is not None and report.divisions is not None:
+            least = self._divisions.least_ns(report.divisions)
+            if least:
+                return self._expected_divided(replica, least, run, now)
         if not run or age > FRESH_NS:
             return NO_ESTIMATE
         wait = float(report.wait_ns)
@@ -252,6 +259,13 @@ class Admission:
             if wait < 0:
                 wait = 0.0
         return wait + run + replica.sent_since * each
+
+    def _expected_divided(self, replica: Replica, least: int, run: int, now: int) -> float:
+        """The same of a divided model: the worker's estimate is that of its present division, and a request may run as
+        any of the order. ``least``: of the fastest, waits included; ``run``: of the present one."""
+        if now - replica.times_at > FRESH_NS:
+            return NO_ESTIMATE
+        return least + replica.sent_since * min(least, run or least) * self.rules.sent_share
 
     def _worth_asking(self, replica: Replica, limit: int, now: int) -> bool:
         """Whether to try a worker without a recent report: idle as far as known, or fast enough and never reporting.

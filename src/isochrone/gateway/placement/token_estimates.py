@@ -40,7 +40,7 @@ def token_estimate(replica: Replica, now: int) -> TokenEstimate | None:
     if replica.endpoint.last_report_at > replica.reported_at:
         replica.take_report()
     report = replica.report
-    if not report.inter_token_ns or now - replica.tokens_at > FRESH_NS:
+    if not report.inter_token_ns or now - replica.times_at > FRESH_NS:
         return None
     # Each that was sent since then goes before it. Unlike a queue's wait, that of a prompt does not pass with time.
     since = replica.sent_since * report.wait_ns / max(1, report.in_flight)

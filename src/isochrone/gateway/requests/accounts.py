@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from isochrone.clock import SECOND
 from isochrone.gateway.replicas import Replica
+from isochrone.gateway.requests.dividing import divide
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.retry_budget import Kind
@@ -44,6 +45,9 @@ def begin(request: Request, replica: Replica, now: int) -> Attempt:
         attempt.breaker_round = replica.breaker.sent()
     if balancer.panicking and not replica.endpoint.healthy:
         be_patient(request, now)
+    divisions = request.served.divisions
+    if divisions is not None:
+        attempt.division = divide(request, divisions, replica, now)
     request.attempts.append(attempt)
     request.tried = (*request.tried, replica) if request.tried else (replica,)
     return attempt

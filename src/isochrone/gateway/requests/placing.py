@@ -12,6 +12,7 @@ from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import takes_sequences
 from isochrone.gateway.placement.admission import Rejection
 from isochrone.gateway.replicas import Endpoint, Replica
+from isochrone.gateway.requests.dividing import names_division
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 
@@ -155,6 +156,9 @@ def breaker_refusal(request: Request, replica: Replica, now: int) -> str:
 
 
 def _admitted(request: Request, replica: Replica, now: int, *, may_move: bool = True) -> Replica:
+    if request.served.divisions is not None and names_division(request):
+        # How long it takes is known of that division alone, or not at all: the worker rejects it if it is late.
+        return replica
     balancer, admission = request.replica_set.balancer, request.served.admission
     eligible, demand = balancer.eligible if may_move else (), request.demand
     if not may_move or not balancer.can_lend:

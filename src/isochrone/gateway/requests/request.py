@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.replicas import Replica
     from isochrone.gateway.resilience.breaker import Breaker
     from isochrone.gateway.resilience.suspects import Key
+    from isochrone.gateway.traffic.divisions import Choice
     from isochrone.gateway.traffic.fields import Fields
     from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
@@ -47,6 +48,8 @@ class Attempt:
     #: The replica's circuit breaker when it was sent, and its round; None: there was none.
     breaker: Breaker | None = None
     breaker_round = FIRST_ROUND
+    #: How a divided model runs it; None: the gateway decides nothing about that model.
+    division: Choice | None = None
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         #: Its answer is being passed on: no other attempt can replace it.
@@ -73,6 +76,8 @@ class Request:
     demand: Demand
     #: The epoch it was placed by; 0: no control plane commits epochs.
     epoch = 0
+    #: Of a stream: when the answer to its first message is due; NEVER: with the call.
+    first_due = NEVER
     #: When a hedge may be sent; NEVER: none is.
     hedge_at = NEVER
     #: When it is given up on an endpoint that fails its health checks; NEVER: it is not on one.

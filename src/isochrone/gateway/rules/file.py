@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from isochrone.gateway.policies import NAMES, known_options
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.protocol.divisions import DIVISION_KINDS
 from isochrone.settings.documents import parse_document, read_text
 from isochrone.settings.expectations import problems_of
 from isochrone.settings.problems import Path as KeyPath
@@ -97,10 +98,19 @@ def _problems(rules: ModelRules, at: KeyPath) -> Iterator[Problem]:
     for tier in rules.tiers.way_ns:
         if tier not in order:
             yield Problem((*at, "tiers", "way_ms", tier), f"a tier of the order ({', '.join(order)})", tier)
+    yield from _division_problems(rules.division.order, (*at, "division", "order"))
     for name in ("panic_threshold", "slow_start_floor"):
         share = getattr(rules.balancer, name)
         if not 0 <= share <= 1:
             yield Problem((*at, "balancer", name), "a number from 0 to 1", str(share))
+
+
+def _division_problems(order: tuple[str, ...], at: KeyPath) -> Iterator[Problem]:
+    for kind in order:
+        if kind not in DIVISION_KINDS:
+            yield Problem(at, suggestion(kind, list(DIVISION_KINDS), "division"), repr(kind))
+    if len(set(order)) < len(order):
+        yield Problem(at, "each division once", ", ".join(order))
 
 
 def _quota_problems(quota: QuotaRules, at: KeyPath) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.traffic.affinity import AffinityRules
 from isochrone.gateway.traffic.canary import CanaryRules
+from isochrone.gateway.traffic.divisions import DivisionRules
 from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.traffic.tiers import TierRules
@@ -54,6 +55,7 @@ class ModelRules:
     #: Per caller for this model alone, in addition to the gateway's own quota.
     quota: QuotaRules = field(default_factory=QuotaRules)
     tiers: TierRules = field(default_factory=TierRules)
+    division: DivisionRules = field(default_factory=DivisionRules)
     waiting_room: WaitingRoomRules = field(default_factory=WaitingRoomRules)
 
     @property

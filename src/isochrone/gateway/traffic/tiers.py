@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from isochrone.clock import NEVER
+from isochrone.gateway.traffic.left_options import LeftOptions
 from isochrone.settings.ranges import Duration, Range
 
 #: Instead of an expected latency: no worker serves the model there; or no worker there has a fresh load report.
@@ -37,22 +38,25 @@ class TierRules:
     probe_every_ns: Duration = 10_000_000
 
 
-class Tiers:
+class Tiers(LeftOptions):
     """The tiers of one model on one gateway."""
 
-    __slots__ = ("_left", "_missed_at", "_probed_at", "names", "rules", "spilled", "way_ns")
+    __slots__ = ("_probed_at", "names", "rules", "spilled", "way_ns")
 
     def __init__(self, rules: TierRules) -> None:
+        super().__init__(len(rules.order), rules)
         self.rules = rules
         self.names = rules.order
         #: Network round trips, by tier.
         self.way_ns = [rules.way_ns.get(name, 0) for name in rules.order]
-        #: By tier: whether it was left, when it last would have missed a deadline, when it last got a probe request.
-        self._left = [False] * len(rules.order)
-        self._missed_at = [0] * len(rules.order)
+        #: By tier: when it last got a probe request.
         self._probed_at = [-NEVER] * len(rules.order)
         #: Requests sent past the nearest tier that has workers.
         self.spilled = 0
+
+    def way_of(self, tier: str) -> int:
+        """The network round trip to a tier; 0: it is not known."""
+        return self.rules.way_ns.get(tier, 0)
 
     def choose(self, expected: Sequence[float], deadline: int, now: int) -> int:
         """The tier for a request, as an index into ``names``; -1: no worker serves it in any tier.
@@ -73,7 +77,7 @@ class Tiers:
                 continue
             takes = run + self.way_ns[index]
             if takes <= time:
-                if not self._left[index] or self._is_back(index, takes, time, now):
+                if self._is_used(index, takes, time, now):
                     return self._went(index, nearest, expected, time, now)
                 # In time, but not by enough to be used again: only if no other tier is in time.
                 if fitting < 0:
@@ -88,13 +92,6 @@ class Tiers:
         self._probed_at[index] = now
         return True
 
-    def _is_back(self, index: int, takes: float, time: int, now: int) -> bool:
-        if takes > self.rules.return_share * time:
-            return False
-        if now - self._missed_at[index] >= self.rules.hold_ns:
-            self._left[index] = False
-        return True
-
     def _went(self, chosen: int, nearest: int, expected: Sequence[float], time: int, now: int) -> int:
         """Mark the nearer tiers that would have been late as left, since a farther one is used instead.
 
@@ -104,6 +101,5 @@ class Tiers:
             self.spilled += 1
             for index in range(nearest, chosen):
                 if expected[index] > 0 and expected[index] + self.way_ns[index] > time:
-                    self._left[index] = True
-                    self._missed_at[index] = now
+                    self._leave(index, now)
         return chosen

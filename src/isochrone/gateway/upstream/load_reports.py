@@ -8,11 +8,15 @@ from struct import Struct
 
 from isochrone.errors import IsochroneError, MalformedRequest
 from isochrone.gateway.replicas import LoadReport
+from isochrone.protocol.divisions import DIVISION_KINDS, division_metric
 from isochrone.protocol.orca import orca_binary, orca_json, orca_prefix, orca_text, parse_orca_binary, parse_orca_header
 
 #: Of any figure: what no worker means seriously must still fit into 64 bits of nanoseconds.
 _MOST = 1e15
 
+
+#: The figures of a divided model, as parsed reports name them.
+_EDGE, _SPLIT, _CORE = (division_metric(kind).removeprefix("named_metrics.") for kind in DIVISION_KINDS)
 
 #: One figure of the text form.
 _FIGURE = re.compile(rb"(?:named_metrics\.)?(\w+)=([-+.\deE]+)")
@@ -110,7 +114,15 @@ def report_of(figures: Mapping[str, float]) -> LoadReport:
         get("draining", 0.0) > 0,
         int(_amount(get("inter_token_us", 0.0)) * 1000),
         int(_amount(get("least_wait_us", 0.0)) * 1000),
+        _divisions(get(_EDGE, 0.0), get(_SPLIT, 0.0), get(_CORE, 0.0)),
     )
+
+
+def _divisions(*figures: float) -> tuple[int, ...] | None:
+    """By kind; None if a worker reports none, as nearly all do."""
+    if not any(figures):
+        return None
+    return tuple(int(_amount(figure) * 1000) for figure in figures)
 
 
 def _amount(value: float) -> float:

@@ -67,6 +67,22 @@ def test_the_way_to_a_tier_is_twice_its_nearest_pools_distance_unless_said() -> 
     assert said.of("m").tiers.way_ns == {"core": 1_000_000}
 
 
+def test_divisions_of_models_and_of_the_defaults() -> None:
+    read = rules(
+        "name: a\ndefaults: {division: [split, core]}\n"
+        "models: {a: {division: [edge, split, core]}, b: {division: {margin_ms: 3}}, c: {division: []}, d: {}}"
+    )
+    orders = {name: model.division.order for name, model in read.models.items()}
+    assert orders == {
+        "a": ("edge", "split", "core"),
+        "b": ("split", "core"),
+        "c": (),
+        "d": ("split", "core"),
+    }
+    assert read.of("b").division.margin_ns == 3_000_000
+    assert "division" not in json.loads(gateway_rules(parse(TEXT)))["defaults"]
+
+
 def test_equal_fleets_have_equal_texts() -> None:
     text = gateway_rules(parse(TEXT))
     assert text == gateway_rules(parse(TEXT))

@@ -24,7 +24,14 @@ SOURCE = "fleet.json"
 _MOST_WAITING = 1000
 _LEAST_WAIT_MS = 30_000.0
 #: Rules of a model that stand in fleet.yaml in a place of their own.
-_OWN = {"deadline_ms": ("slo",), "priority": ("slo",), "policy": (), "policy_options": (), "affinity": ()}
+_OWN = {
+    "deadline_ms": ("slo",),
+    "priority": ("slo",),
+    "policy": (),
+    "policy_options": (),
+    "affinity": (),
+    "division": (),
+}
 
 
 def gateway_rules(fleet: Fleet) -> str:
@@ -50,6 +57,8 @@ def _rules(fleet: Fleet, model: ModelDefaults) -> dict[str, Any]:
         "deadline_ms": model.slo.deadline_ms,
         "priority": model.slo.priority,
     }
+    if model.division:
+        rules["division"] = model.division
     if "tiers" in model.traffic:
         rules["tiers"] = _with_ways(fleet, model.traffic["tiers"])
     if "waiting_room" not in model.traffic:

@@ -56,8 +56,8 @@ _QUIET = ("min", "max", "autoscale", "warm", "distance_ms", "kind", "replicas")
 _OF_MACHINES = ("cpus", "gpus", "resources", "node_labels", "placement")
 #: Settings of a model that change without a restart and without a rollout.
 _MODEL_RULES = (
-    *("slo", "policy", "policy_options", "affinity", "memory", "traffic", "rollout", "changes_with", "stages"),
-    *("min_replicas", "alone", "apart"),
+    *("slo", "policy", "policy_options", "affinity", "division", "memory", "traffic", "rollout"),
+    *("changes_with", "stages", "min_replicas", "alone", "apart"),
 )
 
 

@@ -44,6 +44,7 @@ _PLACES = {
     "policy": "policy",
     "policy_options": "policy_options",
     "affinity": "affinity",
+    "division": "division",
     "deadline_ms": "slo.deadline_ms",
     "priority": "slo.priority",
     "canary": "rollout.canary",

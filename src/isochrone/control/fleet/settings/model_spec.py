@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from isochrone.control.fleet.settings.quantities import (
     Bytes,
+    DivisionOrder,
     Milliseconds,
     Names,
     RepositoryPlace,
@@ -116,6 +117,10 @@ class ModelDefaults(Section):
     """Options of the policy."""
     affinity: dict[str, Any] = Field(default={})
     """Which requests go to the same worker: affinity of the gateway's rules (header, sequence)."""
+    division: DivisionOrder = Field(default={})
+    """How requests of a divided model run: the kinds edge, split and core in the order of preference. Gateways choose
+    the first that is in time. A table has order, margin_ms, return_share and hold_ms of the gateway's rules. Empty: the
+    worker decides."""
     memory: Bytes = 0
     """Memory of one version on a worker; at most the memory of its pools. A version that does not fit is rejected
     before it is loaded. 0: not checked."""

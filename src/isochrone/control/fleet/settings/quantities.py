@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from isochrone.errors import ConfigError
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.models.sources.locations import RepositoryUrl, parse_location
+from isochrone.protocol.divisions import DIVISION_KINDS
 from isochrone.settings.validator_errors import wrong
 
 _BYTE_UNITS = {
@@ -112,6 +113,12 @@ def parse_version(given: object) -> str:
     if isinstance(given, str) and (given == "latest" or re.fullmatch(r"[1-9][0-9]{0,17}", given, re.ASCII)):
         return given
     raise wrong("a version such as 1, or latest")
+
+
+def _order_or_table(given: object) -> object:
+    if not isinstance(given, list | dict):
+        raise wrong(f"a list such as [{', '.join(DIVISION_KINDS)}], or a mapping")
+    return {"order": given} if isinstance(given, list) else given
 
 
 def switch(given: object) -> object:
@@ -246,6 +253,15 @@ Repositories = Annotated[
     Field(strict=False),
     BeforeValidator(_one_or_many),
     _schema({"type": "string"}, {"type": "array", "items": {"type": "string"}}),
+]
+#: The gateway's rule of a divided model: its order, or a table. Names and numbers are checked with the other rules.
+DivisionOrder = Annotated[
+    dict[str, Any],
+    BeforeValidator(_order_or_table),
+    _schema(
+        {"type": "array", "items": {"enum": list(DIVISION_KINDS)}},
+        {"type": "object", "properties": {"order": {"type": "array", "items": {"enum": list(DIVISION_KINDS)}}}},
+    ),
 ]
 #: Lists; YAML has no tuples.
 Words = Annotated[tuple[str, ...], Field(strict=False)]

@@ -1,0 +1,21 @@
+"""The header ``x-isochrone-division`` as it is added to a request: a line of HTTP/1.1, or a field of a header block."""
+
+from __future__ import annotations
+
+from isochrone.gateway.traffic.divisions import Choice
+from isochrone.protocol.divisions import DIVISION_HEADER, DIVISION_KINDS
+from isochrone.wire.http2.hpack import encode_literal
+
+_LINES = {kind: b"%s: %s\r\n" % (DIVISION_HEADER, kind.encode()) for kind in DIVISION_KINDS}
+#: Literals that can follow any encoded block (RFC 7541 §6.2.2: without indexing).
+_FIELDS = {kind: encode_literal(DIVISION_HEADER, kind.encode()) for kind in DIVISION_KINDS}
+
+
+def division_line(choice: Choice) -> bytes:
+    """For HTTP/1.1; b"": the gateway adds nothing."""
+    return _LINES[choice.division] if choice.is_sent else b""
+
+
+def division_field(choice: Choice) -> bytes:
+    """For HTTP/2; b"": the gateway adds nothing."""
+    return _FIELDS[choice.division] if choice.is_sent else b""
