@@ -88,7 +88,7 @@ def quantization(seed: int, samples: Any, labels: Any, test: Any, epochs: int, d
     yield "best INT8 after training", max(int8)
     int4 = [judged(path, test) for _, path in int4_variants(exported, samples.numpy(), directory)]
     yield "best 4-bit weights after training", max(int4)
-    for bits, name in ((8, "INT8, quantization-aware"), (4, "4-bit weights, quantization-aware")):
+    for bits, name in ((None, "INT8, quantization-aware"), (4, "4-bit weights, quantization-aware")):
         result = train_quantized(
             trained, batches, nn.functional.cross_entropy, epochs=more, weight_bits=bits, seed=seed
         )

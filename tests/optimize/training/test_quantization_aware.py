@@ -14,7 +14,8 @@ from torch import nn
 from trained_modules import batches, pictures, separable_net
 
 from isochrone.errors import InvalidArgument, ModelFailed
-from isochrone.optimize.training import EpochReport, train_quantized
+from isochrone.optimize.training import EpochReport, quantization_aware, quantized_onnx, train_quantized
+from isochrone.optimize.transforming.facts import MachineFacts
 
 cross_entropy = nn.functional.cross_entropy
 
@@ -40,8 +41,8 @@ def operators(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_the_file_computes_what_the_module_computes_with_int8_kernels(tmp_path: Path, bits: int) -> None:
+@pytest.mark.parametrize("bits", [None, 4])
+def test_the_file_computes_what_the_module_computes_with_int8_kernels(tmp_path: Path, bits: int | None) -> None:
     result = train_quantized(separable_net(), batches(), cross_entropy, epochs=2, weight_bits=bits)
     result.write(tmp_path / "model.onnx")
     pixels, _ = pictures(40, seed=1)
@@ -66,6 +67,27 @@ def test_weights_are_integers_of_the_bits_that_were_asked_for(tmp_path: Path) ->
     weights = [values for name, values in tensors.items() if name.endswith("weight_quantized")]
     assert len(weights) == 4
     assert all(values.dtype == "int8" and abs(values).max() == 3 for values in weights)
+
+
+@pytest.mark.parametrize(
+    ("flags", "largest"),
+    [({"avx2"}, 63), ({"avx2", "avx512_vnni"}, 127), ({"avx2", "avx_vnni"}, 127), ({"asimd"}, 127)],
+)
+def test_weights_fit_the_sums_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: set[str], largest: int
+) -> None:
+    machine = MachineFacts(frozenset(flags), 2, False, False)
+    monkeypatch.setattr(quantization_aware, "machine_facts", lambda: machine)
+    path = tmp_path / "model.onnx"
+    # The file would not be verified where the real machine has other sums.
+    monkeypatch.setattr(quantized_onnx, "verify", lambda *_: None)
+    train_quantized(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), batches(), cross_entropy, epochs=1).write(path)
+    (weights,) = (
+        onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(path).graph.initializer
+        if tensor.name.endswith("weight_quantized")
+    )
+    assert abs(weights.astype(int)).max() == largest
 
 
 def test_training_lowers_the_loss_and_leaves_the_module_as_it_was() -> None:

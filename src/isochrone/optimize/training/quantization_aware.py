@@ -28,6 +28,7 @@ from isochrone.optimize.training.fitting import (
 )
 from isochrone.optimize.training.preparing import prepared
 from isochrone.optimize.training.quantized_onnx import write_quantized
+from isochrone.optimize.transforming.facts import machine_facts
 
 #: Of weights: below, the grid has less than three integers; above, no INT8 kernel takes them.
 WEIGHT_BITS = range(2, 9)
@@ -59,16 +60,18 @@ def train_quantized(
     *,
     epochs: int,
     learning_rate: float = 1e-3,
-    weight_bits: int = 8,
+    weight_bits: int | None = None,
     seed: int = 0,
     on_epoch: Callable[[EpochReport], object] | None = None,
 ) -> QuantizedResult:
     """Train a copy of ``module`` for INT8: ``loss(outputs, targets)`` is minimised over weights and scales.
 
-    Start from a trained module. ``weight_bits`` below 8 makes the grid of weights coarser; activations have 8 bits. 7
-    bits avoid saturating sums on x86 processors without VNNI. The same ``seed``, batches and number of threads give the
-    same result on a CPU.
+    Start from a trained module. ``weight_bits`` below 8 makes the grid of weights coarser; activations have 8 bits.
+    None: 8, or 7 where sums of products of eight bits overflow, as on x86 processors without VNNI. The same ``seed``,
+    batches and number of threads give the same result on a CPU.
     """
+    if weight_bits is None:
+        weight_bits = 7 if machine_facts().overflows_with_int8_weights else 8
     if weight_bits not in WEIGHT_BITS:
         raise InvalidArgument(f"weight_bits must be from {WEIGHT_BITS[0]} to {WEIGHT_BITS[-1]}, not {weight_bits}")
     check_training_settings(epochs, learning_rate)

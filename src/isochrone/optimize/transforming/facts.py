@@ -46,6 +46,11 @@ class MachineFacts:
         return bool(self.cpu_flags & {"asimddp", "avx512_vnni", "avx_vnni", "amx_int8"})
 
     @property
+    def overflows_with_int8_weights(self) -> bool:
+        """Without dot products of four bytes, x86 adds two products in 16 bits: 7 bits of weights fit, 8 do not."""
+        return not self.is_arm and not self.has_int8_dot_products
+
+    @property
     def computes_fp16(self) -> bool:
         return self.on_gpu or bool(self.cpu_flags & {"asimdhp", "avx512_fp16", "amx_fp16"})
 

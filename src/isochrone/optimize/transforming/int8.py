@@ -49,7 +49,7 @@ def dynamic(source: Path, target: Path, batches: Batches, machine: MachineFacts)
         target,
         op_types_to_quantize=list(_DYNAMIC),
         per_channel=True,
-        reduce_range=_reduced(machine),
+        reduce_range=machine.overflows_with_int8_weights,
         weight_type=QuantType.QInt8,
         extra_options={"DefaultTensorType": 1},
     )
@@ -92,15 +92,10 @@ def _static(source: Path, target: Path, batches: Batches, machine: MachineFacts,
         Reader(),
         op_types_to_quantize=list(_WITH_CONVOLUTIONS if "Conv" in operators else _MATRICES),
         per_channel=True,
-        reduce_range=_reduced(machine),
+        reduce_range=machine.overflows_with_int8_weights,
         # x86 multiplies unsigned activations by signed weights; Arm has both.
         activation_type=QuantType.QInt8 if machine.is_arm else QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod[method],
     )
     prepared.unlink()
-
-
-def _reduced(machine: MachineFacts) -> bool:
-    """Seven bits: without dot products of four bytes, x86 adds two products in 16 bits, which overflow with eight."""
-    return not machine.is_arm and not machine.has_int8_dot_products
