@@ -9,6 +9,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from test_inflating import Answered, Echo
 
 from isochrone.errors import Cancelled, MalformedRequest, PayloadTooLarge, UnsupportedEncoding
 from isochrone.protocol.compression import codec, zstd
@@ -18,7 +19,6 @@ from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.rest.headers import inflating
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Head
-from test_inflating import Answered, Echo
 
 ZSTD = Head(b"POST", b"/", ((b"content-encoding", b"zstd"),))
 LIMIT = 1 << 26

@@ -108,8 +108,8 @@ def _frame_head(body: Buffer) -> tuple[int, int, int, bool]:
         raise MalformedRequest("the zstd body ends early") from None
     if found.window_size > MAX_WINDOW:
         raise PayloadTooLarge(
-            f"the zstd body needs a window of {found.window_size} bytes, and {MAX_WINDOW} are allowed; compress it with "
-            f"a level up to {HIGHEST_LEVEL} and no long-distance matching"
+            f"the zstd body needs a window of {found.window_size} bytes, and {MAX_WINDOW} are allowed; compress it "
+            f"with a level up to {HIGHEST_LEVEL} and no long-distance matching"
         )
     if found.dict_id:
         raise MalformedRequest("the zstd body needs a dictionary; compress it without one")
