@@ -27,6 +27,7 @@ from isochrone.optimize.partitioning.model_file import free_rows, read_model, re
 from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
 from isochrone.optimize.partitioning.writing import check_target, write_repositories
+from isochrone.protocol.compression import zstd
 
 EPILOG = """
 \b
@@ -89,7 +90,11 @@ def partition(
         planner = Planner(model, rows, free_rows(model), lambda line: typer.echo(line, err=True))
         workers = [stack.enter_context(TierWorker(*each)) for each in (("edge", near), ("core", far))]
         encodings = list(Encoding) if most_error else [Encoding.PLAIN]
-        plan = planner.plan(workers[0], workers[1], encodings, cuts)
+        if not zstd.is_installed():
+            typer.echo(f"zstd is not considered: install here, and on both workers, {zstd.PACKAGE}", err=True)
+        elif data is None:
+            typer.echo("zstd is measured on made rows: real ones, with --data, may compress otherwise", err=True)
+        plan = planner.plan(workers[0], workers[1], encodings, cuts, zstd.is_installed())
         prices = Prices(edge_price, core_price, gigabyte_price)
         choice = choose([each.option for each in plan.options], plan.link, limit, prices, most_error)
         if write is not None and choice.meets:
@@ -154,6 +159,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
         "options": [
             {
                 "name": option.name,
+                "compression": planned.compression or None,
                 "edge_ms": option.edge_seconds * 1e3,
                 "core_ms": option.core_seconds * 1e3,
                 "sent_bytes": option.sent_bytes,
@@ -163,7 +169,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
                 "error": option.error,
                 "allowed": option.error <= most_error,
             }
-            for option in (each.option for each in plan.options)
+            for planned, option in ((each, each.option) for each in plan.options)
         ],
         "chosen": choice.option.name,
         "meets_deadline": choice.meets,

@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ import numpy as np
 
 from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.optimize.partitioning.facts import Arrays
+from isochrone.protocol.compression import zstd
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.protocol.timing import parse_server_timing
 
@@ -31,6 +33,23 @@ _UNLOAD_PATIENCE = 20.0
 
 class Rejected(InvalidArgument):
     """The worker answered, and did not do what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of one request: the worker's times, and what it sent.
+
+    ``dispatch`` is the time before the queue, with decompression; ``serialise`` the time behind the run, with
+    compression.
+    """
+
+    dispatch_seconds: float
+    compute_seconds: float
+    serialise_seconds: float
+    encoding: str
+    sent_bytes: int
+    #: Decompressed.
+    body: bytes
 
 
 class TierWorker:
@@ -81,13 +100,29 @@ class TierWorker:
 
     def compute_seconds(self, model: str, inputs: Arrays) -> float:
         """The computing time of one request, as the worker reports it: no network, no queue."""
-        body, length = _request(inputs)
-        headers = {"inference-header-content-length": str(length), "x-isochrone-timing": "1"}
+        return self.answer(model, inputs).compute_seconds
+
+    def answer(self, model: str, inputs: Arrays, *, in_zstd: bool = False, as_zstd: bool = False) -> Answer:
+        """``as_zstd``: send the request so; ``in_zstd``: ask for the answer so."""
+        body, length = request_body(inputs)
+        headers = {
+            "inference-header-content-length": str(length),
+            "x-isochrone-timing": "1",
+            "accept-encoding": "zstd" if in_zstd else "identity",
+        }
+        if as_zstd:
+            body = b"".join(zstd.compress([body]))
+            headers["content-encoding"] = "zstd"
         answer = self._call("POST", f"/v2/models/{quote(model, safe='')}/infer", content=body, headers=headers)
         stages = parse_server_timing(answer.headers.get("server-timing", ""))
         if "compute" not in stages:
             raise Unavailable(f"{self.tier}: {self.url} reports no compute time: expected a worker of Isochrone")
-        return stages["compute"] / 1e3
+        return Answer(
+            *(stages.get(stage, 0.0) / 1e3 for stage in ("dispatch", "compute", "serialise")),
+            answer.headers.get("content-encoding", "identity"),
+            int(answer.headers.get("content-length", "0")),
+            answer.content,
+        )
 
     def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
@@ -106,7 +141,8 @@ class TierWorker:
         return answer
 
 
-def _request(inputs: Arrays) -> tuple[bytes, int]:
+def request_body(inputs: Arrays) -> tuple[bytes, int]:
+    """With the length of its JSON part."""
     arrays = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
     described = [
         {
