@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_fleets import applied, rewritten, served_by, small_fleet, until
+from real_fleets import served_by, small_fleet, until
 
 from bench.control.fleet_run import Shape, SupervisedFleet
-from bench.control.running_fleet import CONTROLLER, WORKER
+from bench.control.running_fleet import CONTROLLER
 from two_stage_net import residual_net
 
 OVERRIDES = ["--allow-file-overrides"]
@@ -36,35 +36,27 @@ def test_tiers_of_a_fleet_are_measured_and_what_they_serve_is_kept(tmp_path: Pat
         workers=1,
         gateways=1,
         controllers=1,
-        pool={"tier": "edge"},
-        pools={"core": {"workers": 1, "tier": "core", "arguments": OVERRIDES}},
+        pool={"tier": "edge", "arguments": OVERRIDES},
+        pools={"far": {"workers": 1, "tier": "core", "arguments": OVERRIDES}, "bare": {"workers": 1, "tier": "other"}},
     )
     with small_fleet(tmp_path, shape) as fleet:
-        until(lambda: set(workers_of(fleet)) == {"edge", "core"}, "both workers")
-        edge, core = (workers_of(fleet)[tier]["address"] for tier in ("edge", "core"))
+        until(lambda: set(workers_of(fleet)) == {"edge", "core", "other"}, "all workers")
+        addresses = [workers_of(fleet)[tier]["address"] for tier in ("edge", "core")]
 
-        refused = partition(fleet, file, "--tiers", "edge,core")
+        refused = partition(fleet, file, "--tiers", "edge,other")
         assert refused.returncode == 1
-        assert "in fleet.yaml: pools.cpu.arguments: [--allow-file-overrides]" in refused.stderr
+        assert "in fleet.yaml: pools.bare.arguments: [--allow-file-overrides]" in refused.stderr
         unknown = partition(fleet, file, "--tiers", "edge,cloud")
-        assert "a tier with a worker of Isochrone that serves (tiers: core, edge), given 'cloud'" in unknown.stderr
-        by_address = partition(fleet, file, "--edge", edge, "--core", core)
+        assert "a worker of Isochrone that serves (tiers: core, edge, other), given 'cloud'" in unknown.stderr
+        by_address = partition(fleet, file, "--edge", addresses[0], "--core", addresses[1])
         assert "measure it with --tiers NEAR,FAR" in by_address.stderr
 
-        rewritten(fleet, lambda document: document["pools"]["cpu"].update(arguments=OVERRIDES))
-        name = fleet.of(WORKER)[0].name
-        before = fleet.pid(name)
-        applied(fleet)
-        until(lambda: fleet.pid(name) not in (None, before) and "edge" in workers_of(fleet), "the worker's new process")
-        until(lambda: served_by(workers_of(fleet)["edge"]["address"]), "its models")
-        addresses = [workers_of(fleet)[tier]["address"] for tier in ("edge", "core")]
-        served = [served_by(address) for address in addresses]
-        rollouts = len(fleet.api.rollouts())
-
+        until(lambda: all(served_by(address) for address in addresses), "models")
+        served, rollouts = [served_by(address) for address in addresses], len(fleet.api.rollouts())
         done = partition(fleet, file, "--tiers", "edge,core", "--edge-price", "1", "--write", str(target))
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
         assert "left out" not in done.stderr
+        found = json.loads(done.stdout)
         assert {"edge", "core"} < {option["name"] for option in found["options"]}
         assert found["chosen"] == "core"
         assert f'"{addresses[1]}"' in (target / "edge" / "net" / "config.pbtxt").read_text()

@@ -58,16 +58,17 @@ def core_coding(core: TierWorker, model: str, inputs: Arrays, typical: Typical) 
         return answer.dispatch_seconds + answer.serialise_seconds
 
     answer = core.answer(model, inputs, in_zstd=True, as_zstd=True)
-    is_packed = answer.encoding == "zstd"
-    begun = time.perf_counter()
-    if is_packed:
-        codec.Inflation(b"zstd", b"".join(zstd.compress([answer.body])), 1 << 40, expected=True).finish()
-    ended = time.perf_counter()
-    return CoreCoding(
-        max(0.0, typical(lambda: seconds(True)) - typical(lambda: seconds(False))),
-        answer.sent_bytes if is_packed else None,
-        ended - begun,
-    )
+    taken = max(0.0, typical(lambda: seconds(True)) - typical(lambda: seconds(False)))
+    if answer.encoding != "zstd":
+        return CoreCoding(taken, None, 0.0)
+    packed = b"".join(zstd.compress([answer.body]))
+
+    def unpack() -> float:
+        begun = time.perf_counter()
+        codec.Inflation(b"zstd", packed, 1 << 40, expected=True).finish()
+        return time.perf_counter() - begun
+
+    return CoreCoding(taken, answer.sent_bytes, typical(unpack))
 
 
 def in_zstd(plain: Option, name: str, packed: int, compressing: float, coding: CoreCoding) -> Option:

@@ -126,7 +126,9 @@ class TierWorker:
         if "compute" not in stages:
             raise Unavailable(f"{self.tier}: {self.url} reports no compute time: expected a worker of Isochrone")
         return Answer(
-            *(stages.get(stage, 0.0) / 1e3 for stage in ("dispatch", "compute", "serialise")),
+            stages.get("dispatch", 0.0) / 1e3,
+            stages["compute"] / 1e3,
+            stages.get("serialise", 0.0) / 1e3,
             answer.headers.get("content-encoding", "identity"),
             int(answer.headers.get("content-length", "0")),
             answer.content,

@@ -15,7 +15,7 @@ from isochrone.wire.exchange import Buffer
 try:
     import zstandard
 except ImportError:
-    zstandard = None
+    zstandard = None  # type: ignore[assignment]
 
 NAME = b"zstd"
 #: What the package is called for users.
