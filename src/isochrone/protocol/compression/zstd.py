@@ -12,10 +12,17 @@ from typing import Any
 from isochrone.errors import MalformedRequest, PayloadTooLarge, UnsupportedEncoding
 from isochrone.wire.exchange import Buffer
 
-try:
-    import zstandard
-except ImportError:
-    zstandard = None  # type: ignore[assignment]
+
+def _library() -> Any:
+    """None: it is not installed."""
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
+
+
+zstandard = _library()
 
 NAME = b"zstd"
 #: What the package is called for users.
