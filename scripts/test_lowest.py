@@ -33,6 +33,7 @@ IGNORED = (
     "engines/ray_engine/test_ray_memory.py",
     "models/sources/test_objects.py",
     "models/test_openvino_file.py",
+    "protocol/compression/test_zstd_bodies.py",
     "worker/activation_cache/test_ssim_definition.py",
     "worker/backends/fil",
     "worker/backends/python/triton_models/test_triton_tensors.py",
@@ -40,6 +41,7 @@ IGNORED = (
     "worker/backends/torch_models",
     "worker/backends/transformer",
     "worker/catalog/test_torch_instances.py",
+    "worker/remote/test_remote_zstd.py",
 )
 
 

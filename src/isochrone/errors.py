@@ -25,6 +25,7 @@ and no class.
     │   ├── ModelFailed          500  INTERNAL             the model's code or runtime raised
     │   └── FetchFailed          500  INTERNAL             a model's files could not be fetched, for now
     ├── Unsupported              501  UNIMPLEMENTED
+    │   └── UnsupportedEncoding  415  UNIMPLEMENTED        a content encoding whose package is not installed
     ├── Unavailable              503  UNAVAILABLE          temporarily: loading, unloading, stopping
     │   ├── NoWorkerReady        503  UNAVAILABLE          no worker can take requests for the model now
     │   └── ConnectionLost       503  UNAVAILABLE          a server closed before its answer was complete
@@ -215,6 +216,11 @@ class Unsupported(IsochroneError):
     code = "unsupported"
     http_status = 501
     grpc_status = GRPC_UNIMPLEMENTED
+
+
+class UnsupportedEncoding(Unsupported):
+    code = "unsupported_encoding"
+    http_status = 415
 
 
 class Unavailable(IsochroneError):

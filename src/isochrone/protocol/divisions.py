@@ -1,8 +1,8 @@
 """The header ``x-isochrone-division: split``: how a divided model shall run a request, over HTTP or as gRPC metadata.
 
-``edge`` and ``core`` name the whole model on one side, ``split`` the cut that is best at present; a division's own name,
-as ``cut-12``, is taken too. Without the header, the worker runs its present division. Workers report the time that each
-kind would take with their load.
+``edge`` and ``core`` name the whole model on one side, ``split`` the cut that is best at present; a division's own
+name, as ``cut-12``, is taken too. Without the header, the worker runs its present division. Workers report the time
+that each kind would take with their load.
 """
 
 from __future__ import annotations

@@ -198,6 +198,11 @@ class InferRequest:
         return None
 
     @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        """The headers of the caller's trace context, if there are any; read like ``stages``."""
+        return None
+
+    @property
     def shares_inputs(self) -> bool:
         """Whether somebody else may read the inputs' memory: a model that writes to them needs a copy."""
         return False

@@ -44,6 +44,10 @@ class RequestWrapper(InferRequest):
         return self._original.stages
 
     @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self._original.trace_context
+
+    @property
     def shares_inputs(self) -> bool:
         return self._original.shares_inputs
 

@@ -12,6 +12,7 @@ from isochrone.control.rollout.observed_state import Failure
 from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import ControlFailed, ServedState
 from isochrone.control.workers.driver import WorkerDriver
+from isochrone.models.repository.names import measured_name
 
 RECORD = WorkerRecord("w1", "127.0.0.1", 1, 1, pool="cpu")
 
@@ -181,5 +182,26 @@ def test_a_worker_that_does_not_answer_keeps_its_last_report_and_says_so() -> No
         assert driver.observed.ready("m")
         worker.is_silent = False
         await until(lambda: driver.observed.read_at > first)
+
+    run(scene)
+
+
+def test_a_model_that_a_command_measures_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measured_name("0123")
+
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
+        worker.serving = {measured: frozenset("1"), "m": frozenset("1")}
+        driver.set_desired(versions(m="2"), ["m"])
+        await until(lambda: worker.serving.get("m") == frozenset("2"))
+        looks = worker.looks
+        driver._wake.set()
+        await until(lambda: worker.looks > looks + 1)
+        assert worker.serving[measured] == frozenset("1")
+        assert measured not in (driver.observed.models or {})
+        # What a command that was killed left there.
+        monkeypatch.setattr("isochrone.control.workers.driver._MEASURED_SECONDS", 0.0)
+        driver._wake.set()
+        await until(lambda: worker.serving[measured] == frozenset())
+        assert (measured, "") in worker.calls
 
     run(scene)

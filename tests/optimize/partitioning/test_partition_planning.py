@@ -38,11 +38,13 @@ class ScriptedWorker:
         return 0.001 + sum(array.nbytes for array in inputs.values()) / 1e8
 
 
-def planned(model: Any, edge: ScriptedWorker, core: ScriptedWorker, *encodings: Encoding) -> tuple[Plan, list[str]]:
+def planned(
+    model: Any, edge: ScriptedWorker, core: ScriptedWorker, *encodings: Encoding, with_zstd: bool = False
+) -> tuple[Plan, list[str]]:
     lines: list[str] = []
     planner = Planner(model, read_rows(model, None), free_rows(model), lines.append)
     wanted = encodings or (Encoding.PLAIN,)
-    return planner.plan(cast("TierWorker", edge), cast("TierWorker", core), wanted, 20), lines
+    return planner.plan(cast("TierWorker", edge), cast("TierWorker", core), wanted, 20, with_zstd), lines
 
 
 def names(plan: Plan) -> list[str]:

@@ -8,20 +8,22 @@ import httpx
 import pytest
 
 from isochrone.errors import Unavailable
+from isochrone.models.repository.names import is_measured
 from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
 
 Answers = Callable[[str], httpx.Response]
 
 
-def worker_of(answers: Answers) -> tuple[TierWorker, list[str]]:
+def worker_of(answers: Answers, token: str = "", pool: str = "") -> tuple[TierWorker, list[str]]:
     calls: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
         call = request.url.path.rsplit("/", 1)[-1]
         calls.append(call)
+        assert request.headers.get("x-isochrone-control", "") == (token if call in ("load", "unload") else "")
         return answers(call)
 
-    worker = TierWorker("edge", "edge.invalid:8000")
+    worker = TierWorker("edge", "edge.invalid:8000", token, pool)
     worker._client.close()
     worker._client = httpx.Client(base_url=worker.url, transport=httpx.MockTransport(handle))
     return worker, calls
@@ -81,3 +83,31 @@ def test_a_rejected_unload_is_an_error() -> None:
     worker, _ = worker_of(fail_at("unload", 500))
     with worker, pytest.raises(Rejected, match="answered 500"), worker.loaded({}):
         pass
+
+
+@pytest.mark.parametrize(
+    ("token", "pool", "reason", "remedy"),
+    [
+        ("", "", "start the server with --allow-file-overrides", "$"),
+        ("secret", "near", "start the server with --allow-file-overrides", r"pools.near.arguments: \[--allow-file-ov"),
+        ("", "", "this worker belongs to a fleet", "measure it with --tiers NEAR,FAR$"),
+        ("old", "near", "this worker belongs to a fleet", "run the command again$"),
+    ],
+)
+def test_a_load_that_is_forbidden_says_what_to_change(token: str, pool: str, reason: str, remedy: str) -> None:
+    worker, calls = worker_of(lambda call: httpx.Response(403, text=reason), token, pool)
+    with worker, pytest.raises(Rejected, match=f"{reason}.*{remedy}"), worker.loaded({}):
+        pass
+    assert calls == ["load"]
+    assert "secret" not in repr(worker)
+
+
+def test_every_load_has_a_name_of_its_own_that_controllers_know() -> None:
+    worker, _ = worker_of(lambda call: httpx.Response(200), "secret")
+    with worker:
+        with worker.loaded({}) as first:
+            pass
+        with worker.loaded({}) as second:
+            pass
+    assert first != second
+    assert is_measured(first)

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from queued_requests import RecordedRequest, plan_of, rows_of
 from tritonclient.grpc import model_config_pb2
 
-from isochrone.client.address import Address, Certificates
+from isochrone.client.address import Address
 from isochrone.client.answers import Outputs
 from isochrone.client.calls import InferCall
 from isochrone.clock import SECOND, now_ns
@@ -27,9 +27,10 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.models.signature import signature_of
+from isochrone.protocol.compression import zstd
 from isochrone.protocol.stages import parse_stages
 from isochrone.worker.remote.runner import RemoteRunner
-from isochrone.worker.remote.settings import remote_settings
+from isochrone.worker.remote.settings import RemoteSettings, remote_settings
 from isochrone.worker.statistics import ModelStatistics
 
 CONFIG = """
@@ -70,7 +71,7 @@ class Bench:
         self.endpoints = [Endpoint(), Endpoint()]
         waiting = iter(self.endpoints)
 
-        def opened(address: Address, certificates: Certificates) -> Endpoint:
+        def opened(address: Address, settings: RemoteSettings) -> Endpoint:
             return next(waiting)
 
         config = text_format.Parse(CONFIG, model_config_pb2.ModelConfig())
@@ -351,11 +352,15 @@ def test_a_request_without_a_deadline_waits_for_a_limited_time() -> None:
     run(scenario, answer_timeout_ms="1500")
 
 
-def test_sequences_and_pinned_stages_travel_along() -> None:
+def test_sequences_pinned_stages_and_the_trace_context_travel_along() -> None:
     class Pinned(RecordedRequest):
         @property
         def stages(self) -> dict[str, str]:
             return {"m": "3", "a b": "2"}
+
+        @property
+        def trace_context(self) -> dict[str, str]:
+            return {"traceparent": "00-1-2-01", "baggage": "a=1"}
 
     async def scenario(bench: Bench) -> None:
         plan = plan_of()
@@ -366,6 +371,7 @@ def test_sequences_and_pinned_stages_travel_along() -> None:
         assert call.parameters["sequence_id"] == 7
         assert call.parameters["sequence_start"] is True
         assert parse_stages(call.headers["x-isochrone-stages"].encode()) == {"m": "3", "a b": "2"}
+        assert (call.headers["traceparent"], call.headers["baggage"]) == ("00-1-2-01", "a=1")
 
     run(scenario)
 
@@ -389,8 +395,38 @@ def test_a_caller_who_has_gone_gets_nothing() -> None:
         ({"endpoints": "a:1", "ca": "/no/such.pem"}, r'parameters\["endpoints"\]: expected https://'),
         ({"endpoints": "a:1", "remote_version": "0"}, r'parameters\["remote_version"\]: expected a version'),
         ({"endpoints": "a:1", "max_in_flight": "many"}, r'parameters\["max_in_flight"\]: expected a whole number'),
+        ({"endpoints": "a:1", "compression": "br"}, r'parameters\["compression"\]: expected "zstd", or nothing'),
+        ({"endpoints": "a:1", "compression_level": "3"}, r'parameters\["compression"\]: expected "zstd", since'),
     ],
 )
 def test_settings_that_cannot_be_used(parameters: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=f"config.pbtxt: {words}"):
         remote_settings(parameters, "m", 1, "config.pbtxt")
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "parameters", "words"),
+    [
+        (False, {}, r'parameters\["compression"\]: expected the package zstandard'),
+        (True, {"endpoints": "a:1,grpc://b:1"}, r'parameters\["endpoints"\]: expected endpoints over HTTP beside'),
+        (True, {"compression_level": "0"}, r'parameters\["compression_level"\]: expected a whole number from 1 to 19'),
+        (True, {"compression_level": "20"}, r'parameters\["compression_level"\]: expected a whole number from 1 to 19'),
+    ],
+)
+def test_compression_that_cannot_be_used(
+    is_installed: bool, parameters: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zstd, "is_installed", lambda: is_installed)
+    given = {"endpoints": "a:1", "compression": "zstd", **parameters}
+    with pytest.raises(ConfigError, match=f"config.pbtxt: {words}"):
+        remote_settings(given, "m", 1, "config.pbtxt")
+
+
+def test_levels_of_compression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zstd, "is_installed", lambda: True)
+    for given, level in (
+        ({}, None),
+        ({"compression": "zstd"}, 1),
+        ({"compression": "zstd", "compression_level": "9"}, 9),
+    ):
+        assert remote_settings({"endpoints": "a:1", **given}, "m", 1, "config.pbtxt").zstd_level == level

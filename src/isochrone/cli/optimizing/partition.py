@@ -11,11 +11,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, print_json
+from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, failing_as, print_json
 from isochrone.cli.console import make_console, table
 from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
-from isochrone.control.api.messages import Status
+from isochrone.cli.optimizing.tier_workers import workers_of_tiers
 from isochrone.errors import FlagError
 from isochrone.models.repository.names import validate_model_name
 from isochrone.optimize.partitioning.choices import Choice, Prices, choose
@@ -25,6 +25,7 @@ from isochrone.optimize.partitioning.model_file import free_rows, read_model, re
 from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
 from isochrone.optimize.partitioning.writing import check_target, write_repositories
+from isochrone.protocol.compression import zstd
 
 EPILOG = """
 \b
@@ -34,7 +35,8 @@ Examples:
   isochrone partition detector.onnx --edge edge-1:8000 --core core-1:8000 --data rows.npz --max-error 1% --json
 
 Stages are loaded into both workers under names of their own, timed, and unloaded; workers must run with
---model-control-mode explicit --allow-file-overrides. The link is measured from the edge worker to the core worker. With
+--model-control-mode explicit --allow-file-overrides; those of a fleet have the first, and get the second from
+pools.NAME.arguments in fleet.yaml. The link is measured from the edge worker to the core worker. With
 --write, DIR/edge and DIR/core are model repositories: on the edge, the model has its name, and sends to the core what
 the core computes. The exit status is 1 if no option meets the deadline; then nothing is written.
 """
@@ -82,12 +84,16 @@ def partition(
             validate_model_name(each)
         model = read_model(file)
         rows = read_rows(model, data)
-        near, far = _addresses(edge, core, tiers, api)
+        workers = [stack.enter_context(each) for each in _workers(edge, core, tiers, api)]
+        far = core or workers[1].url.removeprefix("http://")
         reached = [part.strip() for part in (endpoints or far).split(",") if part.strip()]
         planner = Planner(model, rows, free_rows(model), lambda line: typer.echo(line, err=True))
-        workers = [stack.enter_context(TierWorker(*each)) for each in (("edge", near), ("core", far))]
         encodings = list(Encoding) if most_error else [Encoding.PLAIN]
-        plan = planner.plan(workers[0], workers[1], encodings, cuts)
+        if not zstd.is_installed():
+            typer.echo(f"zstd is not considered: install here, and on both workers, {zstd.PACKAGE}", err=True)
+        elif data is None:
+            typer.echo("zstd is measured on made rows: real ones, with --data, may compress otherwise", err=True)
+        plan = planner.plan(workers[0], workers[1], encodings, cuts, zstd.is_installed())
         prices = Prices(edge_price, core_price, gigabyte_price)
         choice = choose([each.option for each in plan.options], plan.link, limit, prices, most_error)
         if write is not None and choice.meets:
@@ -101,28 +107,16 @@ def partition(
             raise typer.Exit(1)
 
 
-def _addresses(edge: str, core: str, tiers: str, api: str) -> tuple[str, str]:
+def _workers(edge: str, core: str, tiers: str, api: str) -> list[TierWorker]:
     if tiers:
         if edge or core:
             raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
-        names = [part.strip() for part in tiers.split(",")]
-        if len(names) != 2 or not all(names):
-            raise FlagError("--tiers", "two tiers, such as edge,core", f"'{tiers}'")
-        with ApiClient(api) as client:
-            status = client.get("/v1/status", Status)
-        return _worker_of(status, names[0]), _worker_of(status, names[1])
+        found = zip(("edge", "core"), workers_of_tiers(tiers, api), strict=True)
+        return [TierWorker(tier, worker.address, worker.token, worker.pool) for tier, worker in found]
     for flag, given in (("--edge", edge), ("--core", core)):
         if not given:
             raise FlagError(flag, "the address of a worker, or --tiers NEAR,FAR of a running fleet", "nothing")
-    return edge, core
-
-
-def _worker_of(status: Status, tier: str) -> str:
-    for worker in status.workers:
-        if worker.tier == tier and not (worker.draining or worker.fault or worker.standby):
-            return worker.address
-    known = ", ".join(sorted({worker.tier for worker in status.workers if worker.tier})) or "none"
-    raise FlagError("--tiers", f"a tier with a worker that serves (tiers: {known})", f"'{tier}'")
+    return [TierWorker("edge", edge), TierWorker("core", core)]
 
 
 def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None) -> dict[str, Any]:
@@ -137,6 +131,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
         "options": [
             {
                 "name": option.name,
+                "compression": planned.compression or None,
                 "edge_ms": option.edge_seconds * 1e3,
                 "core_ms": option.core_seconds * 1e3,
                 "sent_bytes": option.sent_bytes,
@@ -146,7 +141,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
                 "error": option.error,
                 "allowed": option.error <= most_error,
             }
-            for option in (each.option for each in plan.options)
+            for planned, option in ((each, each.option) for each in plan.options)
         ],
         "chosen": choice.option.name,
         "meets_deadline": choice.meets,

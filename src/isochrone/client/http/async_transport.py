@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
 from isochrone.client.failures import late
-from isochrone.client.http import codec
+from isochrone.client.http import body_compression, codec
 from isochrone.client.http.failures import http_failure
 from isochrone.client.http.requests import LIMITS, has_ended, request_head, stream_unsupported
 from isochrone.errors import IsochroneError, Unavailable
@@ -20,16 +21,22 @@ from isochrone.wire.receiver import Gathering, Response
 
 
 class AsyncHttpTransport:
-    """Connections to one server: one for each request that is under way at the same time."""
+    """Connections to one server: one for each request that is under way at the same time.
 
-    def __init__(self, address: Address, certificates: Certificates) -> None:
+    ``zstd_level``: of the requests' bodies, and answers are asked for in zstd; None: neither is compressed.
+    """
+
+    def __init__(self, address: Address, certificates: Certificates, zstd_level: int | None = None) -> None:
         self._address = address
+        self._zstd_level = zstd_level
         self._tls = certificates.context() if address.is_secure else None
         self._idle: list[Http1ClientConnection] = []
         self._closed = False
         self._heads = ResponseHeads(LIMITS)
 
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
+        if self._zstd_level is not None:
+            return await self._infer_compressed(call, seconds, self._zstd_level)
         body, json_length = codec.encode_infer(call)
         path = codec.model_path(call.model, call.version, "/infer")
         headers = codec.infer_headers(call, json_length, seconds)
@@ -37,6 +44,24 @@ class AsyncHttpTransport:
         if response.status != 200:
             raise self._failure(response, path, call.id)
         return codec.decode_infer(_texts(response), _body(response), str(self._address))
+
+    async def _infer_compressed(self, call: InferCall, seconds: float | None, level: int) -> Outputs:
+        begun = time.monotonic()
+        plain, json_length = codec.encode_infer(call)
+        path = codec.model_path(call.model, call.version, "/infer")
+        try:
+            async with asyncio.timeout(seconds):
+                body, encoding = await body_compression.packed(plain, level)
+        except TimeoutError:
+            raise late(self._address) from None
+        if seconds is not None:
+            seconds = max(0.001, seconds - (time.monotonic() - begun))
+        headers = {**codec.infer_headers(call, json_length, seconds), **encoding, **body_compression.ASKED}
+        response = await self._exchange("POST", path, headers, body, seconds)
+        if response.status != 200:
+            raise self._failure(response, path, call.id)
+        place, texts = str(self._address), _texts(response)
+        return codec.decode_infer(texts, await body_compression.unpacked(texts, _body(response), place), place)
 
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)

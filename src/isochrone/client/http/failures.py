@@ -18,6 +18,7 @@ _BY_HTTP: dict[int, type[IsochroneError]] = {
     405: errors.MethodNotAllowed,
     408: errors.DeadlineExceeded,
     413: errors.PayloadTooLarge,
+    415: errors.UnsupportedEncoding,
     422: errors.Quarantined,
     429: errors.QueueFull,
     501: errors.Unsupported,

@@ -22,6 +22,7 @@ from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import LOADING, ControlFailed, ServedState, WorkerControl
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call, Loads
+from isochrone.models.repository.names import is_measured
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,8 @@ log = structlog.get_logger(__name__)
 _BUSY, _IDLE = 0.1, 1.0
 #: Seconds that a load may take; the rollout has its own limit.
 _LOAD_SECONDS = 600.0
+#: Seconds that one measurement of a model may take: what a command that was killed left is unloaded then.
+_MEASURED_SECONDS = 600.0
 
 
 class Control(Protocol):
@@ -63,6 +66,8 @@ class WorkerDriver:
         self._may_act = may_act
         self._control: Control = control or WorkerControl(record)
         self._models: dict[str, dict[str, Loaded]] | None = None
+        #: Models that a command measures, and when each was first seen.
+        self._measured: dict[str, float] = {}
         #: When it last answered; -inf: not to the last read.
         self._read_at = -math.inf
         self._loads = Loads()
@@ -132,7 +137,7 @@ class WorkerDriver:
             self._wake.clear()
 
     async def _read_index(self) -> None:
-        index = await self._control.index()
+        index = self._own(await self._control.index())
         models: dict[str, dict[str, Loaded]] = {}
         for model, versions in index.items():
             for version, reported in versions.items():
@@ -144,6 +149,13 @@ class WorkerDriver:
         if models != self._models or not was_read:
             self._models = models
             self._changed()
+
+    def _own(self, index: dict[str, dict[str, ServedState]]) -> dict[str, dict[str, ServedState]]:
+        """Without what a command measures on the worker, as long as a measurement may take."""
+        now = time.monotonic()
+        self._measured = {model: self._measured.get(model, now) for model in index if is_measured(model)}
+        left_alone = {model for model, since in self._measured.items() if now - since < _MEASURED_SECONDS}
+        return {model: versions for model, versions in index.items() if model not in left_alone}
 
     def _unread(self) -> None:
         """It did not answer."""

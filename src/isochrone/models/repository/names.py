@@ -5,6 +5,7 @@ from __future__ import annotations
 from isochrone.errors import InvalidArgument
 
 _LONGEST_NAME = 255
+_MEASURED = "isochrone-measured-"
 
 
 def validate_model_name(name: str) -> None:
@@ -26,3 +27,12 @@ def is_model_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return length <= _LONGEST_NAME and name.isprintable()
+
+
+def measured_name(unique: str) -> str:
+    """The name of a model that a command loads into a worker, times and unloads: no model of its repository."""
+    return _MEASURED + unique
+
+
+def is_measured(name: str) -> bool:
+    return name.startswith(_MEASURED)

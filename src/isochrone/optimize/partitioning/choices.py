@@ -18,7 +18,7 @@ from isochrone.optimize.partitioning.links import Link
 class Option:
     """One way to compute the model for one row."""
 
-    #: "edge", "core", or the tensors that cross and their encoding.
+    #: "edge", "core", or the tensors that cross and their encoding; behind them the compression, if there is one.
     name: str
     edge_seconds: float
     core_seconds: float

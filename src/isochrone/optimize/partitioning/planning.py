@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from isochrone.errors import InvalidArgument
 from isochrone.optimize.measuring.timing import LEAST_RUNS, timing_of
 from isochrone.optimize.partitioning.choices import Option
+from isochrone.optimize.partitioning.compressing import compressing_seconds, core_coding, in_zstd, packed_bytes
 from isochrone.optimize.partitioning.cuts import MOST_TENSORS, Cut, all_cuts
 from isochrone.optimize.partitioning.encodings import Encoding, Scales, is_encodable, least_opset, scales_of
 from isochrone.optimize.partitioning.facts import Arrays, InnerTensors, TensorFacts, facts_of, known_facts
@@ -26,12 +27,16 @@ from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
 from isochrone.optimize.partitioning.work import node_work, worth_measuring
 
 EDGE, CORE = "edge", "core"
+ZSTD = "zstd"
 Report = Callable[[str], None]
+Found = TypeVar("Found")
 
 _WARM_RUNS = 3
 _MOST_RUNS = 40
 _PRECISION = 0.03
 _SMALL, _LARGE = 64, 1 << 20
+#: Rows whose size in zstd is measured.
+_MOST_ROWS = 8
 #: A larger probe tells the bandwidth better, and takes too long on a slow link.
 _ENOUGH_SECONDS = 0.2
 #: What a worker takes by default. Load requests carry a model in base64, and a head.
@@ -50,6 +55,8 @@ class Planned:
 
     option: Option
     stages: Stages | None
+    #: Of what crosses: "zstd", or none.
+    compression: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class Planner:
         self._row = self._part(slice(1))
         self._fixed_rows = any(name not in self._free for name in samples)
         self._report = report
+        self._with_zstd = False
         self._graph: Graph = graph_of(model)
 
     def plan(
@@ -84,8 +92,13 @@ class Planner:
         core: TierWorker,
         encodings: Sequence[Encoding],
         most: int,
+        with_zstd: bool = False,
     ) -> Plan:
-        """``most``: cuts to measure. Options that a worker rejects are left out, each with a reported line."""
+        """``most``: cuts to measure. Options that a worker rejects are left out, each with a reported line.
+
+        ``with_zstd``: each option also with what crosses in zstd, where that makes it smaller.
+        """
+        self._with_zstd = with_zstd
         possible = [each for each in encodings if opset_of(self._model) >= least_opset(each)]
         for each in encodings:
             if each not in possible:
@@ -101,11 +114,10 @@ class Planner:
         self._report(f"{count} possible; measuring {len(chosen)}")
         link = self._link(edge, core)
         answer = sum(facts[name].row_bytes for name in self._graph.outputs)
-        given = sum(facts[name].row_bytes for name in self._graph.inputs)
         whole = self._model.SerializeToString()
-        measures: list[tuple[str, Callable[[], Planned]]] = [
-            (EDGE, lambda: Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None)),
-            (CORE, lambda: Planned(Option(CORE, 0.0, self._seconds(core, whole, self._row), given, answer), None)),
+        measures: list[tuple[str, Callable[[], list[Planned]]]] = [
+            (EDGE, lambda: [Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None)]),
+            (CORE, lambda: self._in_core(whole, facts, edge, core, answer)),
         ]
         for cut in chosen:
             for encoding in possible:
@@ -113,18 +125,18 @@ class Planner:
                     continue
                 measure = partial(self._measured, cut, encoding, facts, edge, core, answer)
                 measures.append((_name(cut, encoding), measure))
-        found = [planned for name, measure in measures if (planned := self._accepted(name, measure)) is not None]
+        found = [planned for name, measure in measures for planned in self._accepted(name, measure)]
         if not found:
             raise InvalidArgument("the workers reject the model and every stage of it, for the reasons above")
         return Plan(link, tuple(found), facts, self._graph.inputs, self._graph.outputs)
 
-    def _accepted(self, name: str, measure: Callable[[], Planned]) -> Planned | None:
-        """None: a worker rejects a load or a request, which says nothing of the other options."""
+    def _accepted(self, name: str, measure: Callable[[], list[Planned]]) -> list[Planned]:
+        """None where a worker rejects a load or a request, which says nothing of the other options."""
         try:
             return measure()
         except Rejected as error:
             self._report(f"{name} is left out: {error}")
-            return None
+            return []
 
     def _cuts(self) -> tuple[list[Cut], dict[str, TensorFacts]]:
         """The cuts whose tensors can cross."""
@@ -156,23 +168,65 @@ class Planner:
         edge: TierWorker,
         core: TierWorker,
         answer: int,
-    ) -> Planned:
+    ) -> list[Planned]:
         scales = self._scales(cut, facts) if encoding is Encoding.INT8 else {}
         stages = divided(self._model, self._graph, cut, facts, encoding, scales)
-        between = InnerTensors(stages.first, stages.crossing).run(_for(stages.first, self._row))
-        option = Option(
-            _name(cut, encoding),
-            self._seconds(edge, stages.first.SerializeToString(), _for(stages.first, self._row)),
-            self._seconds(core, stages.second.SerializeToString(), between),
-            stages.row_bytes,
-            answer,
-            0.0 if encoding is Encoding.PLAIN else self._error(stages),
-        )
-        self._report(
-            f"{option.name}: {option.edge_seconds * 1e3:.2f} ms on the edge, {option.core_seconds * 1e3:.2f} ms in the "
-            f"core, {option.sent_bytes:,} bytes between them"
-        )
-        return Planned(option, stages)
+        inner = InnerTensors(stages.first, stages.crossing)
+        crossing = [inner.run(_for(stages.first, row)) for row in self._single_rows()]
+        given, between = _for(stages.first, self._row), crossing[0]
+        packed = packed_bytes(crossing) if self._with_zstd else None
+        with edge.loaded(_ONNX, stages.first.SerializeToString()) as name:
+            edge_seconds = _typical(lambda: edge.compute_seconds(name, given))
+            compressing = self._of_zstd(packed, lambda: compressing_seconds(edge, name, given, _typical))
+        with core.loaded(_ONNX, stages.second.SerializeToString()) as name:
+            core_seconds = _typical(lambda: core.compute_seconds(name, between))
+            coding = self._of_zstd(compressing, lambda: core_coding(core, name, between, _typical))
+        error = 0.0 if encoding is Encoding.PLAIN else self._error(stages)
+        plain = Option(_name(cut, encoding), edge_seconds, core_seconds, stages.row_bytes, answer, error)
+        found = [Planned(plain, stages)]
+        if packed is not None and compressing is not None and coding is not None:
+            option = in_zstd(plain, _name(cut, encoding, ZSTD), packed, compressing, coding)
+            found.append(Planned(option, stages, ZSTD))
+        for option in (each.option for each in found):
+            self._report(
+                f"{option.name}: {option.edge_seconds * 1e3:.2f} ms on the edge, {option.core_seconds * 1e3:.2f} ms in "
+                f"the core, {option.sent_bytes:,} bytes between them"
+            )
+        return found
+
+    def _in_core(
+        self, whole: bytes, facts: Mapping[str, TensorFacts], edge: TierWorker, core: TierWorker, answer: int
+    ) -> list[Planned]:
+        inputs = {name: facts[name] for name in self._graph.inputs}
+        packed = packed_bytes(self._single_rows()) if self._with_zstd else None
+        compressing = None
+        if packed is not None:
+            with edge.loaded(_ONNX, _passing(inputs)) as name:
+                compressing = self._of_zstd(packed, lambda: compressing_seconds(edge, name, self._row, _typical))
+        with core.loaded(_ONNX, whole) as name:
+            seconds = _typical(lambda: core.compute_seconds(name, self._row))
+            coding = self._of_zstd(compressing, lambda: core_coding(core, name, self._row, _typical))
+        plain = Option(CORE, 0.0, seconds, sum(each.row_bytes for each in inputs.values()), answer)
+        found = [Planned(plain, None)]
+        if packed is not None and compressing is not None and coding is not None:
+            found.append(Planned(in_zstd(plain, f"{CORE} {ZSTD}", packed, compressing, coding), None, ZSTD))
+        return found
+
+    def _of_zstd(self, before: object, measure: Callable[[], Found]) -> Found | None:
+        """None if what is measured first is None, or if a worker has no zstd: then no further option is tried."""
+        if before is None or not self._with_zstd:
+            return None
+        try:
+            return measure()
+        except Rejected as error:
+            self._report(f"{ZSTD} is left out: {error}")
+            self._with_zstd = False
+            return None
+
+    def _single_rows(self) -> list[Arrays]:
+        """The first rows of the samples, each alone."""
+        rows = min((len(self._samples[name]) for name in self._free), default=1)
+        return [self._part(slice(row, row + 1)) for row in range(max(1, min(rows, _MOST_ROWS)))]
 
     def _scales(self, cut: Cut, facts: Mapping[str, TensorFacts]) -> Scales:
         names = self._encodable(cut, Encoding.INT8, facts)
@@ -241,8 +295,9 @@ class Planner:
         return link
 
 
-def _name(cut: Cut, encoding: Encoding) -> str:
-    return f"{'+'.join(cut.crossing)} {encoding}"
+def _name(cut: Cut, encoding: Encoding, compression: str = "") -> str:
+    ways = [each for each in (encoding, compression) if each and not (compression and each is Encoding.PLAIN)]
+    return f"{'+'.join(cut.crossing)} {'+'.join(ways)}"
 
 
 def _typical(sample: Callable[[], float]) -> float:
@@ -258,6 +313,22 @@ def _typical(sample: Callable[[], float]) -> float:
 def _for(model: Any, rows: Arrays) -> Arrays:
     """The inputs that a stage has."""
     return {value.name: rows[value.name] for value in model.graph.input}
+
+
+def _passing(inputs: Mapping[str, TensorFacts]) -> bytes:
+    """A model that answers with its inputs."""
+    from onnx import helper
+
+    def values(end: str) -> list[Any]:
+        return [
+            helper.make_tensor_value_info(f"{name}{end}", helper.np_dtype_to_tensor_dtype(each.dtype), each.dims)
+            for name, each in inputs.items()
+        ]
+
+    nodes = [helper.make_node("Identity", [name], [f"{name}.passed"]) for name in inputs]
+    graph = helper.make_graph(nodes, "passing", values(""), values(".passed"))
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return bytes(made.SerializeToString())
 
 
 def _probe() -> bytes:

@@ -1,7 +1,8 @@
 """A worker of a tier, as a place to measure: models are loaded into it, timed and unloaded again.
 
 The worker must run with ``--model-control-mode explicit --allow-file-overrides``. Models are loaded one after
-the other under a name of their own, so that nothing that the worker serves is touched, and unloaded whatever happens.
+the other under a name of their own, so that nothing that the worker serves is touched, and unloaded whatever happens. A
+worker of a fleet wants the token that its record has; the fleet's controllers leave such models alone for a while.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -19,11 +21,14 @@ import httpx
 import numpy as np
 
 from isochrone.errors import InvalidArgument, Unavailable
+from isochrone.models.repository.names import measured_name
 from isochrone.optimize.partitioning.facts import Arrays
+from isochrone.protocol.access import control_token
+from isochrone.protocol.compression import zstd
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.protocol.timing import parse_server_timing
 
-_TOO_LARGE = 413
+_FORBIDDEN, _TOO_LARGE = 403, 413
 #: A load of a large model takes a while.
 _PATIENCE = 120.0
 _UNLOAD_PATIENCE = 20.0
@@ -33,16 +38,35 @@ class Rejected(InvalidArgument):
     """The worker answered, and did not do what was asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of one request: the worker's times, and what it sent.
+
+    ``dispatch`` is the time before the queue, with decompression; ``serialise`` the time behind the run, with
+    compression.
+    """
+
+    dispatch_seconds: float
+    compute_seconds: float
+    serialise_seconds: float
+    encoding: str
+    sent_bytes: int
+    #: Decompressed.
+    body: bytes
+
+
 class TierWorker:
     """``with TierWorker("edge", "http://edge-1:8000") as worker``.
 
     Raises ``Rejected`` or, without an answer, ``Unavailable``; both name the tier.
     """
 
-    def __init__(self, tier: str, url: str) -> None:
+    def __init__(self, tier: str, url: str, token: str = "", pool: str = "") -> None:
+        """``token`` and ``pool``: of a worker of a fleet."""
         self.tier = tier
         self.url = url if "://" in url else f"http://{url}"
-        self._model = f"isochrone-measured-{secrets.token_hex(6)}"
+        self._control = {control_token.HEADER: token} if token else {}
+        self._pool = pool
         self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False)
 
     def __enter__(self) -> TierWorker:
@@ -57,12 +81,14 @@ class TierWorker:
 
         A load that was not answered, or was interrupted, may still take place: it is unloaded too.
         """
-        name = self._model
+        name = measured_name(secrets.token_hex(8))
         parameters: dict[str, str] = {"config": json.dumps({**config, "name": name})}
         file = b"" if model is None else model
         parameters["file:1/model.onnx"] = base64.b64encode(file).decode()
         try:
-            self._call("POST", f"/v2/repository/models/{name}/load", json={"parameters": parameters})
+            self._call(
+                "POST", f"/v2/repository/models/{name}/load", json={"parameters": parameters}, headers=self._control
+            )
         except Rejected:
             raise
         except BaseException:
@@ -77,17 +103,36 @@ class TierWorker:
     def _unload(self, name: str) -> None:
         # A tier that is gone takes its models with it.
         with suppress(Unavailable):
-            self._call("POST", f"/v2/repository/models/{name}/unload", json={}, timeout=_UNLOAD_PATIENCE)
+            path = f"/v2/repository/models/{name}/unload"
+            self._call("POST", path, json={}, headers=self._control, timeout=_UNLOAD_PATIENCE)
 
     def compute_seconds(self, model: str, inputs: Arrays) -> float:
         """The computing time of one request, as the worker reports it: no network, no queue."""
-        body, length = _request(inputs)
-        headers = {"inference-header-content-length": str(length), "x-isochrone-timing": "1"}
+        return self.answer(model, inputs).compute_seconds
+
+    def answer(self, model: str, inputs: Arrays, *, in_zstd: bool = False, as_zstd: bool = False) -> Answer:
+        """``as_zstd``: send the request so; ``in_zstd``: ask for the answer so."""
+        body, length = request_body(inputs)
+        headers = {
+            "inference-header-content-length": str(length),
+            "x-isochrone-timing": "1",
+            "accept-encoding": "zstd" if in_zstd else "identity",
+        }
+        if as_zstd:
+            body = b"".join(zstd.compress([body]))
+            headers["content-encoding"] = "zstd"
         answer = self._call("POST", f"/v2/models/{quote(model, safe='')}/infer", content=body, headers=headers)
         stages = parse_server_timing(answer.headers.get("server-timing", ""))
         if "compute" not in stages:
             raise Unavailable(f"{self.tier}: {self.url} reports no compute time: expected a worker of Isochrone")
-        return stages["compute"] / 1e3
+        return Answer(
+            stages.get("dispatch", 0.0) / 1e3,
+            stages["compute"] / 1e3,
+            stages.get("serialise", 0.0) / 1e3,
+            answer.headers.get("content-encoding", "identity"),
+            int(answer.headers.get("content-length", "0")),
+            answer.content,
+        )
 
     def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
@@ -101,12 +146,23 @@ class TierWorker:
                 f"{self.tier}: {self.url}{path} answered 413: {answer.text[:200]}; start the worker with a larger "
                 "--max-body-bytes: a load request carries a model in base64, which is 4/3 of its size"
             )
+        if answer.status_code == _FORBIDDEN:
+            remedy = self._remedy(answer.text)
+            raise Rejected(f"{self.tier}: {self.url}{path} answered 403: {answer.text[:500]}{remedy}")
         if answer.status_code != 200:
             raise Rejected(f"{self.tier}: {self.url}{path} answered {answer.status_code}: {answer.text[:500]}")
         return answer
 
+    def _remedy(self, reason: str) -> str:
+        if "belongs to a fleet" in reason:
+            return "; run the command again" if self._control else "; measure it with --tiers NEAR,FAR"
+        if self._pool:
+            return f"; in fleet.yaml: pools.{self._pool}.arguments: [--allow-file-overrides]"
+        return ""
 
-def _request(inputs: Arrays) -> tuple[bytes, int]:
+
+def request_body(inputs: Arrays) -> tuple[bytes, int]:
+    """With the length of its JSON part."""
     arrays = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
     described = [
         {

@@ -52,12 +52,14 @@ class _Writer:
         self._edge, self._core = directory / EDGE, directory / CORE
         self._name, self._model = name, model
         self._endpoints = endpoints
+        self._compression = ""
         self._given = {each: plan.facts[each] for each in plan.inputs}
         self._made = {each: plan.facts[each] for each in plan.outputs}
         everything = (*self._given.values(), *self._made.values())
         self._rows = max_batch_size if all(each.rows_first for each in everything) else 0
 
     def write(self, chosen: Planned) -> None:
+        self._compression = chosen.compression
         for directory in (self._edge, self._core):
             directory.mkdir()
         if chosen.stages is not None:
@@ -101,6 +103,8 @@ class _Writer:
         config.backend = backend
         if backend == "remote":
             config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+            if self._compression:
+                config.parameters["compression"].string_value = self._compression
         else:
             _reshape_singles(config, {**inputs, **outputs}, batched=self._rows > 0)
             if not warm_up:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from isochrone.protocol.compression import codec
+from isochrone.protocol.compression import codec, zstd
 from isochrone.wire.exchange import Buffer, Exchange, Headers
 
 _threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-deflate")
@@ -21,17 +21,24 @@ def respond_compressed(
 ) -> None:
     """Respond with status 200. ``extras`` returns further headers at the time of sending."""
     size = sum(len(part) for part in parts)
-    if size < codec.MIN_COMPRESSED or not codec.compresses_well(parts):
+    if not codec.is_worth_it(encoding, parts, size):
         exchange.respond(200, headers + extras(), parts)
         return
     encoded = (*headers, (b"content-encoding", encoding))
+
+    def send(packed: list[bytes]) -> None:
+        if encoding == zstd.NAME and not codec.is_smaller(packed, size):
+            exchange.respond(200, headers + extras(), parts)
+        else:
+            exchange.respond(200, encoded + extras(), packed)
+
     if not codec.needs_thread(size):
-        exchange.respond(200, encoded + extras(), codec.compress(encoding, parts))
+        send(codec.compress(encoding, parts))
         return
 
     def answer(done: asyncio.Future[list[bytes]]) -> None:
         if done.exception() is None:
-            exchange.respond(200, encoded + extras(), done.result())
+            send(done.result())
         else:
             # For example out of memory: the uncompressed answer needs no more.
             exchange.respond(200, headers + extras(), parts)

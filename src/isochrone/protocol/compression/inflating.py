@@ -45,21 +45,24 @@ def inflate(inflation: Inflation, memory: Memory, done: Done) -> bytearray | Non
 class _Slices:
     """Decompression of one large body on a thread."""
 
-    __slots__ = ("_done", "_inflation", "_memory", "_reserved")
+    __slots__ = ("_done", "_inflation", "_memory", "_reserved", "_working")
 
     def __init__(self, inflation: Inflation, memory: Memory, done: Done) -> None:
         self._inflation = inflation
         self._memory = memory
         self._done = done
         self._reserved = 0
+        #: Held while the work lasts.
+        self._working = 0
 
     def resume(self) -> None:
         """Inflate one more slice."""
         # One byte over the limit shows that the body is too large.
         most = min(self._reserved + _SLICE, self._inflation.allowed + 1)
-        if not self._memory.reserve(most - self._reserved):
+        working = self._inflation.working_bytes - self._working
+        if not self._memory.reserve(most - self._reserved + working):
             raise Unavailable(self._memory.no_memory())
-        self._reserved = most
+        self._reserved, self._working = most, self._working + working
         loop = asyncio.get_running_loop()
         loop.run_in_executor(_threads, self._inflation.resume, most).add_done_callback(self._worked)
 
@@ -67,7 +70,7 @@ class _Slices:
         error = future.exception()
         body = future.result() if error is None else None
         if self._inflation.abandoned:
-            self._memory.give_back(self._reserved)
+            self._memory.give_back(self._reserved + self._working)
             return
         if error is None and body is None:
             try:
@@ -76,10 +79,10 @@ class _Slices:
             except Unavailable as unavailable:
                 error = unavailable
         if body is not None:
-            self._memory.give_back(max(0, self._reserved - len(body)))
+            self._memory.give_back(max(0, self._reserved - len(body)) + self._working)
             self._done(body)
             return
-        self._memory.give_back(self._reserved)
+        self._memory.give_back(self._reserved + self._working)
         self._done(error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}"))
 
 

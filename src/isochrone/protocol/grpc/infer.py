@@ -101,6 +101,10 @@ class GrpcInferRequest(InferRequest):
     def stages(self) -> Mapping[str, str] | None:
         return self.route.call.stages
 
+    @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self.route.call.trace_context
+
     def abandoned(self) -> None:
         self.cancelled = True
 

@@ -342,6 +342,10 @@ class StreamInferRequest(InferRequest):
     def stages(self) -> Mapping[str, str] | None:
         return self.stream.call.stages
 
+    @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self.stream.call.trace_context
+
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
         parts: list[Buffer]
         plan: GrpcPlan = self.plan  # type: ignore[assignment]

@@ -34,6 +34,7 @@ from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class CompletionRoute(Route):
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
         self.stages = stages_of(head)
+        self.trace_context = trace_context_of(head)
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -127,6 +129,10 @@ class ChoiceRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self._route.stages
+
+    @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self._route.trace_context
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._answer.emitted(self, outputs)

@@ -20,6 +20,7 @@ from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json, reject_repeated_keys
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class GenerateRoute(Route):
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
         self.stages = stages_of(head)
+        self.trace_context = trace_context_of(head)
 
     def handle(self, exchange: Exchange) -> None:
         service = self._service
@@ -102,6 +104,10 @@ class GenerateInferRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self._route.stages
+
+    @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self._route.trace_context
 
     def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
         served = self.served_by

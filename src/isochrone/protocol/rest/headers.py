@@ -1,7 +1,8 @@
 """Request headers that REST reads, once per distinct message head: deadline, body layout, content encoding.
 
 To read another request header, parse it here and keep the result on the route that needs it (``infer.InferRoute``,
-``generate.GenerateRoute``). Headers that gRPC reads too have a module of their own: ``stages``, ``timing``, ``orca``.
+``generate.GenerateRoute``). Headers that gRPC reads too have a module of their own: ``stages``, ``trace_context``,
+``timing``, ``orca``.
 """
 
 from __future__ import annotations

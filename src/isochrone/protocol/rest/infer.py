@@ -29,6 +29,7 @@ from isochrone.protocol.tensors.classification import classify
 from isochrone.protocol.tensors.datatypes import item_size, name_of
 from isochrone.protocol.tensors.json_values import to_json
 from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, note_step, server_timing
+from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class InferRoute(Route):
         self.accept_encoding = codec.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
         self.stages = stages_of(head)
+        self.trace_context = trace_context_of(head)
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.load_format = head.get(ORCA_FORMAT_HEADER) or b""
         #: The caller asks for neither compression nor further response headers.
@@ -182,6 +184,10 @@ class RestInferRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self.route.stages
+
+    @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self.route.trace_context
 
     def abandoned(self) -> None:
         self.cancelled = True

@@ -348,6 +348,10 @@ class StepRequest(InferRequest):
         return self._run.request.stages
 
     @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self._run.request.trace_context
+
+    @property
     def shares_inputs(self) -> bool:
         return self._run.shares_inputs(self.index)
 

@@ -1,9 +1,10 @@
 """The runner of one version of a remote model: sends every request on at once, on the event loop.
 
 What travels along: the time that is left of the deadline, the priority, the id, the parameters (those of a sequence
-among them), the version, and the versions of stages that the caller pins. While time is left, a request of which
-nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for. A request whose
-connection broke is sent once more: its server may have died, perhaps by this request. Other failures are the caller's.
+among them), the version, the versions of stages that the caller pins, and the trace context. While time is left, a
+request of which nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for. A
+request whose connection broke is sent once more: its server may have died, perhaps by this request. Other failures are
+the caller's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.client.address import Address, Certificates
+from isochrone.client.address import Address
 from isochrone.client.answers import Outputs
 from isochrone.client.calls import InferCall, make_call
 from isochrone.clock import MILLISECOND, NEVER, SECOND, now_ns
@@ -51,17 +52,17 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-OpenTransport = Callable[[Address, Certificates], Transport]
+OpenTransport = Callable[[Address, "RemoteSettings"], Transport]
 
 
-def open_transport(address: Address, certificates: Certificates) -> Transport:
+def open_transport(address: Address, settings: RemoteSettings) -> Transport:
     if address.is_grpc:
         from isochrone.client.grpc.async_transport import AsyncGrpcTransport
 
-        return AsyncGrpcTransport(address, certificates)
+        return AsyncGrpcTransport(address, settings.certificates)
     from isochrone.client.http.async_transport import AsyncHttpTransport
 
-    return AsyncHttpTransport(address, certificates)
+    return AsyncHttpTransport(address, settings.certificates, settings.zstd_level)
 
 
 class RemoteRunner:
@@ -84,7 +85,7 @@ class RemoteRunner:
         self._request_ended = request_ended
         self._failures = FailureLog(name, statistics.model_version)
         self._choice = EndpointChoice(len(settings.endpoints))
-        self._transports = [open_transport(address, settings.certificates) for address in settings.endpoints]
+        self._transports = [open_transport(address, settings) for address in settings.endpoints]
         self._running: dict[asyncio.Task[None], InferRequest] = {}
         self._closing = BackgroundTasks()
         self._estimate = 0.0
@@ -188,7 +189,9 @@ class RemoteRunner:
         if plan.sequence_id:
             parameters["sequence_id"] = plan.sequence_id
             parameters["sequence_start"], parameters["sequence_end"] = plan.sequence_start, plan.sequence_end
-        pins = request.stages
+        headers = dict(request.trace_context or {})
+        if (pins := request.stages) is not None:
+            headers[STAGES_HEADER.decode()] = write_stages(pins)
         return make_call(
             self._settings.model,
             request.inputs,
@@ -198,7 +201,7 @@ class RemoteRunner:
             request.id,
             plan.priority,
             parameters,
-            None if pins is None else {STAGES_HEADER.decode(): write_stages(pins)},
+            headers,
         )
 
     def _checked(self, request: InferRequest, outputs: Outputs) -> Tensors:

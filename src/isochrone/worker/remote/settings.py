@@ -9,8 +9,10 @@ from pathlib import Path
 from isochrone.client.address import Address, Certificates, parse_address
 from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError
+from isochrone.protocol.compression import zstd
 
 _LATEST = "latest"
+_ZSTD = "zstd"
 _DEFAULT_IN_FLIGHT = 1024
 _DEFAULT_ANSWER_MS = 60_000
 
@@ -26,6 +28,8 @@ class RemoteSettings:
     #: Of requests without a deadline, and with a later one.
     answer_timeout_ns: int = _DEFAULT_ANSWER_MS * MILLISECOND
     certificates: Certificates = field(default_factory=Certificates)
+    #: Of the bodies of requests; None: they are sent as they are.
+    zstd_level: int | None = None
 
 
 def remote_settings(parameters: Mapping[str, str], model: str, version: int, where: str) -> RemoteSettings:
@@ -40,14 +44,37 @@ def remote_settings(parameters: Mapping[str, str], model: str, version: int, whe
         expected = "addresses of workers or of a gateway, with commas: core-1:8000,core-2:8000"
         raise ConfigError(where, 'parameters["endpoints"]', expected, repr(text))
     certificates = Certificates(*(Path(given[key]) if given.get(key) else None for key in ("ca", "cert", "key")))
+    addresses = tuple(_address(each, certificates, where) for each in endpoints)
     return RemoteSettings(
-        tuple(_address(each, certificates, where) for each in endpoints),
+        addresses,
         given.get("remote_model") or model,
         _version(given.get("remote_version", ""), version, where),
         _positive(given, "max_in_flight", _DEFAULT_IN_FLIGHT, where),
         _positive(given, "answer_timeout_ms", _DEFAULT_ANSWER_MS, where) * MILLISECOND,
         certificates,
+        _zstd_level(given, addresses, where),
     )
+
+
+def _zstd_level(given: Mapping[str, str], addresses: tuple[Address, ...], where: str) -> int | None:
+    compression, level = given.get("compression", ""), given.get("compression_level", "")
+    if not compression:
+        if level:
+            raise ConfigError(where, 'parameters["compression"]', '"zstd", since compression_level is given', "nothing")
+        return None
+    if compression != _ZSTD:
+        raise ConfigError(where, 'parameters["compression"]', f'"{_ZSTD}", or nothing', repr(compression))
+    if not zstd.is_installed():
+        expected = f"the package {zstd.PACKAGE} on this machine"
+        raise ConfigError(where, 'parameters["compression"]', expected, "a server without it")
+    for address in addresses:
+        if address.is_grpc:
+            expected = f'endpoints over HTTP beside compression "{_ZSTD}", which gRPC does not have'
+            raise ConfigError(where, 'parameters["endpoints"]', expected, str(address))
+    if level and not (level.isdigit() and 0 < int(level) <= zstd.HIGHEST_LEVEL):
+        expected = f"a whole number from 1 to {zstd.HIGHEST_LEVEL}"
+        raise ConfigError(where, 'parameters["compression_level"]', expected, repr(level))
+    return int(level) if level else zstd.DEFAULT_LEVEL
 
 
 def _address(text: str, certificates: Certificates, where: str) -> Address:

@@ -1,0 +1,80 @@
+"""The workers of two tiers of a running fleet, with the tokens that let a command load models into them.
+
+Tokens are in the fleet's store: who can read it can change what the workers run. The API only says where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from isochrone.cli.api_client import ApiClient
+from isochrone.control.api.messages import Status, WorkerStatus
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import WorkerRecord, decode
+from isochrone.errors import FlagError, Unavailable
+from isochrone.store.base import Store
+from isochrone.store.opening import open_store
+
+_ISOCHRONE = "isochrone"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetWorker:
+    address: str
+    pool: str
+    token: str
+
+
+def workers_of_tiers(tiers: str, api: str) -> list[FleetWorker]:
+    """``tiers``: two of them, such as ``edge,core``."""
+    names = [part.strip() for part in tiers.split(",")]
+    if len(names) != 2 or not all(names):
+        raise FlagError("--tiers", "two tiers, such as edge,core", f"'{tiers}'")
+    with ApiClient(api) as client:
+        status = client.get("/v1/status", Status)
+    chosen = [worker_of(status, name) for name in names]
+    tokens = asyncio.run(_tokens(status, [worker.name for worker in chosen]))
+    return [FleetWorker(worker.address, worker.pool, token) for worker, token in zip(chosen, tokens, strict=True)]
+
+
+def worker_of(status: Status, tier: str) -> WorkerStatus:
+    """The first worker of a tier that serves. Pure."""
+    for worker in status.workers:
+        if (
+            worker.tier == tier
+            and worker.kind == _ISOCHRONE
+            and not (worker.draining or worker.fault or worker.standby)
+        ):
+            return worker
+    known = ", ".join(sorted({worker.tier for worker in status.workers if worker.tier}))
+    expected = (
+        f"a tier with a worker of Isochrone that serves (tiers: {known})"
+        if known
+        else "a fleet with tiers: set pools.NAME.tier in fleet.yaml and apply it"
+    )
+    raise FlagError("--tiers", expected, f"'{tier}'")
+
+
+async def _tokens(status: Status, workers: list[str]) -> list[str]:
+    url = status.store.url
+    kind, _, path = url.partition(":")
+    if kind == "sqlite" and not os.access(path, os.R_OK):
+        # Opening it would create it.
+        raise Unavailable(
+            f"--tiers needs the fleet's store {url}, where workers have their tokens, and cannot read it: run the "
+            "command on the controller's machine, as the user that runs the fleet"
+        )
+    store = open_store(url)
+    try:
+        return [await _token(store, Keys(status.fleet), worker) for worker in workers]
+    finally:
+        await store.close()
+
+
+async def _token(store: Store, keys: Keys, worker: str) -> str:
+    entry = await store.get(keys.worker(worker))
+    if entry is None:
+        raise Unavailable(f"worker {worker} has left the fleet; run the command again")
+    return decode(entry.value, WorkerRecord).control_token

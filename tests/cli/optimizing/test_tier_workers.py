@@ -1,0 +1,62 @@
+"""Workers of two tiers of a fleet: which are taken, and what is said where none can be."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from isochrone.cli.optimizing.tier_workers import _tokens, worker_of, workers_of_tiers
+from isochrone.control.api.messages import Status, StoreState, WorkerStatus
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import WorkerRecord, encode
+from isochrone.errors import FlagError, Unavailable
+from isochrone.store.base import Put
+from isochrone.store.opening import open_store
+
+WORKER = WorkerStatus("w", "w:8000", "", "cpu", "edge", "cpu", "isochrone", False, 0.0)
+
+
+def status_of(*workers: WorkerStatus, store: str = "") -> Status:
+    return Status("plant", 1, 1, "c", StoreState(store, True, "", 1), (), workers, (), ())
+
+
+def changed(**fields: object) -> WorkerStatus:
+    return msgspec.structs.replace(WORKER, **fields)
+
+
+def test_the_first_worker_of_the_tier_that_serves_is_taken() -> None:
+    others = [changed(tier="core"), changed(kind="triton"), changed(draining=True), changed(fault="x")]
+    chosen = changed(name="chosen")
+    assert worker_of(status_of(*others, changed(standby=True), chosen, WORKER), "edge") is chosen
+    with pytest.raises(FlagError, match=r"tier with a worker of Isochrone that serves \(tiers: core, edge\)"):
+        worker_of(status_of(*others), "edge")
+    with pytest.raises(FlagError, match=r"set pools.NAME.tier in fleet.yaml"):
+        worker_of(status_of(changed(tier="")), "edge")
+
+
+@pytest.mark.parametrize("given", ["edge", "edge,", "a,b,c"])
+def test_two_tiers_are_needed(given: str) -> None:
+    with pytest.raises(FlagError, match="two tiers, such as edge,core"):
+        workers_of_tiers(given, "http://127.0.0.1:1")
+
+
+def test_tokens_come_from_the_store(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'fleet.db'}"
+
+    with pytest.raises(Unavailable, match="run the command on the controller's machine"):
+        asyncio.run(_tokens(status_of(store=url), ["w"]))
+    assert not list(tmp_path.iterdir())
+
+    async def scenario() -> list[str]:
+        store = open_store(url)
+        record = WorkerRecord("w", "127.0.0.1", 1, 1, pool="cpu", control_token="secret")
+        await store.transact([], [Put(Keys("plant").worker("w"), encode(record))])
+        await store.close()
+        with pytest.raises(Unavailable, match="worker gone has left the fleet"):
+            await _tokens(status_of(store=url), ["gone"])
+        return await _tokens(status_of(store=url), ["w"])
+
+    assert asyncio.run(scenario()) == ["secret"]
