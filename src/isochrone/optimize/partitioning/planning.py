@@ -99,7 +99,7 @@ class Planner:
         )
         count = "1 cut is" if len(cuts) == 1 else f"{len(cuts)} cuts are"
         self._report(f"{count} possible; measuring {len(chosen)}")
-        link = self._link(edge, core)
+        link = self.measured_link(edge, core)
         answer = sum(facts[name].row_bytes for name in self._graph.outputs)
         given = sum(facts[name].row_bytes for name in self._graph.inputs)
         whole = self._model.SerializeToString()
@@ -213,13 +213,13 @@ class Planner:
         with worker.loaded(_ONNX, model) as name:
             return _typical(lambda: worker.compute_seconds(name, inputs))
 
-    def _link(self, edge: TierWorker, core: TierWorker) -> Link:
+    def measured_link(self, edge: TierWorker, core: TierWorker) -> Link:
         tensors = {
             "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
             "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
         }
         with core.loaded(_ONNX, _probe()) as there:
-            parameters = {"endpoints": core.url, "remote_model": there, "remote_version": "1"}
+            parameters = {"endpoints": core.reached, "remote_model": there, "remote_version": "1"}
             texts = {key: {"string_value": value} for key, value in parameters.items()}
             with edge.loaded({"backend": "remote", **tensors, "parameters": texts}) as here:
 

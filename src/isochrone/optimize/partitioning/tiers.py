@@ -39,9 +39,11 @@ class TierWorker:
     Raises ``Rejected`` or, without an answer, ``Unavailable``; both name the tier.
     """
 
-    def __init__(self, tier: str, url: str) -> None:
+    def __init__(self, tier: str, url: str, reached: str = "") -> None:
+        """``reached``: the address that the other tier sends to, if it is not ``url``."""
         self.tier = tier
         self.url = url if "://" in url else f"http://{url}"
+        self.reached = reached or self.url
         self._model = f"isochrone-measured-{secrets.token_hex(6)}"
         self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False)
 
