@@ -1,17 +1,26 @@
 """The header ``x-isochrone-division: split``: how a divided model shall run a request, over HTTP or as gRPC metadata.
 
-``edge`` and ``core`` name the whole model on one side, ``split`` the cut that is best at present; a division's own name,
-as ``cut-12``, is taken too. Without the header, the worker runs its present division. Workers report the time that each
-kind would take with their load.
+``edge`` and ``core`` name the whole model on one side, ``split`` the cut that is best at present; a division's own
+name, as ``cut-12``, is taken too. Without the header, the worker runs its present division. Workers report the time
+that each kind would take with their load.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from isochrone.wire.exchange import Head
 
 DIVISION_HEADER: Final = b"x-isochrone-division"
 
 DIVISION_KINDS: Final = ("edge", "split", "core")
+
+
+def division_of(head: Head) -> str:
+    """The division in a message head; "": the header is absent."""
+    value = head.get(DIVISION_HEADER)
+    return "" if value is None else value.decode("latin-1").strip()
 
 
 def division_metric(kind: str) -> str:

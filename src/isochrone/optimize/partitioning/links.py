@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isochrone.errors import InvalidArgument
-
-#: Standard deviations of the jitter that a late exchange is assumed to take longer. Were the times of a link normally
-#: distributed, 99 % would be below; they have longer tails, and the median deviation ignores those.
-_LATE_SIGMAS = 2.33
+from isochrone.models.divisions import Link as Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +17,6 @@ class Exchange:
 
     sent_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """``round_trip`` and ``jitter`` in seconds: the median without a payload, and the spread around it (1 σ)."""
-
-    round_trip: float
-    bytes_per_second: float
-    jitter: float = 0.0
-
-    def seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """The median of an exchange."""
-        return self.round_trip + (sent_bytes + received_bytes) / self.bytes_per_second
-
-    def late_seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """The median and a margin for the jitter: an allowance, not a percentile."""
-        return self.seconds(sent_bytes, received_bytes) + _LATE_SIGMAS * self.jitter
 
 
 def link_of(exchanges: Sequence[Exchange]) -> Link:

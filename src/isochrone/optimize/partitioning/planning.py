@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from isochrone.errors import InvalidArgument
+from isochrone.models.divisions import CORE, EDGE
 from isochrone.optimize.measuring.timing import LEAST_RUNS, timing_of
 from isochrone.optimize.partitioning.choices import Option
 from isochrone.optimize.partitioning.cuts import MOST_TENSORS, Cut, all_cuts
@@ -25,7 +26,6 @@ from isochrone.optimize.partitioning.stages import Stages, divided, opset_of
 from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
 from isochrone.optimize.partitioning.work import node_work, worth_measuring
 
-EDGE, CORE = "edge", "core"
 Report = Callable[[str], None]
 
 _WARM_RUNS = 3
@@ -50,6 +50,8 @@ class Planned:
 
     option: Option
     stages: Stages | None
+    #: "edge", "core", or a cut by the number of nodes in its first stage, such as "cut-12-fp16".
+    division: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +106,17 @@ class Planner:
         given = sum(facts[name].row_bytes for name in self._graph.inputs)
         whole = self._model.SerializeToString()
         measures: list[tuple[str, Callable[[], Planned]]] = [
-            (EDGE, lambda: Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None)),
-            (CORE, lambda: Planned(Option(CORE, 0.0, self._seconds(core, whole, self._row), given, answer), None)),
+            (EDGE, lambda: Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None, EDGE)),
+            (
+                CORE,
+                lambda: Planned(Option(CORE, 0.0, self._seconds(core, whole, self._row), given, answer), None, CORE),
+            ),
         ]
-        for cut in chosen:
+        for cut, called in zip(chosen, _division_names(chosen), strict=True):
             for encoding in possible:
                 if encoding is not Encoding.PLAIN and not self._encodable(cut, encoding, facts):
                     continue
-                measure = partial(self._measured, cut, encoding, facts, edge, core, answer)
+                measure = partial(self._measured, cut, called, encoding, facts, edge, core, answer)
                 measures.append((_name(cut, encoding), measure))
         found = [planned for name, measure in measures if (planned := self._accepted(name, measure)) is not None]
         if not found:
@@ -151,6 +156,7 @@ class Planner:
     def _measured(
         self,
         cut: Cut,
+        called: str,
         encoding: Encoding,
         facts: Mapping[str, TensorFacts],
         edge: TierWorker,
@@ -172,7 +178,7 @@ class Planner:
             f"{option.name}: {option.edge_seconds * 1e3:.2f} ms on the edge, {option.core_seconds * 1e3:.2f} ms in the "
             f"core, {option.sent_bytes:,} bytes between them"
         )
-        return Planned(option, stages)
+        return Planned(option, stages, called if encoding is Encoding.PLAIN else f"{called}-{encoding}")
 
     def _scales(self, cut: Cut, facts: Mapping[str, TensorFacts]) -> Scales:
         names = self._encodable(cut, Encoding.INT8, facts)
@@ -218,7 +224,7 @@ class Planner:
             "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
             "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
         }
-        with core.loaded(_ONNX, _probe()) as there:
+        with core.loaded(_ONNX, probe_model().SerializeToString()) as there:
             parameters = {"endpoints": core.reached, "remote_model": there, "remote_version": "1"}
             texts = {key: {"string_value": value} for key, value in parameters.items()}
             with edge.loaded({"backend": "remote", **tensors, "parameters": texts}) as here:
@@ -245,6 +251,19 @@ def _name(cut: Cut, encoding: Encoding) -> str:
     return f"{'+'.join(cut.crossing)} {encoding}"
 
 
+def _division_names(cuts: Sequence[Cut]) -> list[str]:
+    """By the number of first nodes; cuts with equal numbers are counted."""
+    names: list[str] = []
+    for cut in cuts:
+        name = plain = f"cut-{cut.first.bit_count()}"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{plain}-{number}"
+        names.append(name)
+    return names
+
+
 def _typical(sample: Callable[[], float]) -> float:
     """The lower quartile: whatever else runs on a worker's machine only adds to a time."""
     for _ in range(_WARM_RUNS):
@@ -260,7 +279,7 @@ def _for(model: Any, rows: Arrays) -> Arrays:
     return {value.name: rows[value.name] for value in model.graph.input}
 
 
-def _probe() -> bytes:
+def probe_model() -> Any:
     """A model that reads a tensor of any size and answers with one number."""
     from onnx import TensorProto, helper
 
@@ -270,5 +289,4 @@ def _probe() -> bytes:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return bytes(made.SerializeToString())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

@@ -101,6 +101,10 @@ class GrpcInferRequest(InferRequest):
     def stages(self) -> Mapping[str, str] | None:
         return self.route.call.stages
 
+    @property
+    def division(self) -> str:
+        return self.route.call.division
+
     def abandoned(self) -> None:
         self.cancelled = True
 

@@ -342,6 +342,10 @@ class StreamInferRequest(InferRequest):
     def stages(self) -> Mapping[str, str] | None:
         return self.stream.call.stages
 
+    @property
+    def division(self) -> str:
+        return self.stream.call.division
+
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
         parts: list[Buffer]
         plan: GrpcPlan = self.plan  # type: ignore[assignment]

@@ -10,6 +10,7 @@ import msgspec
 from isochrone.clock import NEVER
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.back_pressure import WaitingProducers
+from isochrone.protocol.divisions import division_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
@@ -40,6 +41,7 @@ class GenerateRoute(Route):
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
         self.stages = stages_of(head)
+        self.division = division_of(head)
 
     def handle(self, exchange: Exchange) -> None:
         service = self._service
@@ -102,6 +104,10 @@ class GenerateInferRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self._route.stages
+
+    @property
+    def division(self) -> str:
+        return self._route.division
 
     def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
         served = self.served_by

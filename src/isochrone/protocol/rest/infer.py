@@ -15,6 +15,7 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
+from isochrone.protocol.divisions import division_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import rest_fields
@@ -71,6 +72,7 @@ class InferRoute(Route):
         self.accept_encoding = codec.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
         self.stages = stages_of(head)
+        self.division = division_of(head)
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.load_format = head.get(ORCA_FORMAT_HEADER) or b""
         #: The caller asks for neither compression nor further response headers.
@@ -182,6 +184,10 @@ class RestInferRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self.route.stages
+
+    @property
+    def division(self) -> str:
+        return self.route.division
 
     def abandoned(self) -> None:
         self.cancelled = True
