@@ -67,3 +67,33 @@ def write_divided(
     with config.open("a") as file:
         for key, value in parameters.items():
             file.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
+
+
+_SLOW_MODEL = """
+import time
+import onnxruntime
+
+class Model:
+    def load(self, context):
+        self.session = onnxruntime.InferenceSession(
+            str(context.directory / "whole.onnx"), providers=["CPUExecutionProvider"]
+        )
+        self.seconds = float(context.parameters["seconds"])
+
+    def infer(self, inputs):
+        time.sleep(self.seconds)
+        return {"scores": self.session.run(None, {"image": inputs["image"]})[0]}
+"""
+
+
+def slow_edge(target: Path, seconds: float) -> None:
+    """Makes the whole model on the edge take so long, whatever the machine."""
+    model = target / "edge" / f"{NAME}.edge"
+    config = (model / "config.pbtxt").read_text()
+    config = config.replace('backend: "onnxruntime"', 'backend: "python"')
+    config += f'parameters {{ key: "seconds" value {{ string_value: "{seconds}" }} }}\n'
+    # As many instances as callers: sleeping takes no processor.
+    config += "instance_group { count: 4 }\n"
+    (model / "config.pbtxt").write_text(config)
+    (model / "1" / "model.onnx").rename(model / "1" / "whole.onnx")
+    (model / "1" / "model.py").write_text(_SLOW_MODEL)

@@ -72,10 +72,8 @@ class EmulatedLink:
         await self._stop.wait()
         server.close()
         self._abort_all()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # Without connections, all of them end by themselves.
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     def _abort_all(self) -> None:
         for writer in list(self._writers):

@@ -67,6 +67,8 @@ class DivisionWatch:
         #: Remote models that the core does not serve, as it said.
         self._unserved: set[str] = set()
         self._failures = 0
+        #: When the core was last lost: what was under way then waited for its return, and says nothing of the link.
+        self._lost_at = 0
         self._probing: asyncio.Task[None] | None = None
         self._turn = 0
         self._probe: ProbeRequest | None = None
@@ -112,7 +114,8 @@ class DivisionWatch:
 
     def crossed(self, model: str, crossing: Crossing) -> None:
         self._failures = 0
-        self._estimator.add(crossing)
+        if crossing.at - crossing.elapsed_ns >= self._lost_at:
+            self._estimator.add(crossing)
         known = self._remote.get(model)
         if known is not None and known[1] and crossing.there_ns:
             self._core.add(known[1], crossing.at, crossing.there_ns)
@@ -120,6 +123,7 @@ class DivisionWatch:
     def unreachable(self, model: str) -> None:
         self._failures += 1
         if self._failures == _FAILURES:
+            self._lost_at = now_ns()
             log.warning("the core of a divided model does not answer", model=self._name, version=self._version)
             self._look()
             self._core_lost()
@@ -219,9 +223,10 @@ class DivisionWatch:
 
     async def _ask(self, model: str, runner: RemoteRunner) -> None:
         patience = min(_MOST_PATIENCE, max(_LEAST_PATIENCE, _PROBE_ROUND_TRIPS * self.link.round_trip))
-        if await runner.probe(patience):
+        ready = await runner.probe(patience)
+        if ready:
             self._unserved.discard(model)
-        elif self.core_answers:
+        elif ready is not None:
             self._unserved.add(model)
 
     # Choices.

@@ -190,8 +190,8 @@ class RemoteRunner:
         if not failure.status and isinstance(failure, Unavailable):
             self.link.unreachable()
 
-    async def probe(self, seconds: float) -> bool:
-        """Asks all endpoints whether they serve the model; reports the link. Whether one of them does."""
+    async def probe(self, seconds: float) -> bool | None:
+        """Asks all endpoints whether they serve the model, and reports the link; None: no endpoint answers."""
         settings = self._settings
         started = now_ns()
 
@@ -209,6 +209,7 @@ class RemoteRunner:
         answers = await asyncio.gather(*(ask(position) for position in range(len(self._transports))))
         if all(answer is None for answer in answers):
             self.link.unreachable()
+            return None
         return any(answers)
 
     def _call(self, request: InferRequest) -> InferCall:
