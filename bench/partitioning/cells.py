@@ -135,7 +135,8 @@ class Cells:
                 for cell in cells:
                     self._network.set(cell.settings)
                     time.sleep(0.1)
-                    result = self._cell(name, cell, planner.measured_link(edge, core), plan, options)
+                    link = planner.measured_link(edge, core, max(each.option.sent_bytes for each in plan.options))
+                    result = self._cell(name, cell, link, plan, options)
                     self._say(result.line())
                     results.append(result)
         return results

@@ -1,13 +1,13 @@
 """Finds the options of a model on two tiers: loads stages into a worker of each, times them, and measures the link.
 
-The link is measured the way that it will be used: a remote model on the edge worker sends tensors of two sizes to a
-model on the core worker that does nothing with them.
+The link is measured the way that it will be used: a remote model on the edge worker sends tensors of several sizes to
+a model on the core worker that does nothing with them, several times each, until TCP's window has grown to the size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from isochrone.errors import InvalidArgument
 from isochrone.models.divisions import CORE, EDGE
 from isochrone.optimize.measuring.timing import LEAST_RUNS, timing_of
-from isochrone.optimize.partitioning.choices import Option
+from isochrone.optimize.partitioning.choices import Option, contenders
 from isochrone.optimize.partitioning.cuts import MOST_TENSORS, Cut, all_cuts
 from isochrone.optimize.partitioning.encodings import Encoding, Scales, is_encodable, least_opset, scales_of
 from isochrone.optimize.partitioning.facts import Arrays, InnerTensors, TensorFacts, facts_of, known_facts
@@ -31,9 +31,15 @@ Report = Callable[[str], None]
 _WARM_RUNS = 3
 _MOST_RUNS = 40
 _PRECISION = 0.03
-_SMALL, _LARGE = 64, 1 << 20
+#: Sizes of probes: round trips, then from the first on, each so many times as large.
+_SMALL, _FIRST, _LARGE, _STEP = 64, 1 << 12, 1 << 20, 4
+_ROUND_TRIPS, _PROBES = 24, 7
 #: A larger probe tells the bandwidth better, and takes too long on a slow link.
 _ENOUGH_SECONDS = 0.2
+#: Probes before those that count: at most, and the share of the time of the one before that ends them.
+_MOST_WARM_PROBES, _STEADY = 8, 0.9
+#: Options whose time is at most so many times that of the fastest are measured again, and so many at most.
+_CONTENDING, _MOST_CONTENDERS = 1.25, 4
 #: What a worker takes by default. Load requests carry a model in base64, and a head.
 _USUAL_BODY, _HEAD = 256 << 20, 4096
 #: A stage may take shapes or indices, and fail with zeros: real inputs warm it up before it is timed.
@@ -101,9 +107,10 @@ class Planner:
         )
         count = "1 cut is" if len(cuts) == 1 else f"{len(cuts)} cuts are"
         self._report(f"{count} possible; measuring {len(chosen)}")
-        link = self.measured_link(edge, core)
+        most_bytes = max(sum(facts[name].row_bytes for name in cut.crossing) for cut in chosen)
         answer = sum(facts[name].row_bytes for name in self._graph.outputs)
         given = sum(facts[name].row_bytes for name in self._graph.inputs)
+        link = self.measured_link(edge, core, max(most_bytes, given))
         whole = self._model.SerializeToString()
         measures: list[tuple[str, Callable[[], Planned]]] = [
             (EDGE, lambda: Planned(Option(EDGE, self._seconds(edge, whole, self._row), 0.0, 0, 0), None, EDGE)),
@@ -118,10 +125,24 @@ class Planner:
                     continue
                 measure = partial(self._measured, cut, called, encoding, facts, edge, core, answer)
                 measures.append((_name(cut, encoding), measure))
-        found = [planned for name, measure in measures if (planned := self._accepted(name, measure)) is not None]
+        accepted = [(self._accepted(name, measure), measure) for name, measure in measures]
+        found = [(planned, measure) for planned, measure in accepted if planned is not None]
         if not found:
             raise InvalidArgument("the workers reject the model and every stage of it, for the reasons above")
-        return Plan(link, tuple(found), facts, self._graph.inputs, self._graph.outputs)
+        # A machine that was busy for a while made some of them look slow: those that matter get a second look.
+        contending = contenders([planned.option for planned, _ in found], link, _CONTENDING, _MOST_CONTENDERS)
+        options = tuple(
+            self._second_look(planned, measure) if planned.option in contending else planned
+            for planned, measure in found
+        )
+        return Plan(link, options, facts, self._graph.inputs, self._graph.outputs)
+
+    def _second_look(self, planned: Planned, measure: Callable[[], Planned]) -> Planned:
+        """Whatever else runs on a machine only adds to a time: the lower ones count."""
+        try:
+            return replace(planned, option=planned.option.lower(measure().option))
+        except Rejected:
+            return planned  # as it was measured before
 
     def _accepted(self, name: str, measure: Callable[[], Planned]) -> Planned | None:
         """None: a worker rejects a load or a request, which says nothing of the other options."""
@@ -219,7 +240,8 @@ class Planner:
         with worker.loaded(_ONNX, model) as name:
             return _typical(lambda: worker.compute_seconds(name, inputs))
 
-    def measured_link(self, edge: TierWorker, core: TierWorker) -> Link:
+    def measured_link(self, edge: TierWorker, core: TierWorker, largest: int = _LARGE) -> Link:
+        """``largest``: bytes that an option sends at most; more need not be tried."""
         tensors = {
             "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
             "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
@@ -234,17 +256,37 @@ class Planner:
 
                 for _ in range(_WARM_RUNS):
                     exchange(_SMALL)
-                exchanges = [exchange(_SMALL) for _ in range(_MOST_RUNS)]
-                size = 1 << 14
-                while size < _LARGE and exchange(size).seconds < _ENOUGH_SECONDS:
-                    size *= 4
-                exchanges += [exchange(size) for _ in range(5)]
+                exchanges = [exchange(_SMALL) for _ in range(_ROUND_TRIPS)]
+                for size in _sizes(largest):
+                    _grow_window(partial(exchange, size))
+                    probes = [exchange(size) for _ in range(_PROBES)]
+                    exchanges += probes
+                    if min(each.seconds for each in probes) >= _ENOUGH_SECONDS:
+                        break
         link = link_of(exchanges)
         self._report(
             f"the link: {link.round_trip * 1e3:.2f} ms round trip, {link.bytes_per_second * 8 / 1e6:,.1f} Mbit/s, "
             f"{link.jitter * 1e3:.2f} ms jitter"
         )
         return link
+
+
+def _sizes(largest: int) -> list[int]:
+    """Of probes with a payload: at least two, up to the first that is not below ``largest``."""
+    sizes = [_FIRST, _FIRST * _STEP]
+    while sizes[-1] < min(largest, _LARGE):
+        sizes.append(sizes[-1] * _STEP)
+    return sizes
+
+
+def _grow_window(exchange: Callable[[], Exchange]) -> None:
+    """Until an exchange is about as slow as the one before."""
+    before = exchange().seconds
+    for _ in range(_MOST_WARM_PROBES - 1):
+        now = exchange().seconds
+        if now > _STEADY * before:
+            return
+        before = now
 
 
 def _name(cut: Cut, encoding: Encoding) -> str:
