@@ -73,6 +73,14 @@ class CellResult:
             f"{'' if self.is_close else ' NOT WITHIN 5 %'}{left}"
         )
 
+    def row(self) -> str:
+        seen = self.comparison
+        return (
+            f"| {self.model} | {self.cell.round_trip:g} | {self.cell.megabits:g} | {seen.chosen} | "
+            f"{seen.median(seen.chosen) * 1e3:.1f} | {self.predicted[seen.chosen] * 1e3:.1f} | {seen.best} | "
+            f"{seen.median(seen.best) * 1e3:.1f} | {seen.ratio:.3f} |"
+        )
+
     def record(self) -> dict[str, Any]:
         seen = self.comparison
         return {

@@ -61,11 +61,13 @@ def worker(
     repository: Path,
     environment: Mapping[str, str] | None = None,
     flags: tuple[str, ...] = _FLAGS,
+    port: int = 0,
     metrics_port: int = 0,
 ) -> Iterator[Tier]:
     """Runs while the block does. ``repository`` is made if it does not exist."""
     repository.mkdir(parents=True, exist_ok=True)
-    http, grpc = free_ports(2)
+    free, grpc = free_ports(2)
+    http = port or free
     metrics = ("--metrics-port", str(metrics_port)) if metrics_port else ("--no-allow-metrics",)
     command: list[str | Path] = [
         *(Path(sys.executable).parent / "isochrone", "serve", repository, "--host", NEAR),

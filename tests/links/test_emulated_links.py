@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.links.capacity import carried_bits_per_second
 from bench.links.network import FAR, NEAR, EmulatedNetwork
 from bench.links.settings import LinkSettings
 
@@ -96,6 +97,15 @@ def test_bandwidth_and_its_changes() -> None:
             soon(lambda: exchange(250_000), 0.25, 0.4)
             link.set(LinkSettings(0.001, 80e6))
             soon(lambda: exchange(2_500_000), 0.25, 0.4)
+
+    in_own_thread(work)
+
+
+def test_the_most_that_is_carried_is_measured_without_bounds() -> None:
+    def work() -> None:
+        with network(LinkSettings(0.05, 1e6)) as link:
+            assert carried_bits_per_second(link) > 10e6
+            assert link.settings == LinkSettings(0.05, 1e6)
 
     in_own_thread(work)
 

@@ -125,12 +125,14 @@ class BusyWorker(ScriptedWorker):
 def test_options_that_are_close_are_measured_again_and_the_lower_times_count() -> None:
     """The edge loads the remote model, the whole model, the cuts; and a second time, when nothing else runs."""
     slow_whole = {2: 10.0}
-    quiet = planned(
-        residual_net(), BusyWorker("edge", lambda loads: slow_whole.get(loads, 1.0)), ScriptedWorker("core")
-    )
+
+    def core() -> BusyWorker:
+        return BusyWorker("core", lambda loads: slow_whole.get(loads, 1.0))
+
+    quiet = planned(residual_net(), BusyWorker("edge", lambda loads: slow_whole.get(loads, 1.0)), core())
     first_pass = len([each for each in quiet[0].options if each.option.name != "core"]) + 1
     edge = BusyWorker("edge", lambda loads: slow_whole.get(loads, 1.2 if loads <= first_pass else 1.0))
-    plan, _ = planned(residual_net(), edge, ScriptedWorker("core"))
+    plan, _ = planned(residual_net(), edge, core())
     assert len(edge.configs) > first_pass
     fastest = min(plan.options, key=lambda each: each.option.seconds(plan.link)).option
     (calm,) = [each.option for each in quiet[0].options if each.option.name == fastest.name]
