@@ -96,6 +96,9 @@ def exchanged(packet: bytes) -> bytes:
 
 def bytes_on_link(packet: bytes) -> int:
     """With the headers of all segments that a network card would make of it."""
+    kind: int
+    headers: int
+    segment: int
     _, kind, headers, segment, _, _ = _OFFLOADS.unpack_from(packet)
     size = len(packet) - _IP
     if not kind or not segment:

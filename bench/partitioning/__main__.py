@@ -149,6 +149,7 @@ def main() -> None:
     given = arguments()
     # So that the processes that it started end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells ignore in the background
     try:
         network = EmulatedNetwork(LinkSettings())
     except OSError as error:

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import isochrone
 from bench.links.network import EmulatedNetwork
 from bench.links.settings import LinkSettings
+from isochrone.errors import IsochroneError
 
 MODEL = "live"
 GOOD, BAD = LinkSettings(0.001, 300e6), LinkSettings(0.030, 2e6)
@@ -98,7 +99,7 @@ async def run_live(
             began = clock()
             try:
                 await client.infer(MODEL, inputs, deadline_ms=_DEADLINE_MS)
-            except isochrone.IsochroneError as error:
+            except IsochroneError as error:
                 run.failed.append((began - begin, f"{type(error).__name__}: {error}"))
             else:
                 run.answered.append((began - begin, clock() - began))

@@ -20,11 +20,11 @@ def test_packets_keep_their_order_and_never_beat_the_link(
     sent: list[tuple[float, int]], settings: LinkSettings, share: float
 ) -> None:
     direction = Direction(lambda: share)
-    now = last = begin = 0.0
+    now = last = 0.0
+    begin = sent[0][0]
     carried = 0
     for pause, size in sent:
         now += pause
-        begin = begin or now
         arrival = direction.arrival(now, size, settings)
         if arrival is None:
             continue
