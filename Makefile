@@ -10,7 +10,7 @@ export ISOCHRONE_COMPILE ?= 0
 # says that none is written: compiling them takes a third of a worker's start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-python-models \
+.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
 	bench-gpu-green-contexts soak peers models clean
@@ -28,7 +28,7 @@ help:
 	@echo "                  the rendered examples in deploy/"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
 	@echo "                  bench-connections, bench-memory, bench-trees, bench-images, bench-activation-cache,"
-	@echo "                  bench-python-models; of the gateway"
+	@echo "                  bench-partitioning, bench-python-models; of the gateway"
 	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
 	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies, bench-autoscaling; on Ray bench-ray,"
 	@echo "                  bench-ray-serve; on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower,"
@@ -150,6 +150,9 @@ bench-images: $(VENV)/.dev
 
 bench-activation-cache: $(VENV)/.dev
 	$(BIN)/python -m bench.activation_cache $(ARGS)
+
+bench-partitioning: $(VENV)/.dev
+	$(BIN)/python -m bench.partitioning $(ARGS)
 
 bench-python-models: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker.python_models $(ARGS)

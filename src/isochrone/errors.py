@@ -66,6 +66,8 @@ class IsochroneError(Exception):
     status: str = ""
     request_id: str = ""
     retry_after: float = 0.0
+    #: Connections that broke while a server had the request: each of the servers may have died, perhaps by it.
+    losses: int = 0
 
     @property
     def message(self) -> str:

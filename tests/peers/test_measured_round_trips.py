@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from delayed_network import FAR, NEAR, DelayedNetwork
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.links.network import FAR, NEAR, EmulatedNetwork
+from bench.links.settings import LinkSettings
 from gateway_process import GatewayProcess, start_gateway
 from sample_models import write_models
 from server_process import start_server
@@ -35,9 +36,9 @@ def round_trips(gateway: GatewayProcess) -> dict[str, float]:
 
 
 def measure(directory: Path) -> None:
-    """In the thread that enters the delayed network."""
+    """In the thread that enters the emulated network."""
     try:
-        network = DelayedNetwork(DELAY)
+        network = EmulatedNetwork(LinkSettings(DELAY))
     except OSError as error:
         pytest.skip(f"no network with a delay: {error.strerror}")
     repository = write_models(directory / "models", "identity_fp32")

@@ -17,7 +17,7 @@ class Outputs(dict[str, NDArray[Any]]):
     ``bytes``, BF16 has the type ``ml_dtypes.bfloat16``.
     """
 
-    __slots__ = ("id", "model_name", "model_version", "parameters")
+    __slots__ = ("id", "model_name", "model_version", "parameters", "server_timing")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class Outputs(dict[str, NDArray[Any]]):
         #: The request's id; "" if it had none.
         self.id = id
         self.parameters: dict[str, Any] = dict(parameters or {})
+        #: The header of this name, if the request asked for it with ``x-isochrone-timing``; "": none.
+        self.server_timing = ""
 
 
 @dataclass(frozen=True, slots=True)

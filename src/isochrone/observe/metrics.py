@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from isochrone.observe.activation_metrics import activation_metrics
 from isochrone.observe.device_metrics import device_metrics
+from isochrone.observe.division_metrics import division_metrics
 from isochrone.observe.generation_metrics import generation_metrics
 from isochrone.observe.machine import MachineCollector
 from isochrone.observe.model_metrics import counters, model_metrics
@@ -164,6 +165,7 @@ class _Families(Collector):
         yield from generation_metrics(self._snapshot.generation)
         snapshot = self._snapshot
         yield from activation_metrics(snapshot.activations)
+        yield from division_metrics(snapshot.divided)
         yield from device_metrics(snapshot.device_memory, snapshot.padded_rows, snapshot.captured_graphs)
         yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:

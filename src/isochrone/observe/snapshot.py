@@ -131,6 +131,29 @@ class ActivationSnapshot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DividedSnapshot:
+    """One version of a divided model. Counts start at its load; times are in seconds."""
+
+    model_name: str
+    model_version: str
+    #: The division of requests that name none.
+    present: str
+    #: By division, every division from the start.
+    requests: Mapping[str, int]
+    #: By division, those that are offered.
+    late_seconds: Mapping[str, float]
+    #: By reason, every reason from the start.
+    moves: Mapping[str, int]
+    #: Requests that ran on the edge after the core failed.
+    fallbacks: int
+    core_answers: bool
+    round_trip: float
+    jitter: float
+    #: Infinite: too fast to be measured.
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GenerationSnapshot:
     """One version of a model that generates tokens. Counts start at its load."""
 
@@ -206,3 +229,4 @@ class ServerSnapshot:
     captured_graphs: Sequence[CapturedGraphs] = ()
     #: Models with an activation cache.
     activations: Sequence[ActivationSnapshot] = ()
+    divided: Sequence[DividedSnapshot] = ()

@@ -7,11 +7,20 @@ that each kind would take with their load.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from isochrone.wire.exchange import Head
 
 DIVISION_HEADER: Final = b"x-isochrone-division"
 
 DIVISION_KINDS: Final = ("edge", "split", "core")
+
+
+def division_of(head: Head) -> str:
+    """The division in a message head; "": the header is absent."""
+    value = head.get(DIVISION_HEADER)
+    return "" if value is None else value.decode("latin-1").strip()
 
 
 def division_metric(kind: str) -> str:

@@ -203,6 +203,11 @@ class InferRequest:
         return None
 
     @property
+    def division(self) -> str:
+        """How a divided model shall run it, if the caller says so; "": the worker chooses. Read like ``stages``."""
+        return ""
+
+    @property
     def shares_inputs(self) -> bool:
         """Whether somebody else may read the inputs' memory: a model that writes to them needs a copy."""
         return False

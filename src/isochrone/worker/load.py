@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
+from isochrone.protocol.divisions import DIVISION_KINDS, division_metric
 from isochrone.protocol.orca import LoadReport
+from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.generation.runner import GenerationRunner
 
 if TYPE_CHECKING:
@@ -79,6 +81,11 @@ class WorkerLoad:
                 # What gateways compare deadlines of tokens with.
                 figures["named_metrics.inter_token_us"] = runner.figures.estimated_inter_token(now) / 1000
                 figures["named_metrics.least_wait_us"] = runner.figures.least_wait(now) / 1000
+            if isinstance(runner, DividedRunner):
+                for kind in DIVISION_KINDS:
+                    late = runner.watch.late_ns(kind)
+                    if late is not None:
+                        figures[division_metric(kind)] = late / 1000
             known = self._models[key] = LoadReport(figures)
         return known
 

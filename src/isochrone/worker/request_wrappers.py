@@ -48,6 +48,10 @@ class RequestWrapper(InferRequest):
         return self._original.trace_context
 
     @property
+    def division(self) -> str:
+        return self._original.division
+
+    @property
     def shares_inputs(self) -> bool:
         return self._original.shares_inputs
 

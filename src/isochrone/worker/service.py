@@ -28,6 +28,7 @@ from isochrone.worker.backends.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.catalog.states import is_unloaded
+from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.load import WorkerLoad
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
@@ -288,6 +289,7 @@ class WorkerService(InferenceService):
             _padded_rows(versions),
             _captured_graphs(versions),
             tuple(served.activations.snapshot() for served in versions if served.activations is not None),
+            tuple(served.runner.snapshot() for served in versions if isinstance(served.runner, DividedRunner)),
         )
 
     @property

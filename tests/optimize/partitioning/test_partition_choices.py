@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
-from isochrone.optimize.partitioning.choices import Option, Prices, choose
+from isochrone.optimize.partitioning.choices import Option, Prices, choose, contenders
 from isochrone.optimize.partitioning.cuts import Cut
-from isochrone.optimize.partitioning.links import Exchange, Link, link_of
+from isochrone.optimize.partitioning.links import Exchange, Link, MeasuredLink, link_of
 from isochrone.optimize.partitioning.work import worth_measuring
 
 EDGE = Option("edge", 0.030, 0.0, 0, 0)
@@ -107,6 +108,39 @@ def test_a_link_is_found_from_exchanges_with_single_delays(round_trip: float, ra
     assert found.round_trip == pytest.approx(round_trip, rel=0.01)
     assert found.bytes_per_second == pytest.approx(rate, rel=0.05)
     assert found.jitter == pytest.approx(0, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(1e-4, 1.0)), min_size=2, max_size=12))
+def test_more_bytes_are_never_predicted_sooner(found: list[tuple[int, float]]) -> None:
+    if len({size for size, _ in found}) < 2:
+        return
+    link = link_of([Exchange(size, seconds) for size, seconds in found])
+    sizes = sorted({0, 1, *(size for size, _ in found), *(size // 2 for size, _ in found), 2 * 10**6})
+    times = [link.seconds(size, 0) for size in sizes]
+    assert all(after >= before - 1e-12 for before, after in pairwise(times))
+    assert link.late_seconds(1000, 10) >= link.seconds(1000, 10)
+    assert link.seconds(0, 0) == link.round_trip
+
+
+def test_sizes_between_measured_ones_lie_on_the_line_between_them() -> None:
+    """A long round trip with much bandwidth: a window of 64 kB, and another round trip for what is above."""
+    times = {64: 0.050, 4096: 0.050, 65_536: 0.051, 262_144: 0.101}
+    link = link_of([Exchange(size, seconds) for size, seconds in times.items() for _ in range(5)])
+    assert isinstance(link, MeasuredLink)
+    for size, seconds in times.items():
+        assert link.seconds(size, 0) == pytest.approx(seconds)
+    assert link.seconds(30_000, 0) == pytest.approx(0.0505, abs=2e-4)
+    assert link.seconds(163_840, 0) == pytest.approx(0.076)
+    assert link.seconds(524_288, 0) > 0.101
+
+
+def test_contenders_are_close_to_the_fastest() -> None:
+    link = Link(0.005, 12.5e6)
+    assert contenders(OPTIONS, link, 1.25, 4) == []
+    close = Option("b3", 0.009, 0.006, 50_000, 40)
+    assert contenders([*OPTIONS, close], link, 1.25, 4) == [SPLIT, close]
+    assert contenders([*OPTIONS, close], link, 100.0, 3) == [SPLIT, close, EDGE]
+    assert close.lower(Option("b3", 0.010, 0.005, 50_000, 40)) == Option("b3", 0.009, 0.005, 50_000, 40)
 
 
 def test_exchanges_of_one_size_tell_no_bandwidth() -> None:

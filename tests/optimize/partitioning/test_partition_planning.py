@@ -13,6 +13,7 @@ import pytest
 from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.optimize.partitioning.encodings import Encoding
 from isochrone.optimize.partitioning.facts import Arrays
+from isochrone.optimize.partitioning.link_measuring import measured_link
 from isochrone.optimize.partitioning.model_file import free_rows, read_rows
 from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
@@ -23,7 +24,7 @@ class ScriptedWorker:
     """``fails``: called with the inputs of each model that is loaded."""
 
     def __init__(self, tier: str, fails: Callable[[list[str]], None] = lambda inputs: None) -> None:
-        self.url = f"http://{tier}.invalid:8000"
+        self.url = self.reached = f"http://{tier}.invalid:8000"
         self.configs: list[Mapping[str, Any]] = []
         self._fails = fails
 
@@ -103,6 +104,74 @@ def test_the_link_leads_to_the_core_worker_itself() -> None:
     planned(residual_net(), edge, core)
     (remote,) = [config for config in edge.configs if config["backend"] == "remote"]
     assert remote["parameters"]["endpoints"] == {"string_value": core.url}
+
+
+def test_the_core_may_be_reached_at_another_address() -> None:
+    edge, core = ScriptedWorker("edge"), ScriptedWorker("core")
+    core.reached = "http://by-the-link.invalid:8000"
+    planned(residual_net(), edge, core)
+    (remote,) = [config for config in edge.configs if config["backend"] == "remote"]
+    assert remote["parameters"]["endpoints"] == {"string_value": core.reached}
+
+
+class BusyWorker(ScriptedWorker):
+    """``factor``: by the number of models that were loaded; times are so many times as long."""
+
+    def __init__(self, tier: str, factor: Callable[[int], float]) -> None:
+        super().__init__(tier)
+        self._factor = factor
+
+    def compute_seconds(self, model: str, inputs: Arrays) -> float:
+        return super().compute_seconds(model, inputs) * self._factor(len(self.configs))
+
+
+def test_options_that_are_close_are_measured_again_and_the_lower_times_count() -> None:
+    """The edge loads the remote model, the whole model, the cuts; and a second time, when nothing else runs."""
+    slow_whole = {2: 10.0}
+
+    def core() -> BusyWorker:
+        return BusyWorker("core", lambda loads: slow_whole.get(loads, 1.0))
+
+    quiet = planned(residual_net(), BusyWorker("edge", lambda loads: slow_whole.get(loads, 1.0)), core())
+    first_pass = len([each for each in quiet[0].options if each.option.name != "core"]) + 1
+    edge = BusyWorker("edge", lambda loads: slow_whole.get(loads, 1.2 if loads <= first_pass else 1.0))
+    plan, _ = planned(residual_net(), edge, core())
+    assert len(edge.configs) > first_pass
+    fastest = min(plan.options, key=lambda each: each.option.seconds(plan.link)).option
+    (calm,) = [each.option for each in quiet[0].options if each.option.name == fastest.name]
+    assert fastest.edge_seconds == calm.edge_seconds
+
+
+def test_a_window_that_still_grows_is_no_sample() -> None:
+    class GrowingWindow(ScriptedWorker):
+        """Each exchange of a size takes half as long as the one before it, down to what the bandwidth allows."""
+
+        def __init__(self) -> None:
+            super().__init__("edge")
+            self.sent: dict[int, int] = {}
+
+        def compute_seconds(self, model: str, inputs: Arrays) -> float:
+            size = sum(array.nbytes for array in inputs.values())
+            number = self.sent[size] = self.sent.get(size, 0) + 1
+            return 0.01 + max(size / 1e7, 0.5**number if size > 1000 else 0.0)
+
+    edge, core = cast("TierWorker", GrowingWindow()), cast("TierWorker", ScriptedWorker("core"))
+    link = measured_link(edge, core, lambda line: None, 1 << 18)
+    assert link.seconds(1 << 18, 0) == pytest.approx(0.01 + (1 << 18) / 1e7, rel=0.1)
+
+
+def test_a_slow_link_is_not_probed_with_large_tensors() -> None:
+    sizes = []
+
+    class SlowLink(ScriptedWorker):
+        def compute_seconds(self, model: str, inputs: Arrays) -> float:
+            sizes.append(sum(array.nbytes for array in inputs.values()))
+            return 0.02 + sizes[-1] / 1e5
+
+    edge, core = cast("TierWorker", SlowLink("edge")), cast("TierWorker", ScriptedWorker("core"))
+    link = measured_link(edge, core, lambda line: None)
+    assert max(sizes) * 1e-5 < 1
+    assert link.seconds(10**6, 0) == pytest.approx(10.02, rel=0.05)
 
 
 def test_tensors_without_rows_in_front_cross_only_in_models_of_fixed_rows() -> None:

@@ -49,6 +49,7 @@ class Endpoint:
         self.calls: list[tuple[InferCall, float | None]] = []
         self.gate: asyncio.Event | None = None
         self.reply: Reply = lambda call: Outputs({"y": np.array([[2.0]], np.float32)})
+        self.ready: bool | Exception = True
         self.closed = False
 
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
@@ -59,6 +60,11 @@ class Endpoint:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
+        if isinstance(self.ready, Exception):
+            raise self.ready
+        return self.ready
 
     async def close(self) -> None:
         self.closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,17 +15,24 @@ from rich.text import Text
 from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, failing_as, print_json
 from isochrone.cli.console import make_console, table
 from isochrone.cli.optimizing.interruptions import exits_on_signals
-from isochrone.cli.optimizing.quantities import milliseconds_of, share_of
+from isochrone.cli.optimizing.quantities import bytes_of, milliseconds_of, share_of
 from isochrone.cli.optimizing.tier_workers import workers_of_tiers
 from isochrone.errors import FlagError
 from isochrone.models.repository.names import validate_model_name
 from isochrone.optimize.partitioning.choices import Choice, Prices, choose
 from isochrone.optimize.partitioning.encodings import Encoding
+from isochrone.optimize.partitioning.keeping import Candidate, kept
 from isochrone.optimize.partitioning.links import Link
 from isochrone.optimize.partitioning.model_file import free_rows, read_model, read_rows
-from isochrone.optimize.partitioning.planning import Plan, Planner
+from isochrone.optimize.partitioning.planning import Plan, Planned, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
-from isochrone.optimize.partitioning.writing import check_target, write_repositories
+from isochrone.optimize.partitioning.writing import (
+    check_target,
+    core_bytes,
+    edge_bytes,
+    write_divisions_of,
+    write_repositories,
+)
 from isochrone.protocol.compression import zstd
 
 EPILOG = """
@@ -32,14 +40,19 @@ EPILOG = """
 Examples:
   isochrone partition detector.onnx --edge edge-1:8000 --core core-1:8000
   isochrone partition detector.onnx --tiers edge,core --deadline 20ms --write divided
+  isochrone partition detector.onnx --edge edge-1:8000 --core core-1:8000 --write divided --keep-memory 500MiB
   isochrone partition detector.onnx --edge edge-1:8000 --core core-1:8000 --data rows.npz --max-error 1% --json
 
 Stages are loaded into both workers under names of their own, timed, and unloaded; workers must run with
 --model-control-mode explicit --allow-file-overrides; those of a fleet have the first, and get the second from
 pools.NAME.arguments in fleet.yaml. The link is measured from the edge worker to the core worker. With
 --write, DIR/edge and DIR/core are model repositories: on the edge, the model has its name, and sends to the core what
-the core computes. The exit status is 1 if no option meets the deadline; then nothing is written.
+the core computes. With --keep-memory, all measured divisions that fit are written, and the edge worker moves between
+them as the link and the load change. The exit status is 1 if no option meets the deadline; then nothing is written.
 """
+
+#: Of the names of models that divisions add.
+_LONGEST_SUFFIX = ".cut-999999-99-fp16_1"
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -70,6 +83,12 @@ def partition(
     name: Annotated[str, typer.Option(help="Of the model.", show_default="the file's name")] = "",
     max_batch_size: Annotated[int, typer.Option(min=0, help="Of the written models.")] = 8,
     write: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the repositories of both tiers.")] = None,
+    keep_memory: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="Write all divisions that fit into so much memory of each tier, with --write."
+        ),
+    ] = "",
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,10 +96,13 @@ def partition(
     with failing_as("partition"), exits_on_signals(), ExitStack() as stack:
         limit = milliseconds_of("--deadline", deadline) / 1e3 if deadline else None
         most_error = share_of("--max-error", max_error)
+        keep = bytes_of("--keep-memory", keep_memory) if keep_memory else 0
+        if keep and write is None:
+            raise FlagError("--keep-memory", "--write DIR beside it", "none")
         if write is not None:
             check_target(write)
         called = name or file.stem
-        for each in (called, f"{called}_1"):
+        for each in (called, f"{called}{_LONGEST_SUFFIX if keep else '_1'}"):
             validate_model_name(each)
         model = read_model(file)
         rows = read_rows(model, data)
@@ -96,13 +118,18 @@ def partition(
         plan = planner.plan(workers[0], workers[1], encodings, cuts, zstd.is_installed())
         prices = Prices(edge_price, core_price, gigabyte_price)
         choice = choose([each.option for each in plan.options], plan.link, limit, prices, most_error)
+        stay: list[Planned] = []
         if write is not None and choice.meets:
             (chosen,) = [each for each in plan.options if each.option is choice.option]
-            write_repositories(write, called, model, plan, chosen, reached, max_batch_size)
+            if keep:
+                stay = _kept(model, plan, chosen, most_error, keep)
+                write_divisions_of(write, called, model, plan, stay, reached, max_batch_size)
+            else:
+                write_repositories(write, called, model, plan, chosen, reached, max_batch_size)
         if as_json:
-            print_json(_record(plan, choice, most_error, write if choice.meets else None))
+            print_json(_record(plan, choice, most_error, write if choice.meets else None, stay))
         else:
-            make_console().print(_picture(plan, choice, most_error, write if choice.meets else None))
+            make_console().print(_picture(plan, choice, most_error, write if choice.meets else None, stay))
         if not choice.meets:
             raise typer.Exit(1)
 
@@ -112,14 +139,37 @@ def _workers(edge: str, core: str, tiers: str, api: str) -> list[TierWorker]:
         if edge or core:
             raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
         found = zip(("edge", "core"), workers_of_tiers(tiers, api), strict=True)
-        return [TierWorker(tier, worker.address, worker.token, worker.pool) for tier, worker in found]
+        return [TierWorker(tier, worker.address, token=worker.token, pool=worker.pool) for tier, worker in found]
     for flag, given in (("--edge", edge), ("--core", core)):
         if not given:
             raise FlagError(flag, "the address of a worker, or --tiers NEAR,FAR of a running fleet", "nothing")
     return [TierWorker("edge", edge), TierWorker("core", core)]
 
 
-def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None) -> dict[str, Any]:
+def _kept(model: Any, plan: Plan, chosen: Planned, most_error: float, most_bytes: int) -> list[Planned]:
+    """The divisions to write, the chosen one first."""
+    allowed: dict[str, Planned] = {}
+    for each in plan.options:
+        # The whole model in the core is one division, with zstd or without: the faster one.
+        other = allowed.get(each.division)
+        if each.option.error <= most_error and (other is None or _is_faster(each, other, plan, chosen)):
+            allowed[each.division] = each
+    candidates = [
+        Candidate(name, each.option.late_seconds(plan.link), edge_bytes(each, model), core_bytes(each, model))
+        for name, each in allowed.items()
+    ]
+    return [allowed[name] for name in kept(candidates, chosen.division, most_bytes)]
+
+
+def _is_faster(one: Planned, other: Planned, plan: Plan, chosen: Planned) -> bool:
+    if chosen in (one, other):
+        return one is chosen
+    return one.option.late_seconds(plan.link) < other.option.late_seconds(plan.link)
+
+
+def _record(
+    plan: Plan, choice: Choice, most_error: float, written: Path | None, stay: Sequence[Planned]
+) -> dict[str, Any]:
     link = plan.link
     return {
         "link": {
@@ -131,6 +181,7 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
         "options": [
             {
                 "name": option.name,
+                "division": planned.division,
                 "compression": planned.compression or None,
                 "edge_ms": option.edge_seconds * 1e3,
                 "core_ms": option.core_seconds * 1e3,
@@ -147,10 +198,13 @@ def _record(plan: Plan, choice: Choice, most_error: float, written: Path | None)
         "meets_deadline": choice.meets,
         "reason": choice.reason,
         "written": None if written is None else str(written),
+        "kept": [each.division for each in stay],
     }
 
 
-def _picture(plan: Plan, choice: Choice, most_error: float, written: Path | None) -> RenderableType:
+def _picture(
+    plan: Plan, choice: Choice, most_error: float, written: Path | None, stay: Sequence[Planned]
+) -> RenderableType:
     columns = ("computed on", "edge ms", "link ms", "core ms", "total ms", "late ms", "bytes", "error")
     shown = table(_link_text(plan.link), *columns, right=columns[1:])
     for planned in plan.options:
@@ -169,6 +223,8 @@ def _picture(plan: Plan, choice: Choice, most_error: float, written: Path | None
     parts: list[RenderableType] = [shown, Text(f"{choice.option.name}: {choice.reason}", "" if choice.meets else "red")]
     if written is not None:
         parts.append(Text(f"written: {written}/edge and {written}/core"))
+    if stay:
+        parts.append(Text(f"divisions, the first one serves at first: {', '.join(each.division for each in stay)}"))
     return Group(*parts)
 
 

@@ -1,8 +1,8 @@
-"""Times and shares as people write them on a command line."""
+"""Times, sizes and shares as people write them on a command line."""
 
 from __future__ import annotations
 
-from isochrone.control.fleet.settings.quantities import parse_milliseconds, parse_share
+from isochrone.control.fleet.settings.quantities import parse_bytes, parse_milliseconds, parse_share
 from isochrone.errors import FlagError
 
 
@@ -14,6 +14,17 @@ def milliseconds_of(flag: str, text: str) -> float:
         value = 0.0
     if value <= 0:
         raise FlagError(flag, "a time above 0 with its unit, such as 5ms, 800us or 0.1s", f"'{text}'")
+    return value
+
+
+def bytes_of(flag: str, text: str) -> int:
+    """Of ``500MiB`` or ``2GB``."""
+    try:
+        value = parse_bytes(int(text) if text.isdigit() else text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise FlagError(flag, "a number of bytes with its unit, such as 500MiB or 2GiB", f"'{text}'")
     return value
 
 

@@ -15,6 +15,9 @@ from isochrone.client.grpc import codec
 from isochrone.client.grpc.channel import OPTIONS, metadata_of, texts
 from isochrone.client.grpc.failures import grpc_failure, stream_failure
 from isochrone.errors import IsochroneError
+from isochrone.protocol.timing import TIMING_HEADER
+
+_TIMING = TIMING_HEADER.decode()
 
 
 class AsyncGrpcTransport:
@@ -34,10 +37,14 @@ class AsyncGrpcTransport:
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
         request = codec.encode_infer(call)
         try:
-            response = await self._stub.ModelInfer(request, timeout=seconds, metadata=metadata_of(call))
+            sent = self._stub.ModelInfer(request, timeout=seconds, metadata=metadata_of(call))
+            response = await sent
+            outputs = codec.decode_infer(response, self._place)
+            if _TIMING in call.headers:
+                outputs.server_timing = texts(await sent.trailing_metadata()).get("server-timing", "")
         except grpc.RpcError as error:
             raise self._failure(error, call.id) from None
-        return codec.decode_infer(response, self._place)
+        return outputs
 
     async def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         requests = iter((codec.encode_infer(call),))

@@ -82,6 +82,7 @@ def decode_infer(headers: Mapping[str, str], body: bytes | memoryview, place: st
                 data = view[position : position + size]
                 outputs[name] = from_binary(name, each["datatype"], each["shape"], data)
                 position += size
+        outputs.server_timing = headers.get("server-timing", "")
         return outputs
     except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError, IsochroneError) as error:
         raise unreadable(place, error) from None

@@ -52,10 +52,12 @@ BACKENDS = {
     "generation": Backend(("generation",), ("",), ("config.json",), told_by_file=False),
     # Another server computes it.
     "remote": Backend(("remote",), ("",), ()),
+    # Runs one of several models, of which some compute a part on another machine.
+    "divided": Backend(("divided",), ("",), ("divisions.json",), told_by_file=False),
     "ensemble": Backend(("ensemble",), ("ensemble",), ()),
 }
 #: Those whose models have no instances of their own.
-WITHOUT_INSTANCES = frozenset(("ensemble", "remote"))
+WITHOUT_INSTANCES = frozenset(("ensemble", "remote", "divided"))
 _BY_NAME = {name: short for short, backend in BACKENDS.items() for name in backend.names}
 _BY_PLATFORM = {platform: short for short, backend in BACKENDS.items() for platform in backend.platforms if platform}
 

@@ -13,10 +13,13 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+from isochrone.models.configuration.divided_models import is_divided, needed_models
 
 
 def step_names(config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
-    """The models of an ensemble's steps, each once; empty for any other model."""
+    """The models of an ensemble's steps or of a divided model's divisions, each once; empty for any other model."""
+    if is_divided(config):
+        return needed_models(config)
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 

@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.backends import WITHOUT_INSTANCES, backend_name
+from isochrone.models.configuration.divided_models import validate_divided
 from isochrone.models.configuration.ensemble_graph import validate_ensemble
 from isochrone.models.configuration.scheduling_rules import validate_dynamic_batching, validate_sequence_batching
 from isochrone.models.configuration.tensor_rules import (
@@ -51,6 +52,8 @@ def validate(config: model_config_pb2.ModelConfig, where: str) -> None:
         validate_ensemble(config, where)
     if backend == "remote":
         _validate_remote(config, where)
+    if backend == "divided":
+        validate_divided(config, where)
     _validate_response_cache(config, where)
     _validate_warmup(config, where)
 
@@ -100,7 +103,7 @@ def _validate_versions(policy: model_config_pb2.ModelVersionPolicy, where: str) 
 
 def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, where: str) -> None:
     if backend in WITHOUT_INSTANCES and config.instance_group:
-        kind = "an ensemble" if backend == "ensemble" else "a remote model"
+        kind = {"ensemble": "an ensemble", "remote": "a remote model"}.get(backend, "a divided model")
         raise ConfigError(where, "instance_group", f"none: {kind} has no instances of its own", "one")
     for index, group in enumerate(config.instance_group):
         key = f"instance_group[{index}]"

@@ -23,6 +23,9 @@ _LARGEST: Final = frozenset(
         "isochrone_activation_cache_error_largest",
         "isochrone_activation_cache_error_budget",
         "isochrone_activation_cache_alarm",
+        "isochrone_division_late_seconds",
+        "isochrone_division_link_jitter_seconds",
+        "isochrone_division_link_bytes_per_second",
         "isochrone_gateway_epoch",
         "isochrone_gateway_version",
         "isochrone_gateway_worker_ejected",
@@ -32,6 +35,8 @@ _LARGEST: Final = frozenset(
 #: True only if it is true in each process; and the round trip, which no process measures too short.
 _SMALLEST: Final = frozenset(
     (
+        "isochrone_division_core_answers",
+        "isochrone_division_link_round_trip_seconds",
         "isochrone_gateway_worker_healthy",
         "isochrone_gateway_name_resolves",
         "isochrone_gateway_worker_round_trip_seconds",

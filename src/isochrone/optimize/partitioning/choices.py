@@ -8,7 +8,7 @@ none does, there is no choice, and the fastest is named as the closest. The late
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isochrone.errors import InvalidArgument
 from isochrone.optimize.partitioning.links import Link
@@ -31,6 +31,14 @@ class Option:
     @property
     def uses_link(self) -> bool:
         return bool(self.sent_bytes or self.received_bytes)
+
+    def lower(self, other: Option) -> Option:
+        """With the lower times of two measurements."""
+        return replace(
+            self,
+            edge_seconds=min(self.edge_seconds, other.edge_seconds),
+            core_seconds=min(self.core_seconds, other.core_seconds),
+        )
 
     def seconds(self, link: Link) -> float:
         crossing = link.seconds(self.sent_bytes, self.received_bytes) if self.uses_link else 0.0
@@ -90,6 +98,13 @@ def choose(
         return Choice(fastest, True, f"the fastest of {len(allowed)}")
     cheapest = min(meeting, key=lambda option: (prices.of(option), option.late_seconds(link)))
     return Choice(cheapest, True, f"the cheapest of {len(meeting)} that meet the deadline")
+
+
+def contenders(options: Sequence[Option], link: Link, factor: float, most: int) -> list[Option]:
+    """The fastest ones, of those that take at most ``factor`` times as long as the fastest: none if it has no rival."""
+    ordered = sorted(options, key=lambda option: option.late_seconds(link))
+    near = [option for option in ordered if option.late_seconds(link) <= factor * ordered[0].late_seconds(link)]
+    return near[:most] if len(near) > 1 else []
 
 
 def _ms(seconds: float) -> str:

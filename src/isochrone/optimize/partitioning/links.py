@@ -1,17 +1,20 @@
-"""The link between two tiers, from measured exchanges. Pure."""
+"""The link between two tiers, from measured exchanges. Pure.
+
+Bytes do not cross at one rate: a few go out at once, many wait for TCP's window, and a link with a long round trip and
+much bandwidth is far from a line between two sizes. So the time of each size that was measured is kept, and others lie
+between their neighbours.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isochrone.errors import InvalidArgument
-
-#: Standard deviations of the jitter that a late exchange is assumed to take longer. Were the times of a link normally
-#: distributed, 99 % would be below; they have longer tails, and the median deviation ignores those.
-_LATE_SIGMAS = 2.33
+from isochrone.models.divisions import Link as Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +26,24 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """``round_trip`` and ``jitter`` in seconds: the median without a payload, and the spread around it (1 σ)."""
+class MeasuredLink(Link):
+    """``points``: sizes, ascending, with the median seconds of their exchanges, which never fall."""
 
-    round_trip: float
-    bytes_per_second: float
-    jitter: float = 0.0
+    points: tuple[tuple[int, float], ...] = ()
 
     def seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """The median of an exchange."""
-        return self.round_trip + (sent_bytes + received_bytes) / self.bytes_per_second
+        """Between two measured sizes on the line between them; above all, by the bandwidth."""
+        back = received_bytes / self.bytes_per_second
+        known = ((0, self.round_trip), *self.points)
+        place = bisect_right(known, sent_bytes, key=lambda point: point[0])
+        below, low = known[place - 1]
+        if place == len(known):
+            return low + (sent_bytes - below) / self.bytes_per_second + back
+        above, high = known[place]
+        return low + (high - low) * (sent_bytes - below) / (above - below) + back
 
-    def late_seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """The median and a margin for the jitter: an allowance, not a percentile."""
-        return self.seconds(sent_bytes, received_bytes) + _LATE_SIGMAS * self.jitter
 
-
-def link_of(exchanges: Sequence[Exchange]) -> Link:
+def link_of(exchanges: Sequence[Exchange]) -> MeasuredLink:
     """From exchanges of at least two sizes, several of each.
 
     Medians, so that single delays do not count; the spread of the smallest is the jitter (by the median deviation).
@@ -48,10 +52,15 @@ def link_of(exchanges: Sequence[Exchange]) -> Link:
     if len(sizes) < 2:
         raise InvalidArgument("a link is measured by exchanges of at least two sizes")
     by_size = {size: [each.seconds for each in exchanges if each.sent_bytes == size] for size in sizes}
-    small, large = sizes[0], sizes[-1]
-    low, high = statistics.median(by_size[small]), statistics.median(by_size[large])
-    per_byte = max(0.0, high - low) / (large - small)
+    medians = [statistics.median(by_size[size]) for size in sizes]
+    # More bytes are never sooner there: where they seem to be, something else delayed the fewer ones.
+    times = [min(medians[place:]) for place in range(len(sizes))]
+    small, large, low = sizes[0], sizes[-1], times[0]
+    per_byte = (times[-1] - low) / (large - small)
     rate = 1 / per_byte if per_byte else math.inf
-    deviation = statistics.median(abs(seconds - low) for seconds in by_size[small])
+    deviation = statistics.median(abs(seconds - medians[0]) for seconds in by_size[small])
+    # The smallest ones have next to no payload: the next size tells what their bytes took.
+    first = (times[1] - low) / (sizes[1] - small)
     # For a normal distribution, σ is 1.4826 median deviations.
-    return Link(max(0.0, low - small * per_byte), rate, 1.4826 * deviation)
+    points = tuple(zip(sizes, times, strict=True))
+    return MeasuredLink(max(0.0, low - small * first), rate, 1.4826 * deviation, points)

@@ -61,10 +61,12 @@ class TierWorker:
     Raises ``Rejected`` or, without an answer, ``Unavailable``; both name the tier.
     """
 
-    def __init__(self, tier: str, url: str, token: str = "", pool: str = "") -> None:
-        """``token`` and ``pool``: of a worker of a fleet."""
+    def __init__(self, tier: str, url: str, reached: str = "", token: str = "", pool: str = "") -> None:
+        """``reached``: the address that the other tier sends to, if it is not ``url``. ``token`` and ``pool``: of a
+        worker of a fleet."""
         self.tier = tier
         self.url = url if "://" in url else f"http://{url}"
+        self.reached = reached or self.url
         self._control = {control_token.HEADER: token} if token else {}
         self._pool = pool
         self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False)

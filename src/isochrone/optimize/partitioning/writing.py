@@ -1,4 +1,4 @@
-"""Writes the chosen option as two model repositories, one for each tier.
+"""Writes the chosen option, or several divisions, as two model repositories, one for each tier.
 
 Everything is written into a directory beside the target, which is renamed as the last step: an interrupted command
 leaves no repository that looks complete.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import AlreadyExists
+from isochrone.models.configuration.divided_models import MODELS, PROBE
+from isochrone.models.divisions import CORE, DIVISIONS_FILE, EDGE, Division, Divisions, write_divisions
 from isochrone.optimize.partitioning.facts import TensorFacts
-from isochrone.optimize.partitioning.planning import CORE, EDGE, Plan, Planned
+from isochrone.optimize.partitioning.link_measuring import probe_model
+from isochrone.optimize.partitioning.planning import Plan, Planned
 from isochrone.optimize.partitioning.stages import Stages
 from isochrone.protocol.tensors.datatypes import name_of
 
@@ -33,11 +37,50 @@ def write_repositories(
     target: Path, name: str, model: Any, plan: Plan, chosen: Planned, endpoints: Sequence[str], max_batch_size: int
 ) -> None:
     """Writes ``target/edge`` and ``target/core``; the model is called ``name`` on the edge, whatever was chosen."""
+    with _whole(target) as made:
+        _Writer(made, name, model, plan, endpoints, max_batch_size).write(chosen)
+
+
+def write_divisions_of(
+    target: Path,
+    name: str,
+    model: Any,
+    plan: Plan,
+    kept: Sequence[Planned],
+    endpoints: Sequence[str],
+    max_batch_size: int,
+) -> None:
+    """The same with a model for each division; ``name`` is a divided model, and the first division serves at first."""
+    with _whole(target) as made:
+        _Writer(made, name, model, plan, endpoints, max_batch_size).write_all(kept)
+
+
+def edge_bytes(planned: Planned, model: Any) -> int:
+    """Of the files that a division needs on the edge."""
+    if planned.stages is not None:
+        return int(planned.stages.first.ByteSize())
+    return int(model.ByteSize()) if planned.division == EDGE else 0
+
+
+def core_bytes(planned: Planned, model: Any) -> int:
+    if planned.stages is not None:
+        return int(planned.stages.second.ByteSize())
+    return int(model.ByteSize()) if planned.division == CORE else 0
+
+
+def division_model(name: str, division: str) -> str:
+    """The name of the model that runs a division of the model ``name``."""
+    return f"{name}.{division}"
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """A directory that becomes ``target`` when it is complete."""
     check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        _Writer(made, name, model, plan, endpoints, max_batch_size).write(chosen)
+        yield made
         made.chmod(0o755)
         made.rename(target)
     except BaseException:
@@ -51,6 +94,7 @@ class _Writer:
     ) -> None:
         self._edge, self._core = directory / EDGE, directory / CORE
         self._name, self._model = name, model
+        self._link = plan.link
         self._endpoints = endpoints
         self._compression = ""
         self._given = {each: plan.facts[each] for each in plan.inputs}
@@ -59,19 +103,63 @@ class _Writer:
         self._rows = max_batch_size if all(each.rows_first for each in everything) else 0
 
     def write(self, chosen: Planned) -> None:
-        self._compression = chosen.compression
+        self._make_directories()
+        self._write_division(self._name, chosen)
+
+    def write_all(self, kept: Sequence[Planned]) -> None:
+        self._make_directories()
+        divisions = []
+        for each in kept:
+            own, option = division_model(self._name, each.division), each.option
+            self._write_division(own, each)
+            divisions.append(
+                Division(
+                    each.division,
+                    own,
+                    round(option.edge_seconds * 1e9),
+                    round(option.core_seconds * 1e9),
+                    option.sent_bytes,
+                    option.received_bytes,
+                    edge_bytes(each, self._model),
+                )
+            )
+        config = self._config(self._name, self._given, self._made)
+        config.backend = "divided"
+        config.parameters[MODELS].string_value = ",".join(each.model for each in divisions)
+        if any(each.uses_link for each in divisions):
+            config.parameters[PROBE].string_value = self._write_probe()
+        _write_model(self._edge, config, None)
+        content = write_divisions(Divisions(divisions[0].name, self._link, tuple(divisions)))
+        (self._edge / self._name / "1" / DIVISIONS_FILE).write_bytes(content)
+
+    def _write_probe(self) -> str:
+        """A model that measures the bandwidth, on both tiers."""
+        name = f"{self._name}.probe"
+        for directory, backend, model in ((self._core, "onnxruntime", probe_model()), (self._edge, "remote", None)):
+            config = model_config_pb2.ModelConfig(name=name, backend=backend)
+            config.input.add(name="x", data_type="TYPE_FP32", dims=[-1])
+            config.output.add(name="y", data_type="TYPE_FP32", dims=[1])
+            if model is None:
+                config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+            _write_model(directory, config, model)
+        return name
+
+    def _make_directories(self) -> None:
         for directory in (self._edge, self._core):
             directory.mkdir()
-        if chosen.stages is not None:
-            self._write_stages(chosen.stages)
-        elif chosen.option.name == EDGE:
-            self._write(self._edge, self._name, "onnxruntime", self._given, self._made, self._model)
-        else:
-            self._write(self._core, self._name, "onnxruntime", self._given, self._made, self._model)
-            self._write(self._edge, self._name, "remote", self._given, self._made)
 
-    def _write_stages(self, stages: Stages) -> None:
-        first, second = f"{self._name}_1", f"{self._name}_2"
+    def _write_division(self, name: str, planned: Planned) -> None:
+        self._compression = planned.compression
+        if planned.stages is not None:
+            self._write_stages(name, planned.stages)
+        elif planned.division == EDGE:
+            self._write(self._edge, name, "onnxruntime", self._given, self._made, self._model)
+        else:
+            self._write(self._core, name, "onnxruntime", self._given, self._made, self._model)
+            self._write(self._edge, name, "remote", self._given, self._made)
+
+    def _write_stages(self, name: str, stages: Stages) -> None:
+        first, second = f"{name}_1", f"{name}_2"
         between = _facts_of(stages.second.graph.input)
         own = {value.name: self._given[value.name] for value in stages.first.graph.input}
         self._write(self._edge, first, "onnxruntime", own, between, stages.first)
@@ -81,7 +169,7 @@ class _Writer:
         numbers = self._rows > 0 or all(each.dtype.kind == "f" for each in between.values())
         zeros_fit = numbers and all(None not in dims for dims in sizes)
         self._write(self._core, second, "onnxruntime", between, self._made, stages.second, zeros_fit)
-        config = self._config(self._name, self._given, self._made)
+        config = self._config(name, self._given, self._made)
         config.platform = "ensemble"
         for model, inputs, outputs in ((first, own, between), (second, between, self._made)):
             step = config.ensemble_scheduling.step.add(model_name=model, model_version=-1)

@@ -13,6 +13,7 @@ import structlog
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest
 from isochrone.protocol.compression import codec
+from isochrone.protocol.divisions import division_of
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.stages import stages_of
@@ -96,7 +97,17 @@ class CallHead:
     ``is_plain``.
     """
 
-    __slots__ = ("encoding", "is_plain", "pin", "stages", "timeout_ns", "trace_context", "wants_load", "wants_timing")
+    __slots__ = (
+        "division",
+        "encoding",
+        "is_plain",
+        "pin",
+        "stages",
+        "timeout_ns",
+        "trace_context",
+        "wants_load",
+        "wants_timing",
+    )
 
     def __init__(self, head: Head, pin: Pin | None = None) -> None:
         self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
@@ -105,6 +116,7 @@ class CallHead:
         self.pin = pin
         self.stages = stages_of(head) if pin is None or pin.stages is None else pin.stages
         self.trace_context = trace_context_of(head)
+        self.division = division_of(head)
         self.wants_timing = head.get(TIMING_HEADER) is not None
         # A client that balances by itself cannot ask (gRFC A58).
         self.wants_load = pin is not None or head.get(ORCA_FORMAT_HEADER) is not None

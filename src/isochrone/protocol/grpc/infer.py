@@ -105,6 +105,10 @@ class GrpcInferRequest(InferRequest):
     def trace_context(self) -> Mapping[str, str] | None:
         return self.route.call.trace_context
 
+    @property
+    def division(self) -> str:
+        return self.route.call.division
+
     def abandoned(self) -> None:
         self.cancelled = True
 

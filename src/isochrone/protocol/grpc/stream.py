@@ -346,6 +346,10 @@ class StreamInferRequest(InferRequest):
     def trace_context(self) -> Mapping[str, str] | None:
         return self.stream.call.trace_context
 
+    @property
+    def division(self) -> str:
+        return self.stream.call.division
+
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
         parts: list[Buffer]
         plan: GrpcPlan = self.plan  # type: ignore[assignment]

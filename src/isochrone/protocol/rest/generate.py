@@ -10,6 +10,7 @@ import msgspec
 from isochrone.clock import NEVER
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.back_pressure import WaitingProducers
+from isochrone.protocol.divisions import division_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
@@ -42,6 +43,7 @@ class GenerateRoute(Route):
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
         self.stages = stages_of(head)
         self.trace_context = trace_context_of(head)
+        self.division = division_of(head)
 
     def handle(self, exchange: Exchange) -> None:
         service = self._service
@@ -108,6 +110,10 @@ class GenerateInferRequest(InferRequest):
     @property
     def trace_context(self) -> Mapping[str, str] | None:
         return self._route.trace_context
+
+    @property
+    def division(self) -> str:
+        return self._route.division
 
     def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
         served = self.served_by

@@ -15,6 +15,7 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
+from isochrone.protocol.divisions import division_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import rest_fields
@@ -73,6 +74,7 @@ class InferRoute(Route):
         self.timeout_ns = timeout_header(head)
         self.stages = stages_of(head)
         self.trace_context = trace_context_of(head)
+        self.division = division_of(head)
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.load_format = head.get(ORCA_FORMAT_HEADER) or b""
         #: The caller asks for neither compression nor further response headers.
@@ -188,6 +190,10 @@ class RestInferRequest(InferRequest):
     @property
     def trace_context(self) -> Mapping[str, str] | None:
         return self.route.trace_context
+
+    @property
+    def division(self) -> str:
+        return self.route.division
 
     def abandoned(self) -> None:
         self.cancelled = True

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from isochrone.errors import InvalidArgument
+from isochrone.models.configuration.divided_models import check_division, division_models, is_divided
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps
 
@@ -81,10 +82,28 @@ def resolve_steps(config: model_config_pb2.ModelConfig, serves: Serves, failure:
     return found
 
 
+def resolve_divisions(config: model_config_pb2.ModelConfig, serves: Serves, failure: Failure) -> list[ServedVersion]:
+    """The served versions of the divisions. One that is not loaded is not offered; raises if none is, or if one does
+    not fit."""
+    names = division_models(config)
+    found = [version for name in names if (version := serves((name, ""))) is not None]
+    if not found:
+        reasons = "; ".join(f"{name}: {failure(name) or 'not loaded'}" for name in names)
+        raise InvalidArgument(f"divided model '{config.name}': no model of its divisions is served: {reasons}")
+    for version in found:
+        check_division(config, version.description.config)
+    return found
+
+
 def check(
     config: model_config_pb2.ModelConfig, serves: Serves, failure: Failure
 ) -> tuple[model_config_pb2.ModelConfig, list[ServedVersion]]:
-    """The ensemble's configuration as its steps determine it, and the versions of the steps."""
+    """The ensemble's configuration as its steps determine it, and the versions of the steps.
+
+    Of a divided model: its configuration, and the versions of those divisions that are served.
+    """
+    if is_divided(config):
+        return config, resolve_divisions(config, serves, failure)
     versions = resolve_steps(config, serves, failure)
     return check_steps(config, [version.description.config for version in versions]), versions
 

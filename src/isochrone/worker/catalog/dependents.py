@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from isochrone.errors import InvalidArgument, IsochroneError
+from isochrone.models.configuration.divided_models import is_divided
 from isochrone.worker.catalog.dependencies import check, still_served
 from isochrone.worker.catalog.ensemble_records import EnsembleRecords
 from isochrone.worker.catalog.loading import Prepared, prepare
@@ -85,7 +86,11 @@ class Dependents:
         """Withdraws an ensemble whose steps no longer fit; returns whether it did."""
         models = self._models
         versions = models.versions(name)
-        if not versions or still_served(versions[-1].checked_steps, models.served):
+        if not versions:
+            return False
+        # A division that was missing may have been loaded.
+        divided = is_divided(versions[-1].description.config)
+        if not divided and still_served(versions[-1].checked_steps, models.served):
             return False
         try:
             config, checked = check(versions[-1].description.config, models.served, models.failure)

@@ -26,7 +26,10 @@ from isochrone.worker.backends.registry import loader
 from isochrone.worker.catalog.instance_groups import check_group_settings, load_contexts, plain_parameters
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.warmup import batch_sizes, warm_up
-from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
+from isochrone.worker.divided.runner import DividedRunner
+from isochrone.worker.divided.settings import DividedSettings, divided_settings
+from isochrone.worker.ensembles.pins import Resolve
+from isochrone.worker.ensembles.runner import EnsembleRunner
 from isochrone.worker.execution.batches.batch_runner import BatchRunner
 from isochrone.worker.execution.inline.compute_stage import ComputeStage
 from isochrone.worker.execution.inline.watchdog import InlineWatchdog
@@ -80,6 +83,8 @@ class Prepared:
     activations: ActivationSettings | None = None
     #: Of a model that generates tokens: they own its executables.
     engines: tuple[GenerationEngine, ...] = ()
+    #: Of a divided model.
+    divided: DividedSettings | None = None
 
     def discard(self) -> None:
         """Frees a version that will not be served."""
@@ -135,8 +140,20 @@ def prepare(
     if backend == "remote":
         _remote_settings(description, version)
     if backend in WITHOUT_INSTANCES:
+        divided = (
+            divided_settings(config, parameters, directory, description.config_source) if backend == "divided" else None
+        )
         return Prepared(
-            description, version, own_digest, (), curve, (), backend, rules, default_deadline_ns=deadline_ns
+            description,
+            version,
+            own_digest,
+            (),
+            curve,
+            (),
+            backend,
+            rules,
+            default_deadline_ns=deadline_ns,
+            divided=divided,
         )
     timeout_ms = _number(parameters, "execution_timeout_ms", 0, description.config_source)
     generation = _generation_settings(description) if backend == "generation" else None
@@ -243,6 +260,11 @@ def serve(
     if prepared.backend == "remote":
         remote = _remote_settings(description, prepared.version)
         served.runner = RemoteRunner(name, remote, description.signature, statistics, ended)
+        return served
+    if prepared.divided is not None:
+        divided = DividedRunner(name, prepared.divided, resolve, statistics, ended)
+        divided.start()
+        served.runner = divided
         return served
     if prepared.engines:
         settings = _generation_settings(description)

@@ -352,6 +352,10 @@ class StepRequest(InferRequest):
         return self._run.request.trace_context
 
     @property
+    def division(self) -> str:
+        return self._run.request.division
+
+    @property
     def shares_inputs(self) -> bool:
         return self._run.shares_inputs(self.index)
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.worker.ensembles.graph import EnsembleGraph, Step
+from isochrone.worker.ensembles.pins import Resolve, resolve_pinned
 from isochrone.worker.ensembles.run import EnsembleRun
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.served_version import RequestRunner, ServedVersion
     from isochrone.worker.statistics import ModelStatistics
-
-Resolve = Callable[[str, str], "ServedVersion"]
 
 
 class EnsembleRunner:
@@ -56,17 +55,9 @@ class EnsembleRunner:
 
     def _pinned(self, step: Step, stages: Mapping[str, str]) -> ServedVersion:
         """The version that the request pins, unless the ensemble's configuration states one."""
-        asked = "" if step.version else stages.get(step.model, "")
-        if not asked:
+        if step.version:
             return self._resolve(step.model, step.version)
-        try:
-            return self._resolve(step.model, asked)
-        except IsochroneError as error:
-            # Never substitute another version. Not the caller's mistake: another worker may have it.
-            raise Unavailable(
-                f"in ensemble '{self._name}': x-isochrone-stages asks for version {asked} of step '{step.model}', "
-                f"which is not served here: {error}"
-            ) from None
+        return resolve_pinned(self._resolve, step.model, stages, f"in ensemble '{self._name}'")
 
     def _ended(self, run: EnsembleRun, error: IsochroneError | None) -> None:
         request, now = run.request, now_ns()
@@ -92,13 +83,20 @@ class EnsembleRunner:
         """The time of the longest step: a lower bound whatever runs at the same time."""
         return max((runner.least_run() for runner in self._runners()), default=0)
 
-    def _runners(self) -> Iterator[RequestRunner]:
-        """The runners of the steps that are served."""
+    def step_versions(self) -> list[ServedVersion]:
+        """The versions that a request without pins would run; those that are not served are left out."""
+        found = []
         for step in self._steps:
             try:
-                yield self._resolve(step.model, step.version).runner
+                found.append(self._resolve(step.model, step.version))
             except IsochroneError:
                 continue
+        return found
+
+    def _runners(self) -> Iterator[RequestRunner]:
+        """The runners of the steps that are served."""
+        for version in self.step_versions():
+            yield version.runner
 
     def steps_digest(self, stages: Mapping[str, str] | None) -> str:
         return "".join(version.cache_digest(stages) for version in self._versions(stages))

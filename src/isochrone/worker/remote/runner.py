@@ -31,8 +31,10 @@ from isochrone.errors import (
 )
 from isochrone.protocol.stages import STAGES_HEADER, write_stages
 from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.protocol.timing import TIMING_HEADER
 from isochrone.worker.execution.failure_log import FailureLog
 from isochrone.worker.remote.endpoints import EndpointChoice
+from isochrone.worker.remote.link_reports import LinkReports
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature
@@ -48,6 +50,8 @@ class Transport(Protocol):
     """The connections to one endpoint, of the client."""
 
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs: ...
+
+    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool: ...
 
     async def close(self) -> None: ...
 
@@ -90,6 +94,7 @@ class RemoteRunner:
         self._closing = BackgroundTasks()
         self._estimate = 0.0
         self._rejection: IsochroneError | None = None
+        self.link = LinkReports(name)
 
     @property
     def pending(self) -> int:
@@ -159,6 +164,7 @@ class RemoteRunner:
                 raise error
             try:
                 outputs = await self._transports[chosen].infer(call, (deadline - now) / SECOND)
+                self.link.answered(call, outputs, now_ns() - now)
             except IsochroneError as failure:
                 tried.append(chosen)
                 error = failure.within(f"model '{self._name}', computed by {self._settings.endpoints[chosen]}")
@@ -167,6 +173,7 @@ class RemoteRunner:
                 if losses:
                     # Whatever the last endpoint says: a part of the request may have run on an earlier one.
                     error = error.begun()
+                    error.losses = losses
                 if losses > 1 or not _may_succeed_elsewhere(failure):
                     raise error from None
             else:
@@ -181,6 +188,30 @@ class RemoteRunner:
         elif isinstance(failure, Unavailable | DeadlineExceeded):
             # No answer at all, or none in time: a server that hangs is left out, too.
             self._choice.failed(endpoint, now_ns())
+        if not failure.status and isinstance(failure, Unavailable):
+            self.link.unreachable()
+
+    async def probe(self, seconds: float) -> bool | None:
+        """Asks all endpoints whether they serve the model, and reports the link; None: no endpoint answers."""
+        settings = self._settings
+        started = now_ns()
+
+        async def ask(position: int) -> bool | None:
+            try:
+                ready = await self._transports[position].is_ready(settings.model, settings.version, seconds)
+            except IsochroneError as error:
+                if not error.status:
+                    return None
+                ready = False
+            self._choice.answered(position)
+            self.link.probed(now_ns() - started)
+            return ready
+
+        answers = await asyncio.gather(*(ask(position) for position in range(len(self._transports))))
+        if all(answer is None for answer in answers):
+            self.link.unreachable()
+            return None
+        return any(answers)
 
     def _call(self, request: InferRequest) -> InferCall:
         plan = request.plan
@@ -192,6 +223,8 @@ class RemoteRunner:
         headers = dict(request.trace_context or {})
         if (pins := request.stages) is not None:
             headers[STAGES_HEADER.decode()] = write_stages(pins)
+        if self.link.is_watched:
+            headers[TIMING_HEADER.decode()] = "1"
         return make_call(
             self._settings.model,
             request.inputs,
@@ -201,7 +234,7 @@ class RemoteRunner:
             request.id,
             plan.priority,
             parameters,
-            headers,
+            headers or None,
         )
 
     def _checked(self, request: InferRequest, outputs: Outputs) -> Tensors:

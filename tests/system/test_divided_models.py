@@ -1,0 +1,103 @@
+"""Divided models on two real workers: the header chooses a division, and the answers do not depend on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+import isochrone
+from divided_repository import expected, images, write_divided
+from isochrone.errors import InvalidArgument
+from server_process import ServerProcess, StartServer
+
+SECONDS = {"edge": (0.002, 0.0), "cut-6": (0.001, 0.001), "core": (0.0, 0.002)}
+DIVISIONS = (*SECONDS, "split")
+
+
+@pytest.fixture(scope="module")
+def pair(
+    server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    directory = tmp_path_factory.mktemp("divided")
+    write_divided(directory / "first", "127.0.0.1:1", SECONDS)
+    with server_factory(directory / "first" / "core") as core:
+        write_divided(directory / "second", core.http_url, SECONDS)
+        with server_factory(directory / "second" / "edge") as edge:
+            yield edge, core
+
+
+def ask(client: isochrone.Client, rows: int = 1, division: str = "") -> Any:
+    headers = {"x-isochrone-division": division} if division else None
+    return client.infer("net", images(rows), headers=headers)["scores"]
+
+
+@pytest.mark.parametrize("division", [*DIVISIONS, ""])
+def test_every_division_computes_what_the_whole_model_computes(
+    pair: tuple[ServerProcess, ServerProcess], division: str
+) -> None:
+    with isochrone.Client(pair[0].http_url) as client:
+        for rows in (1, 3, 8):
+            np.testing.assert_allclose(ask(client, rows, division), expected(rows), rtol=1e-4, atol=1e-5)
+
+
+def runs(worker: ServerProcess) -> dict[str, float]:
+    """Runs of each division."""
+    return by_division(worker, "isochrone_division_requests_total")
+
+
+def by_division(worker: ServerProcess, metric: str) -> dict[str, float]:
+    page = httpx.get(f"http://127.0.0.1:{worker.metrics_port}/metrics", trust_env=False).text
+    found = re.findall(rf'^{metric}{{.*division="([^"]+)".*}} (\S+)$', page, re.MULTILINE)
+    assert found, page
+    return {name: float(value) for name, value in found}
+
+
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_the_header_chooses_the_division(pair: tuple[ServerProcess, ServerProcess], division: str) -> None:
+    before = runs(pair[0])
+    with isochrone.Client(pair[0].http_url) as client:
+        for _ in range(5):
+            ask(client, 1, division)
+    after = runs(pair[0])
+    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {
+        "cut-6" if division == "split" else division: 5
+    }
+
+
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_metadata_of_grpc_chooses_the_division(pair: tuple[ServerProcess, ServerProcess], division: str) -> None:
+    before = runs(pair[0])
+    with triton.InferenceServerClient(pair[0].grpc_url) as client:
+        given = triton.InferInput("image", [1, 3, 16, 16], "FP32")
+        given.set_data_from_numpy(images()["image"])
+        answer = client.infer("net", [given], headers={"x-isochrone-division": division})
+    np.testing.assert_allclose(answer.as_numpy("scores"), expected(), rtol=1e-4, atol=1e-5)
+    after = runs(pair[0])
+    assert {name for name in after if after[name] != before[name]} == {"cut-6" if division == "split" else division}
+
+
+def test_an_unknown_division_is_rejected_with_the_names(pair: tuple[ServerProcess, ServerProcess]) -> None:
+    with (
+        isochrone.Client(pair[0].http_url) as client,
+        pytest.raises(InvalidArgument, match="expected one of edge, split, core, cut-6, given 'cut-7'"),
+    ):
+        ask(client, 1, "cut-7")
+
+
+def test_answers_carry_the_time_of_each_kind(pair: tuple[ServerProcess, ServerProcess]) -> None:
+    answer = httpx.post(
+        f"http://{pair[0].http_url}/v2/models/net/infer",
+        json={"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 3, 16, 16], "data": [0.0] * 768}]},
+        headers={"endpoint-load-metrics-format": "json"},
+        trust_env=False,
+    )
+    assert answer.status_code == 200, answer.text
+    report = answer.headers["endpoint-load-metrics"]
+    for kind in ("edge", "split", "core"):
+        assert f"division_{kind}_us" in report
