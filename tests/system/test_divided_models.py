@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -88,6 +90,44 @@ def test_an_unknown_division_is_rejected_with_the_names(pair: tuple[ServerProces
         pytest.raises(InvalidArgument, match="expected one of edge, split, core, cut-6, given 'cut-7'"),
     ):
         ask(client, 1, "cut-7")
+
+
+@pytest.mark.long
+def test_a_division_that_is_unloaded_while_it_serves_costs_no_request(
+    server_factory: StartServer, tmp_path: Path
+) -> None:
+    """The present division is unloaded and loaded again, several times, under requests that name none."""
+    write_divided(tmp_path / "net", "127.0.0.1:1", {"edge": (0.001, 0.0), "cut-6": (1.0, 1.0)})
+    flags = ("--model-control-mode", "explicit", "--load-model", "net")
+    over = threading.Event()
+    answers: list[Any] = []
+    with server_factory(tmp_path / "net" / "core") as core:
+        write_divided(tmp_path / "near", core.http_url, {"edge": (0.001, 0.0), "cut-6": (1.0, 1.0)})
+        with server_factory(tmp_path / "near" / "edge", *flags) as edge:
+
+            def keep_asking() -> None:
+                with isochrone.Client(edge.http_url) as client:
+                    while not over.is_set():
+                        try:
+                            answers.append(ask(client))
+                        except Exception as error:  # whatever it is, a request failed
+                            answers.append(error)
+
+            caller = threading.Thread(target=keep_asking)
+            caller.start()
+            try:
+                for action in ("unload", "load") * 3:
+                    url = f"http://{edge.http_url}/v2/repository/models/net.edge/{action}"
+                    assert httpx.post(url, json={}, trust_env=False, timeout=60).status_code == 200
+            finally:
+                over.set()
+                caller.join()
+            assert len(answers) > 10
+            for answer in answers:
+                np.testing.assert_allclose(answer, expected(), rtol=1e-4, atol=1e-5)
+            counts = runs(edge)
+            assert counts["edge"]
+            assert counts["cut-6"]
 
 
 def test_answers_carry_the_time_of_each_kind(pair: tuple[ServerProcess, ServerProcess]) -> None:
