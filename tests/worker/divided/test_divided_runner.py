@@ -155,8 +155,9 @@ def test_a_core_that_is_lost_costs_no_request(error: IsochroneError) -> None:
     request = bench.send()
     bench.waiting("core").fail(error)
     assert not request.answers
-    bench.waiting("edge").complete({"y": 3})
-    assert request.answers == [{"y": 3}]
+    outputs = {"y": rows_of(3)}
+    bench.waiting("edge").complete(outputs)
+    assert request.answers == [outputs]
     assert bench.runner.fallbacks == 1
     assert bench.is_clean()
 
@@ -203,12 +204,13 @@ def test_requests_that_wait_for_a_core_that_is_lost_run_on_the_edge() -> None:
     assert bench.runner.watch.present == "edge"
     first, second = bench.waiting("core"), bench.waiting("core")
     assert (first.cancelled, second.cancelled) == (True, False)
-    bench.waiting("edge").complete({"y": 1})
-    assert waits.answers == [{"y": 1}]
+    answers: list[dict[str, Any]] = [{"y": rows_of(number)} for number in range(3)]
+    bench.waiting("edge").complete(answers[0])
+    assert waits.answers == [answers[0]]
     # What the core still does with it changes nothing.
-    first.complete({"y": 2})
-    second.complete({"y": 3})
-    assert (waits.answers, named.answers) == ([{"y": 1}], [{"y": 3}])
+    first.complete(answers[1])
+    second.complete(answers[2])
+    assert (waits.answers, named.answers) == ([answers[0]], [answers[2]])
     assert bench.is_clean()
 
 

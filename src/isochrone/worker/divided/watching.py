@@ -36,9 +36,10 @@ log = structlog.get_logger(__name__)
 
 #: Failures in a row, of requests and probes, after which the core is lost.
 _FAILURES = 3
-#: A probe waits for this many round trips, within these seconds.
+#: A probe waits for this many round trips, within these seconds; after each one without an answer, twice as long: the
+#: link may have become slower than any before.
 _PROBE_ROUND_TRIPS = 10
-_LEAST_PATIENCE, _MOST_PATIENCE = 0.5, 2.0
+_LEAST_PATIENCE, _MOST_PATIENCE = 0.5, 4.0
 #: Weight of a request in the mean number of rows.
 _WEIGHT = 0.1
 
@@ -67,6 +68,8 @@ class DivisionWatch:
         #: Remote models that the core does not serve, as it said.
         self._unserved: set[str] = set()
         self._failures = 0
+        #: Probes in a row without an answer, whatever became of requests.
+        self._unanswered = 0
         #: When the core was last lost: what was under way then waited for its return, and says nothing of the link.
         self._lost_at = 0
         self._probing: asyncio.Task[None] | None = None
@@ -222,8 +225,9 @@ class DivisionWatch:
             self._probe = send_probe(version, probe_size(self.link, self._settings.probe_ns))
 
     async def _ask(self, model: str, runner: RemoteRunner) -> None:
-        patience = min(_MOST_PATIENCE, max(_LEAST_PATIENCE, _PROBE_ROUND_TRIPS * self.link.round_trip))
-        ready = await runner.probe(patience)
+        patience = max(_LEAST_PATIENCE, _PROBE_ROUND_TRIPS * self.link.round_trip) * 2 ** min(self._unanswered, 8)
+        ready = await runner.probe(min(_MOST_PATIENCE, patience))
+        self._unanswered = self._unanswered + 1 if ready is None else 0
         if ready:
             self._unserved.discard(model)
         elif ready is not None:
