@@ -68,6 +68,7 @@ class DivisionWatch:
         #: Remote models that the core does not serve, as it said.
         self._unserved: set[str] = set()
         self._failures = 0
+        self._answered_at = 0
         #: Probes in a row without an answer, whatever became of requests.
         self._unanswered = 0
         #: When the core was last lost: what was under way then waited for its return, and says nothing of the link.
@@ -117,6 +118,7 @@ class DivisionWatch:
 
     def crossed(self, model: str, crossing: Crossing) -> None:
         self._failures = 0
+        self._answered_at = crossing.at
         if crossing.at - crossing.elapsed_ns >= self._lost_at:
             self._estimator.add(crossing)
         known = self._remote.get(model)
@@ -215,6 +217,11 @@ class DivisionWatch:
             self._turn += 1
             model = models[self._turn % len(models)]
             self._probing = self._tasks.start(self._ask(model, self._remote[model][0]))
+        if self._probe is not None and self._probe.is_late:
+            # If nothing else was answered meanwhile, the link was silent, which says nothing of its bandwidth.
+            if self._answered_at > self._probe.deadline - SECOND:
+                self._estimator.add(self._probe.given_up())
+            self._probe = None
         now, wanted = now_ns(), probe_interval(self.link, self._settings.probe_ns)
         last = max(self._estimator.bandwidth_seen, self._bandwidth_probed)
         if not self.core_answers or now - last < wanted or (self._probe is not None and not self._probe.over):
