@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +16,8 @@ import tritonclient.grpc as triton
 
 import isochrone
 from divided_repository import expected, images, write_divided
-from isochrone.errors import InvalidArgument
+from isochrone.errors import InvalidArgument, Unavailable
+from isochrone.models.divisions import Link
 from server_process import ServerProcess, StartServer
 
 SECONDS = {"edge": (0.002, 0.0), "cut-6": (0.001, 0.001), "core": (0.0, 0.002)}
@@ -88,6 +92,82 @@ def test_an_unknown_division_is_rejected_with_the_names(pair: tuple[ServerProces
         pytest.raises(InvalidArgument, match="expected one of edge, split, core, cut-6, given 'cut-7'"),
     ):
         ask(client, 1, "cut-7")
+
+
+@pytest.mark.long
+def test_a_division_that_is_unloaded_while_it_serves_costs_no_request(
+    server_factory: StartServer, tmp_path: Path
+) -> None:
+    """The present division is unloaded and loaded again, several times, under requests that name none."""
+    write_divided(tmp_path / "net", "127.0.0.1:1", {"edge": (0.001, 0.0), "cut-6": (1.0, 1.0)})
+    flags = ("--model-control-mode", "explicit", "--load-model", "net")
+    over = threading.Event()
+    answers: list[Any] = []
+    with server_factory(tmp_path / "net" / "core") as core:
+        write_divided(tmp_path / "near", core.http_url, {"edge": (0.001, 0.0), "cut-6": (1.0, 1.0)})
+        with server_factory(tmp_path / "near" / "edge", *flags) as edge:
+
+            def keep_asking() -> None:
+                with isochrone.Client(edge.http_url) as client:
+                    while not over.is_set():
+                        try:
+                            answers.append(ask(client))
+                        except Exception as error:  # whatever it is, a request failed
+                            answers.append(error)
+
+            caller = threading.Thread(target=keep_asking)
+            caller.start()
+            try:
+                for action in ("unload", "load") * 3:
+                    url = f"http://{edge.http_url}/v2/repository/models/net.edge/{action}"
+                    assert httpx.post(url, json={}, trust_env=False, timeout=60).status_code == 200
+            finally:
+                over.set()
+                caller.join()
+            assert len(answers) > 10
+            for answer in answers:
+                np.testing.assert_allclose(answer, expected(), rtol=1e-4, atol=1e-5)
+            counts = runs(edge)
+            assert counts["edge"]
+            assert counts["cut-6"]
+
+
+def figure(worker: ServerProcess, metric: str) -> float:
+    page = httpx.get(f"http://127.0.0.1:{worker.metrics_port}/metrics", trust_env=False).text
+    (found,) = re.findall(rf"^{metric}{{.*}} (\S+)$", page, re.MULTILINE)
+    return float(found)
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends, "not within a minute"
+        time.sleep(0.02)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_core_that_is_killed_costs_no_request(scheme: str, server_factory: StartServer, tmp_path: Path) -> None:
+    #: A plan that prefers the core, and a link that nothing on loopback is as slow as.
+    seconds = {"core": (0.0, 0.001), "cut-6": (0.001, 0.001), "edge": (5.0, 0.0)}
+    planned = Link(1.0, 1e6)
+    write_divided(tmp_path / "far", "127.0.0.1:1", seconds)
+    with server_factory(tmp_path / "far" / "core", check_exit=False) as core:
+        port = core.http_port if scheme == "http" else core.grpc_port
+        write_divided(tmp_path / "near", f"{scheme}://127.0.0.1:{port}", seconds, link=planned, look_ms="100")
+        with server_factory(tmp_path / "near" / "edge") as edge, isochrone.Client(edge.http_url) as client:
+            for division in ("core", "cut-6"):
+                ask(client, 1, division)
+            wait(lambda: figure(edge, "isochrone_division_link_round_trip_seconds") < planned.round_trip)
+            assert figure(edge, "isochrone_division_core_answers") == 1
+            core.kill()
+            for _ in range(30):
+                np.testing.assert_allclose(ask(client), expected(), rtol=1e-4, atol=1e-5)
+            wait(lambda: by_division(edge, "isochrone_division_present")["edge"] == 1)
+            wait(lambda: figure(edge, "isochrone_division_core_answers") == 0)
+            with pytest.raises(Unavailable, match="division 'core'"):
+                ask(client, 1, "core")
+            assert set(by_division(edge, "isochrone_division_late_seconds")) == {"edge"}
 
 
 def test_answers_carry_the_time_of_each_kind(pair: tuple[ServerProcess, ServerProcess]) -> None:

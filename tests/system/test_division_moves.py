@@ -21,14 +21,15 @@ from server_process import ServerProcess, StartServer
 
 #: Of pictures: what crosses to the core is 48 KiB.
 SIZE = 64
-EDGE_SECONDS = 0.03
+#: Far above what a busy machine adds to a time, and far below what the changed links do.
+EDGE_SECONDS = 0.3
 SECONDS = {"core": (0.0, 0.002), "edge": (EDGE_SECONDS, 0.0)}
 PATIENCE = 60.0
 CALLERS = 3
 
 CHANGES: dict[str, Callable[[EmulatedLink], None]] = {
-    "slow": lambda link: setattr(link, "delay", 0.06),
-    "narrow": lambda link: setattr(link, "rate", 200_000.0),
+    "slow": lambda link: setattr(link, "delay", 0.4),
+    "narrow": lambda link: setattr(link, "rate", 60_000.0),
     "cut": EmulatedLink.cut,
     "silent": EmulatedLink.silence,
 }
@@ -101,14 +102,11 @@ def test_the_division_follows_the_link_and_no_request_fails(
             CHANGES[change](link)
             away = wait_for_present(edge, "edge")
             count = len(times)
-            while len(times) < count + 30:
+            while len(times) < count + 12:
                 time.sleep(0.01)
             link.mend()
             back = wait_for_present(edge, "core")
             time.sleep(0.5)
             assert present(edge) == "core"
-        moves = [event for event in edge.log_events() if event.get("event") == "division moved"]
         with capsys.disabled():
-            for move in moves:
-                print(move)
             print(f"\n{change}: {len(times)} requests, to the edge after {away:.2f} s, back after {back:.2f} s")

@@ -109,13 +109,70 @@ def check_served(target: Path, server_factory: StartServer, file: Path) -> None:
     (wanted,) = session.run(None, rows)
     (output,) = [value.name for value in session.get_outputs()]
     with server_factory(target / "core") as core:
-        for config in (target / "edge").glob("*/config.pbtxt"):
-            text = config.read_text()
-            if 'backend: "remote"' in text:
-                start = text.index("string_value: ") + len("string_value: ")
-                config.write_text(f'{text[:start]}"{core.http_url}"{text[text.index(chr(10), start) :]}')
+        reach(target / "edge", core)
         with server_factory(target / "edge") as edge, isochrone.Client(edge.http_url) as client:
             np.testing.assert_allclose(client.infer("net", rows)[output], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+def test_kept_divisions_are_served_and_compute_the_same(
+    workers: tuple[ServerProcess, ServerProcess], server_factory: StartServer, tmp_path: Path
+) -> None:
+    file, target = tmp_path / "net.onnx", tmp_path / "divided"
+    model = residual_net()
+    file.write_bytes(model.SerializeToString())
+    flags = ("--cuts", "3", "--max-error", "5%", "--write", str(target), "--keep-memory", "1MiB", "--json")
+    output, _ = partition(file, *places(workers), *flags)
+    found = json.loads(output)
+    stay = found["kept"]
+    by_name = {option["division"]: option for option in found["options"]}
+    assert set(stay) == {name for name, option in by_name.items() if option["allowed"]}
+    assert {"edge", "core"} < set(stay)
+    assert any(name.endswith("-fp16") for name in stay)
+    assert by_name[stay[0]]["name"] == found["chosen"]
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    rows = values_of({"image": [2, 3, 16, 16]})
+    (wanted,) = session.run(None, rows)
+    with server_factory(target / "core") as core:
+        reach(target / "edge", core)
+        with server_factory(target / "edge") as edge, isochrone.Client(edge.http_url) as client:
+            for name in (*stay, "split", ""):
+                given = {"x-isochrone-division": name} if name else None
+                answer = client.infer("net", rows, headers=given)["scores"]
+                error = np.linalg.norm(answer - wanted) / np.linalg.norm(wanted)
+                # Encodings were measured with other rows.
+                assert error < (0.1 if name not in ("edge", "core") else 1e-4), name
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--keep-memory", "1MiB"), "--keep-memory: expected --write DIR beside it"),
+        (("--keep-memory", "much", "--write", "there"), "--keep-memory: expected a number of bytes"),
+    ],
+)
+def test_wrong_flags_of_kept_divisions_are_named(net: Path, flags: tuple[str, ...], named: str) -> None:
+    _, problem = partition(net, "--edge", "127.0.0.1:1", "--core", "127.0.0.1:1", *flags, ok=1)
+    assert named in problem
+
+
+@pytest.mark.long
+def test_too_little_memory_for_the_chosen_division_writes_nothing(
+    workers: tuple[ServerProcess, ServerProcess], net: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "written" / "divided"
+    _, problem = partition(net, *places(workers), "--cuts", "1", "--write", str(target), "--keep-memory", "100B", ok=1)
+    assert "--keep-memory: expected at least the" in problem
+    assert not target.parent.exists() or not list(target.parent.iterdir())
+
+
+def reach(edge: Path, core: ServerProcess) -> None:
+    """Lets the remote models of a written repository send to a core."""
+    for config in edge.glob("*/config.pbtxt"):
+        text = config.read_text()
+        if 'backend: "remote"' in text:
+            start = text.index("string_value: ") + len("string_value: ")
+            config.write_text(f'{text[:start]}"{core.http_url}"{text[text.index(chr(10), start) :]}')
 
 
 #: By name: the model, its rows (None: made), and rows of another number or length that the written models get.

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from divided_repository import write_divided
 from isochrone.cli.files.first_fleet import FoundModel, fleet_name, fleet_text, without_missing_steps
 from isochrone.cli.main import app
 from isochrone.control.fleet.reading.parsing import parse_fleet
@@ -192,6 +193,24 @@ def test_validate_looks_at_ensembles_among_their_steps(models: Path) -> None:
     result = run("validate", models)
     assert result.exit_code == 1
     assert "expected steps of models that are there, given preprocess, which is not" in result.output
+
+
+def test_validate_looks_at_divided_models_among_their_divisions(tmp_path: Path) -> None:
+    write_divided(tmp_path / "net", "core:8000", {"edge": (0.002, 0.0), "core": (0.0, 0.001)})
+    repository = tmp_path / "net" / "edge"
+    assert "net 1" in run("validate", repository).output
+    file = repository / "net" / "1" / "divisions.json"
+    right = file.read_text()
+    file.write_text(right.replace('"edge_ns"', '"edge_ms"', 1))
+    result = run("validate", repository)
+    assert result.exit_code == 1
+    assert "unknown field `edge_ms`" in " ".join(result.output.split())
+    file.write_text(right)
+    config = repository / "net.core" / "config.pbtxt"
+    config.write_text(config.read_text().replace("dims: 16", "dims: 17", 1))
+    result = run("validate", repository)
+    assert result.exit_code == 1
+    assert "expected divisions that fit the model" in " ".join(result.output.split())
 
 
 def test_validate_of_nothing_says_what_was_expected(tmp_path: Path) -> None:

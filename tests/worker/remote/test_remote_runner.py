@@ -29,6 +29,7 @@ from isochrone.errors import (
 from isochrone.models.signature import signature_of
 from isochrone.protocol.compression import zstd
 from isochrone.protocol.stages import parse_stages
+from isochrone.worker.remote.link import Crossing
 from isochrone.worker.remote.runner import RemoteRunner
 from isochrone.worker.remote.settings import RemoteSettings, remote_settings
 from isochrone.worker.statistics import ModelStatistics
@@ -436,3 +437,96 @@ def test_levels_of_compression(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"compression": "zstd", "compression_level": "9"}, 9),
     ):
         assert remote_settings({"endpoints": "a:1", **given}, "m", 1, "config.pbtxt").zstd_level == level
+
+
+class Watcher:
+    """Records what a remote model reports of its link."""
+
+    def __init__(self) -> None:
+        self.crossings: list[Crossing] = []
+        self.failures = 0
+
+    def crossed(self, model: str, crossing: Crossing) -> None:
+        assert model == "m"
+        self.crossings.append(crossing)
+
+    def unreachable(self, model: str) -> None:
+        self.failures += 1
+
+
+def test_a_watched_link_asks_for_times_and_reports_answers() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher()
+        bench.send()
+        await bench.settled()
+        bench.runner.link.watch(watcher)
+        answer = Outputs({"y": np.array([[2.0]], np.float32)})
+        answer.server_timing = "dispatch;dur=0.5, queue;dur=1, compute;dur=2.5, step1.a;dur=2"
+        bench.endpoints[1].reply = lambda call: answer
+        bench.send()
+        await bench.settled()
+        (before, _), (after, _) = bench.endpoints[0].calls + bench.endpoints[1].calls
+        assert "x-isochrone-timing" not in before.headers
+        assert after.headers["x-isochrone-timing"] == "1"
+        (crossing,) = watcher.crossings
+        assert crossing.there_ns == 4_000_000
+        assert crossing.size > 8
+        bench.runner.link.unwatch(watcher)
+        bench.send()
+        await bench.settled()
+        assert len(watcher.crossings) == 1
+
+    run(scenario)
+
+
+def test_an_endpoint_of_two_that_is_away_is_not_reported() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher()
+        bench.runner.link.watch(watcher)
+        bench.endpoints[0].reply = lambda call: Unavailable("cannot connect").not_begun()
+        bench.send()
+        await bench.settled()
+        assert watcher.failures == 0
+        bench.endpoints[1].reply = bench.endpoints[0].reply
+        bench.send()
+        await bench.settled()
+        assert watcher.failures == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("answers", "ready", "failures"),
+    [
+        ((True, True), True, 0),
+        ((False, True), True, 0),
+        ((False, False), False, 0),
+        ((Unavailable("away"), False), False, 0),
+        ((Unavailable("away"), True), True, 0),
+        ((Unavailable("away"), DeadlineExceeded("late")), None, 1),
+    ],
+)
+def test_a_probe_tells_whether_an_endpoint_answers_and_serves(
+    answers: tuple[Any, Any], ready: bool | None, failures: int
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher()
+        bench.runner.link.watch(watcher)
+        for endpoint, answer in zip(bench.endpoints, answers, strict=True):
+            endpoint.ready = answer
+        assert await bench.runner.probe(1.0) is ready
+        assert watcher.failures == failures
+        assert len(watcher.crossings) == sum(isinstance(answer, bool) for answer in answers)
+
+    run(scenario)
+
+
+def test_lost_connections_are_counted_in_the_error() -> None:
+    async def scenario(bench: Bench) -> None:
+        for endpoint in bench.endpoints:
+            endpoint.reply = lambda call: ConnectionLost("the server died")
+        request = bench.send()
+        await bench.settled()
+        assert request.answers[0].losses == 2
+
+    run(scenario)

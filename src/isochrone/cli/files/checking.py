@@ -13,8 +13,10 @@ from isochrone.control.fleet.reading.file import read_file
 from isochrone.control.fleet.reading.parsing import read_text
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
+from isochrone.models.configuration.divided_models import MODELS, check_division, division_models, is_divided
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps
+from isochrone.models.divisions import DIVISIONS_FILE, read_divisions
 from isochrone.models.repository.description import ModelDescription
 from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
 from isochrone.models.repository.repository import CONFIG_FILE, Repository
@@ -146,10 +148,28 @@ def _of_steps(
         return ConfigError(where, "ensemble_scheduling", expected, f"{', '.join(missing)}, which is not")
     if not steps or any(name not in read for name in steps):
         return None
+    if is_divided(config):
+        return _of_divisions(ensemble, read)
     try:
         check_steps(config, [read[step.model_name].config for step in config.ensemble_scheduling.step])
     except InvalidArgument as error:
         return ConfigError(where, "ensemble_scheduling", "steps that fit together", error.message)
+    return None
+
+
+def _of_divisions(divided: ModelDescription, read: Mapping[str, ModelDescription]) -> ConfigError | None:
+    config, where = divided.config, str(divided.directory / CONFIG_FILE)
+    try:
+        for name in division_models(config):
+            check_division(config, read[name].config)
+        for directory in divided.versions.values():
+            file = directory / DIVISIONS_FILE
+            if file.is_file():  # otherwise an error of its own
+                read_divisions(file.read_bytes(), str(file))
+    except ConfigError as error:
+        return error
+    except InvalidArgument as error:
+        return ConfigError(where, f'parameters["{MODELS}"]', "divisions that fit the model", error.message)
     return None
 
 

@@ -1,7 +1,8 @@
 """Probes of the bandwidth: requests with large bodies that are sent while no request of a caller is as large.
 
 They take at most a hundredth of the link, unless the link is so slow that the smallest one takes more: then they are
-sent less often, down to a third.
+sent less often, down to a third. The share is that of the estimated bandwidth: a probe that is given up shows that the
+link has become slower, and the next one is smaller.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isochrone.clock import SECOND, now_ns
-from isochrone.errors import IsochroneError
+from isochrone.errors import DeadlineExceeded, IsochroneError
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Plan
-from isochrone.worker.remote.link import LARGE_BYTES
+from isochrone.worker.remote.link import LARGE_BYTES, Crossing
 
 if TYPE_CHECKING:
     from isochrone.models.divisions import Link
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SHARE = 0.01
 _MOST_BYTES = 1 << 20
 _RAREST = 3
-_PATIENCE_NS = 10 * SECOND
+_PATIENCE_NS = 3 * SECOND
 
 
 def probe_size(link: Link, interval_ns: int) -> int:
@@ -40,7 +41,7 @@ def probe_interval(link: Link, interval_ns: int) -> int:
 class ProbeRequest(InferRequest):
     """Nobody reads its answer: the remote model reports how long it took."""
 
-    __slots__ = ("over",)
+    __slots__ = ("is_late", "over", "size")
 
     def __init__(self, version: ServedVersion, size: int, now: int) -> None:
         # Random, so that no compression on the way makes it smaller.
@@ -48,13 +49,21 @@ class ProbeRequest(InferRequest):
         name = version.signature.inputs[0].name
         plan = Plan(version.model_name, version.model_version, ((name, "FP32", values.shape),), None)
         super().__init__(plan, "", {name: values}, now, now + _PATIENCE_NS)
+        self.size = size
         self.over = False
+        #: It was given up: the link carried less than its size in its time.
+        self.is_late = False
+
+    def given_up(self) -> Crossing:
+        """What a late probe tells: at best the link carried all of it in its time."""
+        return Crossing(self.deadline, self.size, self.deadline - self.arrived, 0)
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self.over = True
 
     def fail(self, error: IsochroneError) -> None:
         self.over = True
+        self.is_late = isinstance(error, DeadlineExceeded)
 
     def dropped(self) -> None:
         self.over = True

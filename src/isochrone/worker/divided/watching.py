@@ -36,9 +36,10 @@ log = structlog.get_logger(__name__)
 
 #: Failures in a row, of requests and probes, after which the core is lost.
 _FAILURES = 3
-#: A probe waits for this many round trips, within these seconds.
+#: A probe waits for this many round trips, within these seconds; after each one without an answer, twice as long: the
+#: link may have become slower than any before.
 _PROBE_ROUND_TRIPS = 10
-_LEAST_PATIENCE, _MOST_PATIENCE = 0.5, 2.0
+_LEAST_PATIENCE, _MOST_PATIENCE = 0.5, 4.0
 #: Weight of a request in the mean number of rows.
 _WEIGHT = 0.1
 
@@ -67,6 +68,9 @@ class DivisionWatch:
         #: Remote models that the core does not serve, as it said.
         self._unserved: set[str] = set()
         self._failures = 0
+        self._answered_at = 0
+        #: Probes in a row without an answer, whatever became of requests.
+        self._unanswered = 0
         #: When the core was last lost: what was under way then waited for its return, and says nothing of the link.
         self._lost_at = 0
         self._probing: asyncio.Task[None] | None = None
@@ -114,6 +118,7 @@ class DivisionWatch:
 
     def crossed(self, model: str, crossing: Crossing) -> None:
         self._failures = 0
+        self._answered_at = crossing.at
         if crossing.at - crossing.elapsed_ns >= self._lost_at:
             self._estimator.add(crossing)
         known = self._remote.get(model)
@@ -212,6 +217,11 @@ class DivisionWatch:
             self._turn += 1
             model = models[self._turn % len(models)]
             self._probing = self._tasks.start(self._ask(model, self._remote[model][0]))
+        if self._probe is not None and self._probe.is_late:
+            # If nothing else was answered meanwhile, the link was silent, which says nothing of its bandwidth.
+            if self._answered_at > self._probe.deadline - SECOND:
+                self._estimator.add(self._probe.given_up())
+            self._probe = None
         now, wanted = now_ns(), probe_interval(self.link, self._settings.probe_ns)
         last = max(self._estimator.bandwidth_seen, self._bandwidth_probed)
         if not self.core_answers or now - last < wanted or (self._probe is not None and not self._probe.over):
@@ -222,8 +232,9 @@ class DivisionWatch:
             self._probe = send_probe(version, probe_size(self.link, self._settings.probe_ns))
 
     async def _ask(self, model: str, runner: RemoteRunner) -> None:
-        patience = min(_MOST_PATIENCE, max(_LEAST_PATIENCE, _PROBE_ROUND_TRIPS * self.link.round_trip))
-        ready = await runner.probe(patience)
+        patience = max(_LEAST_PATIENCE, _PROBE_ROUND_TRIPS * self.link.round_trip) * 2 ** min(self._unanswered, 8)
+        ready = await runner.probe(min(_MOST_PATIENCE, patience))
+        self._unanswered = self._unanswered + 1 if ready is None else 0
         if ready:
             self._unserved.discard(model)
         elif ready is not None:

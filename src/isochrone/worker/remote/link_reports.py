@@ -29,7 +29,7 @@ class LinkWatcher(Protocol):
         ...
 
     def unreachable(self, model: str) -> None:
-        """No connection, or one that broke."""
+        """A request or a probe reached no endpoint, or its connections broke."""
         ...
 
 

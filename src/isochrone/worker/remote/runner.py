@@ -131,6 +131,9 @@ class RemoteRunner:
             self._fail(request, self._end_of(request))
             return
         except IsochroneError as error:
+            # gRPC's library reports a server that is not reached as one that answered UNAVAILABLE.
+            if isinstance(error, Unavailable) and not error.status.startswith("HTTP"):
+                self.link.unreachable()
             self._fail(request, error)
             return
         except Exception as error:
@@ -188,8 +191,6 @@ class RemoteRunner:
         elif isinstance(failure, Unavailable | DeadlineExceeded):
             # No answer at all, or none in time: a server that hangs is left out, too.
             self._choice.failed(endpoint, now_ns())
-        if not failure.status and isinstance(failure, Unavailable):
-            self.link.unreachable()
 
     async def probe(self, seconds: float) -> bool | None:
         """Asks all endpoints whether they serve the model, and reports the link; None: no endpoint answers."""
@@ -200,7 +201,7 @@ class RemoteRunner:
             try:
                 ready = await self._transports[position].is_ready(settings.model, settings.version, seconds)
             except IsochroneError as error:
-                if not error.status:
+                if isinstance(error, Unavailable | DeadlineExceeded):
                     return None
                 ready = False
             self._choice.answered(position)
