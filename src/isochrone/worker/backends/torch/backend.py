@@ -1,5 +1,5 @@
 """PyTorch models: programs saved by ``torch.export`` or compiled by AOTInductor (both ``model.pt2``), and
-TorchScript (``model.pt``).
+TorchScript (``model.pt``); with ranks, modules of a ``model.py`` (``parallel``).
 
 ``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as in
 Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions; names that are all arguments of

@@ -129,3 +129,26 @@ def write_model(directory: Path, source: str = MLP, seed: int = 5) -> Any:
     module = written.build().eval()
     save_model(module, str(directory / "model.safetensors"))
     return module
+
+
+#: An MLP that fails in its second stage: for NaN in every rank, for large numbers in the last rank alone, where it hangs
+#: for very large ones.
+TOUCHY = (
+    MLP.replace("import torch\n", "import time\n\nimport torch\n", 1).replace(
+        "def build():",
+        """class Touchy(nn.Module):
+    def forward(self, x):
+        if torch.isnan(x).any():
+            raise ValueError("not a number")
+        rank = torch.distributed.get_rank()
+        if rank == torch.distributed.get_world_size() - 1:
+            if (x.abs() > 1e20).any():
+                time.sleep(600)
+            if (x.abs() > 1e10).any():
+                raise ValueError(f"too large in rank {rank}")
+        return x
+
+
+def build():""",
+    )
+).replace("Block(16), nn.Linear(16, 3)", "Touchy(), Block(16), nn.Linear(16, 3)")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConfigError, IsochroneError
+from isochrone.worker.backends.device_errors import device_error
 from isochrone.worker.backends.processes.child_side import traceback_of
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.parallel.messages import Failure
@@ -32,9 +33,10 @@ def failure_of(error: BaseException, *, is_fatal: bool) -> Failure:
     if isinstance(error, IsochroneError):
         return Failure(str(error), [], place, traceback_of(error), is_fatal)
     said = str(error).lower()
-    communication = any(word in said for word in _OF_COMMUNICATION)
+    # A process that has lost its GPU fails from now on.
+    is_fatal = is_fatal or any(word in said for word in _OF_COMMUNICATION) or device_error(error) is not None
     message = f"torch: {error_text(error)}" if isinstance(error, Exception) else type(error).__name__
-    return Failure(message, [], place, traceback_of(error), is_fatal or communication)
+    return Failure(message, [], place, traceback_of(error), is_fatal)
 
 
 def first_failure(failures: Mapping[int, Failure]) -> Failure:

@@ -7,6 +7,7 @@ waits for an order is inside no collective, so an idle instance cannot run into 
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import msgspec
 
@@ -78,7 +79,7 @@ def receive_report(link: socket.socket) -> Report:
     return report
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Order] | msgspec.msgpack.Decoder[Report], link: socket.socket) -> object:
+def _decoded(decoder: Any, link: socket.socket) -> Any:
     try:
         return decoder.decode(receive_body(link))
     except msgspec.MsgspecError as error:

@@ -47,7 +47,7 @@ class BuiltModule:
         if is_sequential(module):
             children = list(module.named_children())
             own = [children[number] for number in children_of(stage, self.cuts, len(children))]
-            parts = {}
+            parts: dict[str, Any] = {}
             for name, child in own:
                 parts |= {f"{name}.{path}" if path else name: part for path, part in child.named_modules()}
             module = StageModule([child for _, child in own])

@@ -75,7 +75,8 @@ class Stage:
             result: Any = None
             if failure is None and not has_failed:
                 try:
-                    result = self._computed(micro_batches[number] if self._is_first else value)
+                    rows = batch.rows[number] if count > 1 else None
+                    result = self._computed(micro_batches[number] if self._is_first else value, rows)
                 except Exception as error:
                     failure = error
             self._pass_on(result, results)
@@ -87,10 +88,10 @@ class Stage:
         outputs = [each for each in results if each is not None]
         if self._rank or len(outputs) < count:
             return None
-        return _joined(outputs, batch.rows)
+        return outputs[0] if count == 1 else {name: torch.cat([each[name] for each in outputs]) for name in outputs[0]}
 
-    def _computed(self, value: Any) -> Any:
-        """A pair to send: for the next stage, or the outputs."""
+    def _computed(self, value: Any, rows: int | None) -> Any:
+        """A pair to send: for the next stage, or the outputs. ``rows``: of the micro-batch; None: it is all."""
         if self._is_first:
             positional = [value[name] for name in self._positional]
             result = self._module(*positional, **{name: value[name] for name in self._keywords})
@@ -99,7 +100,10 @@ class Stage:
         if not self._is_last:
             return describe(result)
         # In every rank of the stage, so that they fail alike.
-        outputs = {name: tensor.to("cpu").contiguous() for name, tensor in self._take_results(result).items()}
+        for name, tensor in (results := self._take_results(result)).items():
+            if rows is not None and tuple(tensor.shape[:1]) != (rows,):
+                raise ModelFailed(f"output '{name}': expected {rows} rows, given shape {list(tensor.shape)}")
+        outputs = {name: tensor.to("cpu").contiguous() for name, tensor in results.items()}
         return describe(outputs) if self._layout.last_stage else (None, outputs)
 
     def _pass_on(self, result: Any, results: list[dict[str, Any] | None]) -> None:
@@ -127,14 +131,3 @@ def _split(inputs: dict[str, Any], rows: Sequence[int]) -> list[dict[str, Any]]:
         return [inputs]
     parts = {name: tensor.split(list(rows)) for name, tensor in inputs.items()}
     return [{name: parts[name][number] for name in parts} for number in range(len(rows))]
-
-
-def _joined(outputs: list[dict[str, Any]], rows: Sequence[int]) -> dict[str, Any]:
-    if len(outputs) == 1:
-        return outputs[0]
-    for each, expected in zip(outputs, rows, strict=True):
-        for name, tensor in each.items():
-            if not tensor.dim() or tensor.shape[0] != expected:
-                given = list(tensor.shape)
-                raise ModelError from ModelFailed(f"output '{name}': expected {expected} rows, given shape {given}")
-    return {name: torch.cat([each[name] for each in outputs]) for name in outputs[0]}
