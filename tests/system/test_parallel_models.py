@@ -115,7 +115,8 @@ class Caller(threading.Thread):
 
 def test_any_rank_may_be_killed_under_load(server: ServerProcess) -> None:
     rows = np.random.default_rng(1).standard_normal((3, 1, 8), np.float32)
-    with closing(StockClient("http", server)) as client:
+    # Over gRPC: the HTTP client waits for a load for 60 s alone.
+    with closing(StockClient("grpc", server)) as client:
         client.call("load_model", "whole")
         assert processes(server) == []
         expected = [infer(client, "whole", row) for row in rows]
@@ -151,7 +152,7 @@ def test_any_rank_may_be_killed_under_load(server: ServerProcess) -> None:
 
 
 def test_ranks_end_with_a_worker_that_is_killed(server: ServerProcess) -> None:
-    with closing(StockClient("http", server)) as client:
+    with closing(StockClient("grpc", server)) as client:
         client.call("load_model", "shared")
     ranks = processes(server)
     assert len(ranks) == 4

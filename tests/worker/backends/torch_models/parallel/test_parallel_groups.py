@@ -190,7 +190,7 @@ def test_a_rank_that_stops_ends_the_instance_at_the_time_limit(
     tmp_path: Path, make_context: MakeContext, tensor: int, pipeline: int
 ) -> None:
     write_model(tmp_path)
-    limit = parameter("collective_timeout_seconds", "3")
+    limit = parameter("collective_timeout_seconds", "5")
     executable = start(make_context, MLP_CONFIG + ranks(tensor, pipeline) + limit)
     good = executable.execute(samples(2), None)["y"].copy()
     os.kill(rank_pids(executable)[1], signal.SIGSTOP)

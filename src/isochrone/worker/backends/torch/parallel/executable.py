@@ -12,8 +12,8 @@ from isochrone.worker.backends.isolation.sent_context import received_context, s
 from isochrone.worker.backends.torch.host_arrays import to_numpy, to_torch
 from isochrone.worker.backends.torch.parallel.group import RankGroup
 from isochrone.worker.backends.torch.parallel.layout import micro_batches
-from isochrone.worker.backends.torch.parallel.messages import Load, RunBatch
-from isochrone.worker.backends.torch.parallel.rank import Rank, load_rank
+from isochrone.worker.backends.torch.parallel.messages import Meet, Prepare, RunBatch
+from isochrone.worker.backends.torch.parallel.rank import Rank
 from isochrone.worker.backends.torch.parallel.settings import parallel_settings
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ class ParallelExecutable(Executable):
         self._group = RankGroup(label, layout, self._settings.timeout_seconds)
         try:
             sent = sent_context(context)
-            store = self._group.store.descriptor
-            self._rank: Rank = self._group.carry_out(
-                lambda rank: Load(sent, rank), lambda: load_rank(context, self._settings, 0, store)
-            )
+            self._rank = Rank(context, 0)
+            self._group.load(lambda number: Prepare(sent, number), self._rank.prepare)
+            self._group.load(lambda _: Meet(), lambda: self._rank.meet(self._group.store.descriptor))
         except BaseException:
             self._group.end()
             raise

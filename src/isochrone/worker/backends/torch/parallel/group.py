@@ -26,6 +26,8 @@ from isochrone.worker.backends.torch.parallel.own_thread import OwnThread
 _MODULE = "isochrone.worker.backends.torch.parallel.rank_main"
 #: After the first failure of a batch: time for the other ranks to fail alike, or to finish.
 _GRACE_SECONDS = 5.0
+#: After a failed connection: time in which the end of its other side shows.
+_DEATH_MILLISECONDS = 500
 #: For ranks that are closed.
 _CLOSE_MILLISECONDS = 2000
 
@@ -53,6 +55,12 @@ class RankGroup:
             self.end()
             raise ModelFailed(f"{label}: the process of a rank cannot be started: {error}") from error
 
+    def load(self, order_of: Callable[[int], Order], own: Callable[[], Any]) -> None:
+        """An order of the load, which may take long. The first failure is raised; then the group has to be ended."""
+        failures = self._finished(order_of, own, is_load=True)
+        if failures:
+            raise _error_of(self._label, first_failure(failures))
+
     def carry_out(self, order_of: Callable[[int], Order], own: Callable[[], Any]) -> Any:
         """Gives each rank its order, and runs ``own``, rank 0's part; the result of that.
 
@@ -68,7 +76,7 @@ class RankGroup:
             self._busy.release()
             raise
         if failures and ends_instance(self._layout, failures):
-            raise InstanceLost(self._label, self._described(failures))
+            raise self._out_of_step(failures)
         self._busy.release()
         if failures:
             raise _error_of(self._label, first_failure(failures))
@@ -107,8 +115,10 @@ class RankGroup:
             self._watcher.join()
             self._watcher = None
 
-    def _finished(self, order_of: Callable[[int], Order], own: Callable[[], Any]) -> dict[int, Failure]:
-        """Every rank has finished, or failed."""
+    def _finished(
+        self, order_of: Callable[[int], Order], own: Callable[[], Any], *, is_load: bool = False
+    ) -> dict[int, Failure]:
+        """Every rank has finished, or failed; of a load, one has failed."""
         failures: dict[int, Failure] = {}
         for rank, process in self._processes.items():
             try:
@@ -142,10 +152,14 @@ class RankGroup:
                 awaited.discard(0)
                 if self._own.error is not None:
                     failures[0] = _own_failure(self._own.error)
+            if is_load:
+                if failures:
+                    return failures
+                continue
             if not ready:
                 raise InstanceLost(self._label, self._stuck(awaited, failures))
             if awaited and any(failure.is_fatal for failure in failures.values()):
-                raise InstanceLost(self._label, self._described(failures))
+                raise self._out_of_step(failures)
             if ends is None and (failures or 0 not in awaited):
                 ends = monotonic() + (min(_GRACE_SECONDS, self._timeout) if failures else self._timeout)
             elif failures and ends is not None:
@@ -157,6 +171,14 @@ class RankGroup:
         if failures:
             how += f"; before, {self._described(failures)}"
         return InstanceLost(self._label, how)
+
+    def _out_of_step(self, failures: dict[int, Failure]) -> InstanceLost:
+        """If a rank has died, that is why others failed: their connections close a moment before it has ended."""
+        if any(failure.is_fatal for failure in failures.values()):
+            deaths = {process.death: rank for rank, process in self._processes.items()}
+            for descriptor, _ in polled(*deaths).poll(_DEATH_MILLISECONDS):
+                return self._lost(deaths[descriptor], "it has ended")
+        return InstanceLost(self._label, self._described(failures))
 
     def _stuck(self, awaited: set[int], failures: dict[int, Failure]) -> str:
         late = self._layout.describe(min(awaited))

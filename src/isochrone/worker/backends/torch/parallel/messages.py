@@ -25,11 +25,15 @@ class TensorHead(msgspec.Struct, array_like=True):
     shape: list[int]
 
 
-class Load(msgspec.Struct, tag=True):
-    """First order: load this part of the model."""
+class Prepare(msgspec.Struct, tag=True):
+    """First order: build the model and check it."""
 
     context: SentContext
     rank: int
+
+
+class Meet(msgspec.Struct, tag=True):
+    """Second order: connect to the other ranks and read this rank's part of the weights."""
 
 
 class RunBatch(msgspec.Struct, tag=True):
@@ -63,7 +67,7 @@ class Report(msgspec.Struct, tag=True):
     failure: Failure | None = None
 
 
-Order = Load | RunBatch | Close
+Order = Prepare | Meet | RunBatch | Close
 
 _orders = msgspec.msgpack.Decoder(Order)
 _reports = msgspec.msgpack.Decoder(Report)

@@ -13,59 +13,73 @@ from isochrone.worker.backends.torch.arguments import check_datatypes, input_nam
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.parallel.devices import device_of
 from isochrone.worker.backends.torch.parallel.failures import failure_of
+from isochrone.worker.backends.torch.parallel.settings import parallel_settings
 from isochrone.worker.backends.torch.results import Results
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext
     from isochrone.worker.backends.torch.parallel.messages import Failure
-    from isochrone.worker.backends.torch.parallel.settings import ParallelSettings
-    from isochrone.worker.backends.torch.parallel.stage import Stage
+    from isochrone.worker.backends.torch.parallel.module_loading import BuiltModule
+    from isochrone.worker.backends.torch.parallel.stage import Stage, TakeResults
 
 
 class Rank:
-    """A loaded rank."""
+    """One rank. ``prepare`` imports torch and finds what is wrong with the model; then ``meet`` may wait for others."""
 
-    def __init__(self, torch: Any, device: str, stage: Stage) -> None:
-        self.torch = torch
-        self.device = device
-        self.stage = stage
+    torch: Any
+    device: str
+    stage: Stage
+    _built: BuiltModule
+    _arguments: tuple[list[str], list[str]]
+
+    def __init__(self, context: LoadContext, number: int) -> None:
+        self._context = context
+        self._number = number
+        self._settings = parallel_settings(context)
+
+    def prepare(self) -> None:
+        context, layout = self._context, self._settings.layout
+        torch = self.torch = optional_runtime("torch", "torch", parameters.where(context))
+        from isochrone.worker.backends.torch.parallel.module_loading import build
+
+        check_datatypes(context)
+        self.device = device_of(context, layout, self._number, torch)
+        if self.device == "cpu":
+            torch.set_num_threads(self._settings.threads or max(1, len(os.sched_getaffinity(0)) // layout.ranks))
+        else:
+            torch.cuda.set_device(self.device)
+        self._built = build(context, self._settings)
+        names = (self._built.positional, self._built.keywords)
+        self._arguments = matched_arguments(context, input_names(context), names)
+
+    def meet(self, store: int) -> None:
+        """Every rank is prepared. ``store``: see ``Transport``."""
+        from isochrone.worker.backends.torch.parallel.plan import Shares
+        from isochrone.worker.backends.torch.parallel.stage import Stage
+        from isochrone.worker.backends.torch.parallel.transport import Transport
+
+        context, layout, number = self._context, self._settings.layout, self._number
+        transport = Transport(layout, number, store, self.device, self._settings.timeout_seconds)
+        shares = None
+        if layout.tensor > 1:
+            kind = self.device.partition(":")[0]
+            shares = Shares(layout.tensor, layout.share_of(number), transport.stage_group, kind)
+        module = self._built.load(layout.stage_of(number), shares, self.device)
+        mode = run_mode(context, self.torch)
+        self.stage = Stage(layout, number, module, self._arguments, transport, mode, _checked_results(context))
 
 
-def load_rank(context: LoadContext, settings: ParallelSettings, number: int, store: int) -> Rank:
-    """Loads a rank's part of the model; returns when all ranks have met. ``store``: see ``Transport``."""
-    torch = optional_runtime("torch", "torch", parameters.where(context))
-    from isochrone.worker.backends.torch.parallel.module_loading import build
-    from isochrone.worker.backends.torch.parallel.plan import Shares
-    from isochrone.worker.backends.torch.parallel.stage import Stage
-    from isochrone.worker.backends.torch.parallel.transport import Transport
-
-    layout = settings.layout
-    check_datatypes(context)
-    device = device_of(context, layout, number, torch)
-    if device == "cpu":
-        torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) // layout.ranks))
-    else:
-        torch.cuda.set_device(device)
-    # Everything that can be wrong with the model is found before the ranks meet.
-    built = build(context, settings)
-    arguments = matched_arguments(context, input_names(context), (built.positional, built.keywords))
-    transport = Transport(layout, number, store, device, settings.timeout_seconds)
-    kind = device.partition(":")[0]
-    share = layout.share_of(number)
-    shares = Shares(layout.tensor, share, transport.stage_group, kind) if layout.tensor > 1 else None
-    module = built.load(layout.stage_of(number), shares, device)
-    label = f"model '{context.model_name}' version {context.model_version}"
+def _checked_results(context: LoadContext) -> TakeResults:
     types = {name: NUMPY_BY_NAME[datatype] for name, datatype in declared_outputs(context).items()}
-    results = Results(label, list(types))
+    results = Results(f"model '{context.model_name}' version {context.model_version}", list(types))
 
-    def take_results(value: Any) -> dict[str, Any]:
+    def take(value: Any) -> dict[str, Any]:
         matched = results.matched(value)
         for name, dtype in types.items():
             results.check(name, dtype, matched[name])
         return {name: matched[name] for name in types}
 
-    stage = Stage(layout, number, module, arguments, transport, run_mode(context, torch), take_results)
-    return Rank(torch, device, stage)
+    return take
 
 
 def rank_failure(error: BaseException) -> Failure:

@@ -12,9 +12,8 @@ import sys
 from isochrone.worker.backends.isolation.sent_context import context_of
 from isochrone.worker.backends.processes.child_side import begin
 from isochrone.worker.backends.torch.parallel import messages
-from isochrone.worker.backends.torch.parallel.messages import Load, Order, Report, RunBatch
-from isochrone.worker.backends.torch.parallel.rank import Rank, load_rank, rank_failure
-from isochrone.worker.backends.torch.parallel.settings import parallel_settings
+from isochrone.worker.backends.torch.parallel.messages import Meet, Order, Prepare, Report, RunBatch
+from isochrone.worker.backends.torch.parallel.rank import Rank, rank_failure
 
 
 def main(arguments: list[str]) -> int:
@@ -22,14 +21,16 @@ def main(arguments: list[str]) -> int:
     begin(parent)
     os.set_inheritable(link_descriptor, False)
     os.set_inheritable(store, False)
-    loaded: list[Rank] = []
+    ranks: list[Rank] = []
 
     def carry_out(order: Order) -> None:
-        if isinstance(order, Load):
-            context = context_of(order.context)
-            loaded.append(load_rank(context, parallel_settings(context), order.rank, store))
+        if isinstance(order, Prepare):
+            ranks.append(Rank(context_of(order.context), order.rank))
+            ranks[0].prepare()
+        elif isinstance(order, Meet):
+            ranks[0].meet(store)
         elif isinstance(order, RunBatch):
-            loaded[0].stage.run(order)
+            ranks[0].stage.run(order)
 
     with socket.socket(fileno=link_descriptor) as link:
         while True:

@@ -22,6 +22,8 @@ from isochrone.worker.backends.torch.parallel.messages import TensorHead
 
 _HEADER_BYTES = 4096
 _LENGTH_BYTES = 4
+#: For ranks that have all begun to connect.
+_MEETING_SECONDS = 60
 #: The interfaces that gloo and NCCL listen on. Ranks are processes of one machine.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -56,7 +58,7 @@ class Transport:
         limit = datetime.timedelta(seconds=timeout_seconds)
         # A file without a name: it is gone with the last rank, however that ends.
         found = distributed.FileStore(f"/proc/self/fd/{store}", layout.ranks)
-        found.set_timeout(limit)
+        found.set_timeout(datetime.timedelta(seconds=max(timeout_seconds, _MEETING_SECONDS)))
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         distributed.init_process_group(backend, store=found, rank=rank, world_size=layout.ranks, timeout=limit)
         #: The ranks of this rank's stage. Every rank has to take part in the making of every group.
