@@ -2,7 +2,7 @@
 
 Both are the same network with the same weights in one worker: ``encoder`` is its exported program (model.pt2),
 ``encoder-ranks`` its model.py with model.safetensors. They are measured in turns, at saturation and with one in flight;
-the ratio is that of each round. The first answers of every figure are compared with the raw model's. See
+the ratio is that of each round. The first answers of every figure are compared with those of the bare module. See
 bench/README.md.
 """
 
@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.gateway.placement import stay
 from bench.gpu.figures import ResultsFile
 from bench.gpu.load.cores import split_cores
@@ -23,7 +25,6 @@ from bench.gpu.load.generators import GeneratorFailed, Generators, Job, fault, s
 from bench.gpu.models.repository import build, compute_alike, write_repository
 from bench.gpu.models.specs import ENCODER, FULL, OVERLAP, TINY, Sizes, config_text, spec_of
 from bench.gpu.progress import say
-from bench.gpu.raw.process import RawProcess
 from bench.gpu.worker import serve
 from bench.worker.peers.process import REPOSITORY_ROOT, scratch
 
@@ -40,8 +41,9 @@ def build():
 """
 
 
-def write_ranks(directory: Path, device: str, sizes: Sizes) -> None:
-    """The encoder as a model with ranks: the weights of the exported one."""
+def write_ranks(directory: Path, device: str, sizes: Sizes) -> np.ndarray:
+    """Writes the encoder as a model with ranks, with the weights of the exported one; the right answers."""
+    import torch
     from safetensors.torch import save_file
 
     spec = spec_of(RANKS, sizes)
@@ -59,10 +61,14 @@ def write_ranks(directory: Path, device: str, sizes: Sizes) -> None:
             dtype=dtype,
         )
     )
-    weights = build(spec_of(PLAIN, sizes), device).state_dict()
-    save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, version / "model.safetensors")
+    module = build(spec_of(PLAIN, sizes), device)
+    weights = {name: tensor.cpu().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(weights, version / "model.safetensors")
     text = config_text(spec, device, OVERLAP, {"tensor_parallel": "1"})
     (directory / RANKS / "config.pbtxt").write_text(text)
+    with torch.no_grad():
+        reference: np.ndarray = module(torch.from_numpy(spec.samples()["ids"]).to(device)).cpu().numpy()
+    return reference
 
 
 def measure(
@@ -125,7 +131,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--server-cores", type=int, default=6, help="the first ones; generators have the others")
     parser.add_argument("--seconds", type=float, default=1.2, help="per figure, after --warm")
     parser.add_argument("--warm", type=float, default=0.3)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--load-timeout", type=float, default=240.0, help="seconds until the worker must be ready")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--results", type=Path)
@@ -144,16 +150,12 @@ def main() -> int:
     with scratch("gpu-parallel") as directory:
         repository = given.repository or directory / "models"
         write_repository(repository, given.device, given.sizes, [PLAIN], [OVERLAP])
-        write_ranks(repository, given.device, given.sizes)
+        reference = write_ranks(repository, given.device, given.sizes)
         options = ["--model-control-mode", "explicit", "--load-model", PLAIN, "--load-model", RANKS]
-        with (
-            RawProcess(repository, given.sizes, given.device, of_server) as raw,
-            Generators(min(given.generators, len(of_generators)), of_generators) as generators,
-        ):
+        with Generators(min(given.generators, len(of_generators)), of_generators) as generators:
             stay(frozenset(of_server))  # the worker inherits it
             with serve(repository, directory, options, timeout_seconds=given.load_timeout) as peer:
                 stay(frozenset(cores))
-                reference = raw.reference(PLAIN)
                 for number in range(given.rounds):
                     for in_flight in in_flights:
                         # In turns, each first in every second round.
