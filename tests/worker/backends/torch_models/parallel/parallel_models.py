@@ -131,8 +131,8 @@ def write_model(directory: Path, source: str = MLP, seed: int = 5) -> Any:
     return module
 
 
-#: An MLP that fails in its second stage: for NaN in every rank, for large numbers in the last rank alone, where it hangs
-#: for very large ones.
+#: An MLP that fails in its second stage: for NaN in every rank, for large numbers in the last rank alone. For very
+#: large ones the last rank hangs.
 TOUCHY = (
     MLP.replace("import torch\n", "import time\n\nimport torch\n", 1).replace(
         "def build():",

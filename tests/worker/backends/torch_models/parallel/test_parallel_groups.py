@@ -100,6 +100,16 @@ def test_an_encoder_answers_as_in_one_process(
 
 
 @pytest.mark.long
+def test_one_rank_may_have_a_process_of_its_own(tmp_path: Path, make_context: MakeContext) -> None:
+    module = write_model(tmp_path)
+    executable = start(make_context, MLP_CONFIG + ranks(1, 1) + parameter("isolation", "process"))
+    assert len(rank_pids(executable)) == 1
+    given = executable.execute(samples(3), None)["y"]
+    np.testing.assert_allclose(given, expected(module, samples(3)).numpy(), rtol=1e-5, atol=1e-6)
+    executable.close()
+
+
+@pytest.mark.long
 def test_styles_of_torch_answer_as_one_process(tmp_path: Path, make_context: MakeContext) -> None:
     plan = """
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
