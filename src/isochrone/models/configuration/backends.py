@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+from isochrone.models.ranks import has_ranks
 from isochrone.suggestions import suggestion
 
 
@@ -122,6 +123,8 @@ def default_model_files(backend: str, config: model_config_pb2.ModelConfig) -> t
         file = TREE_FILES.get(config.parameters["model_type"].string_value.strip().lower())
         if file is not None:
             return (file,)
+    if backend == "torch" and has_ranks(config):
+        return ("model.py",)
     return BACKENDS[backend].files
 
 

@@ -27,13 +27,25 @@ class WrongOutputs(ModelFailed):
     """A model ran, and its outputs are not those that are declared."""
 
 
-class DeviceLost(ModelFailed):
-    """A device, such as a GPU, has failed in such a way that this process cannot use it any more; another one can."""
+class InstanceLost(ModelFailed):
+    """This process cannot run its instance any more; another one can."""
+
+    #: What becomes of an isolated model's process.
+    ending = "its process was ended"
 
     def __init__(self, label: str, reason: str) -> None:
-        """``label``: the model; ``reason``: the error of the device."""
+        """``label``: the model."""
         super().__init__(f"{label}: {reason}")
         self.reason = reason
+
+
+class DeviceLost(InstanceLost):
+    """A device, such as a GPU, has failed in such a way that this process cannot use it any more; another one can.
+
+    ``reason`` is the error of the device.
+    """
+
+    ending = "its process lost its device and was ended"
 
 
 class Outlet(Protocol):

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from isochrone.worker.backends.python.modules import VersionModules
+from isochrone.worker.backends.version_modules import VersionModules
 
 
 def test_imports_on_several_threads_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, cast
 
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
-from isochrone.worker.backends.interface import DeviceLost, Executable
+from isochrone.worker.backends.interface import Executable, InstanceLost
 from isochrone.worker.backends.isolation import messages
 from isochrone.worker.backends.isolation.messages import Answer, Close, Done, Failed, Infer, Next, Open, Result, Start
 from isochrone.worker.backends.processes import forks
@@ -119,7 +119,7 @@ async def _following(responses: AsyncIterator[Tensors]) -> Tensors:
 
 def failed(error: IsochroneError) -> Failed:
     parts = [error.where, error.key, error.expected, error.given] if isinstance(error, ConfigError) else []
-    lost = error.reason if isinstance(error, DeviceLost) else ""
+    lost = f"{error.ending}: {error.reason}" if isinstance(error, InstanceLost) else ""
     return Failed(str(error), parts, traceback_of(error), error.code, lost)
 
 
@@ -162,7 +162,7 @@ def main(arguments: list[str]) -> int:
             try:
                 messages.send(link, answer)
                 if isinstance(answer, Failed) and answer.lost:
-                    # Nothing is freed: calls of a lost device fail, or wait for ever.
+                    # Nothing is freed: calls of a lost device or rank fail, or wait for ever.
                     os._exit(1)
                 question = messages.receive_question(link)
             except messages.Disconnected:

@@ -150,7 +150,7 @@ class IsolatedExecutable(Executable):
                 f"infer took longer than execution_timeout_ms = {self._timeout_ms}, its process was killed"
             ) from None
         if isinstance(answer, Failed) and answer.lost:
-            lost = self._lost(f"infer: its process lost its device and was ended: {answer.lost}")
+            lost = self._lost(f"infer: {answer.lost}")
             raise _noted(lost, answer)
         self._restarts.answered()
         if isinstance(answer, Failed):

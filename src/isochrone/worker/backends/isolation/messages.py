@@ -83,7 +83,7 @@ class Failed(msgspec.Struct, tag=True):
     traceback: str = ""
     #: The ``code`` of the error.
     code: str = ""
-    #: Why the process ends now: it has lost its device. "": it goes on.
+    #: Why the process ends now, for example because it has lost its device. "": it goes on.
     lost: str = ""
 
 
@@ -99,7 +99,7 @@ class Disconnected(Exception):
     """The other side has disconnected, or sent an invalid message."""
 
 
-def send(link: socket.socket, message: Question | Answer) -> None:
+def send(link: socket.socket, message: msgspec.Struct) -> None:
     body = _encoder.encode(message)
     try:
         link.sendall(len(body).to_bytes(4, "little") + body)
@@ -108,12 +108,12 @@ def send(link: socket.socket, message: Question | Answer) -> None:
 
 
 def receive_question(link: socket.socket) -> Question:
-    question: Question = _decoded(_questions, _receive(link))
+    question: Question = _decoded(_questions, receive_body(link))
     return question
 
 
 def receive_answer(link: socket.socket) -> Answer:
-    answer: Answer = _decoded(_answers, _receive(link))
+    answer: Answer = _decoded(_answers, receive_body(link))
     return answer
 
 
@@ -124,7 +124,8 @@ def _decoded(decoder: Any, body: memoryview) -> Any:
         raise Disconnected(f"not a message: {error}") from error
 
 
-def _receive(link: socket.socket) -> memoryview:
+def receive_body(link: socket.socket) -> memoryview:
+    """The body of one message."""
     # Neither side sends twice in a row, so received bytes belong to one frame, and one read usually has it all.
     received = bytearray()
     length = 4

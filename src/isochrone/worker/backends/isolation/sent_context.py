@@ -48,7 +48,10 @@ def sent_context(context: LoadContext) -> SentContext:
 
 
 def received_context(model: msgspec.Raw) -> LoadContext:
-    sent = msgspec.msgpack.decode(model, type=SentContext)
+    return context_of(msgspec.msgpack.decode(model, type=SentContext))
+
+
+def context_of(sent: SentContext) -> LoadContext:
     config = model_config_pb2.ModelConfig.FromString(sent.config)
     return LoadContext(
         model_name=sent.model_name,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.worker.backends.interface import WrongOutputs
 from isochrone.worker.backends.processes import forks
-from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.results import ResultCheck, WrongResult
+from isochrone.worker.backends.version_modules import VersionModules
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors

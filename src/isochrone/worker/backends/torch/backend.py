@@ -1,5 +1,5 @@
 """PyTorch models: programs saved by ``torch.export`` or compiled by AOTInductor (both ``model.pt2``), and
-TorchScript (``model.pt``).
+TorchScript (``model.pt``); with ranks, modules of a ``model.py`` (``parallel``).
 
 ``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as in
 Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions; names that are all arguments of
@@ -17,7 +17,6 @@ torch is an extra and takes a second to import, so ``load`` imports it. Its thre
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,7 +24,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import structlog
 
@@ -34,18 +32,20 @@ from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, Model
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
+from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
-from isochrone.worker.backends.receive_buffers import writable
+from isochrone.worker.backends.torch.arguments import check_datatypes, input_names, matched_arguments
 from isochrone.worker.backends.torch.error_text import error_text
-from isochrone.worker.backends.torch.files import load_file
+from isochrone.worker.backends.torch.files import LoadedFile, load_file
 from isochrone.worker.backends.torch.gpu import sm_partitions
 from isochrone.worker.backends.torch.gpu.loading import gpu_of, load_on_gpu, room_for_package
 from isochrone.worker.backends.torch.gpu.loading_threads import load_on_thread
+from isochrone.worker.backends.torch.host_arrays import to_numpy, to_torch
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.packages import compiled_target, dropping, needs_own_process
+from isochrone.worker.backends.torch.parallel.settings import is_parallel, parallel_settings
 from isochrone.worker.backends.torch.results import Results
 from isochrone.worker.backends.torch.weights import free_weights
 
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LOADER = "isochrone.worker.backends.torch.isolated"
-
-_POSITION = re.compile(r"__(\d+)$")
+_PARALLEL_LOADER = "isochrone.worker.backends.torch.parallel.executable"
 
 
 class TorchExecutable(Executable):
@@ -85,8 +84,8 @@ class TorchExecutable(Executable):
         assert self._module is not None
         try:
             with self._mode():
-                positional = [self._to_torch(inputs[name]) for name in self._positional]
-                keywords = {name: self._to_torch(inputs[name]) for name in self._keywords}
+                positional = [to_torch(self._torch, inputs[name]) for name in self._positional]
+                keywords = {name: to_torch(self._torch, inputs[name]) for name in self._keywords}
                 results = self._results.matched(self._module(*positional, **keywords))
                 requested = self._outputs if outputs is None else [o for o in self._outputs if o[0] in outputs]
                 return {name: self._to_numpy(name, dtype, results[name]) for name, dtype in requested}
@@ -100,26 +99,16 @@ class TorchExecutable(Executable):
             free_weights(self._module)
             self._module = None
 
-    def _to_torch(self, array: Tensor) -> Any:
-        brain = array.dtype == ml_dtypes.bfloat16
-        if brain:  # numpy and torch cannot convert each other's bfloat16; two-byte integers can pass
-            array = array.view(np.int16)
-        # Torch has no read-only tensors, and TorchScript may write to its arguments.
-        tensor = self._torch.from_numpy(writable(array))
-        return tensor.view(self._torch.bfloat16) if brain else tensor
-
     def _to_numpy(self, name: str, dtype: np.dtype[Any], value: Any) -> Tensor:
         self._results.check(name, dtype, value)
-        tensor = value.detach().contiguous()
-        if tensor.dtype == self._torch.bfloat16:
-            array: Tensor = tensor.view(self._torch.int16).numpy().view(ml_dtypes.bfloat16)
-        else:
-            array = tensor.numpy()
-        return array
+        return to_numpy(self._torch, value)
 
 
 def load(context: LoadContext) -> Executable:
     given = parameters.choice(context, "isolation", "", ("thread", "process"))
+    # A group of one rank is a model like others, in the worker's process unless the configuration isolates it.
+    if is_parallel(context) and parallel_settings(context).layout.ranks > 1 and _is_installed("torch"):
+        return IsolatedExecutable(context, _PARALLEL_LOADER, sent_context(context))
     # Where torch is missing, the error names what to install.
     if given == "thread" or not _is_installed("torch") or (not given and not _needs_own_process(context)):
         return load_here(context)
@@ -142,6 +131,8 @@ def _is_installed(package: str) -> bool:
 
 
 def _needs_own_process(context: LoadContext) -> bool:
+    if is_parallel(context):
+        return False
     path = _model_file(context)
     return path.suffix == ".pt2" and needs_own_process(compiled_target(path))
 
@@ -150,19 +141,17 @@ def load_here(context: LoadContext) -> Executable:
     """Loads a model into this process, whatever its ``isolation``."""
     torch = optional_runtime("torch", "torch", parameters.where(context))
     path = _model_file(context)
-    _check_datatypes(context)
+    check_datatypes(context)
     gpu = gpu_of(context, torch)
     threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
     if threads:
         torch.set_num_threads(threads)
-    names = [spec.name for spec in context.signature.inputs]
-    names += sorted(scheduler_inputs(context) - set(names))
     try:
         with nullcontext() if gpu is None else room_for_package(context, torch, path, gpu):
-            file = load_file(torch, path, gpu)
+            file = load_module(context) if is_parallel(context) else load_file(torch, path, gpu)
             try:
                 # Only its loaded library knows the arguments of a package, which is on its GPU by then.
-                arguments = _arguments(context, names, (file.positional, file.keywords))
+                arguments = matched_arguments(context, input_names(context), (file.positional, file.keywords))
             except BaseException:
                 file.release()
                 raise
@@ -178,6 +167,16 @@ def load_here(context: LoadContext) -> Executable:
         return load_on_thread(gpu, lambda: load_on_gpu(context, torch, file, arguments, gpu, path))
 
 
+def load_module(context: LoadContext) -> LoadedFile:
+    """The module of a ``model.py``, whole: the one rank of a parallel instance has all of it."""
+    # Imports torch.
+    from isochrone.worker.backends.torch.parallel.module_loading import build
+
+    built = build(context, parallel_settings(context))
+    module = built.load(0, None, "cpu")
+    return LoadedFile(module, built.positional, built.keywords, module.to)
+
+
 def _without_reserved_sms(context: LoadContext, isolation: str) -> LoadContext:
     """Processes take turns on a GPU, each with all of it: one cannot reserve a part of it from another."""
     if sm_partitions.reserves(context):
@@ -191,36 +190,8 @@ def _without_reserved_sms(context: LoadContext, isolation: str) -> LoadContext:
 
 def _model_file(context: LoadContext) -> Path:
     given = context.config.default_model_filename
-    for name in [given] if given else ["model.pt2", "model.pt"]:
+    names = ("model.py",) if is_parallel(context) else ("model.pt2", "model.pt")
+    for name in [given] if given else names:
         if (context.directory / name).is_file():
             return context.directory / name
-    raise ConfigError(str(context.directory), "model file", given or "model.pt2 or model.pt", "no such file")
-
-
-def _check_datatypes(context: LoadContext) -> None:
-    declared = {spec.name: spec.datatype for spec in context.signature.inputs} | declared_outputs(context)
-    for name, datatype in declared.items():
-        if datatype == "BYTES":
-            key = f"data_type of '{name}'"
-            raise ConfigError(parameters.where(context), key, "a number type, as torch has no strings", "BYTES")
-
-
-def _arguments(
-    context: LoadContext, names: list[str], forward: tuple[list[str], list[str]]
-) -> tuple[list[str], list[str]]:
-    """The names of the inputs that become positional arguments, in order, and keyword arguments."""
-    positional, keywords = forward
-    if set(names) <= {*positional, *keywords}:
-        ordered = [name for name in positional if name in names]
-        if ordered == positional[: len(ordered)]:
-            return ordered, [name for name in keywords if name in names]
-    by_position = {int(match[1]): name for name in names if (match := _POSITION.search(name))}
-    if len(by_position) == len(names):
-        if sorted(by_position) != list(range(len(names))):
-            expected = "names that end in " + ", ".join(f"__{number}" for number in range(len(names)))
-            raise ConfigError(parameters.where(context), "input.name", expected, ", ".join(names))
-        names = [by_position[number] for number in range(len(names))]
-    if keywords or len(names) > len(positional):
-        expected = "the arguments of forward: " + ", ".join([*positional, *keywords])
-        raise ConfigError(parameters.where(context), "input.name", expected, ", ".join(names))
-    return names, []
+    raise ConfigError(str(context.directory), "model file", given or " or ".join(names), "no such file")

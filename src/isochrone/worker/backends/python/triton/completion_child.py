@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isochrone.worker.backends.processes import forks
-from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.auto_complete import ModelConfig
 from isochrone.worker.backends.python.triton.failures import TritonError, TritonModelException, described
@@ -21,6 +20,7 @@ from isochrone.worker.backends.python.triton.model import CLASS_NAME
 from isochrone.worker.backends.python.triton.responses import InferenceResponse
 from isochrone.worker.backends.python.triton.server import Cancel, Deliver, ModelCall
 from isochrone.worker.backends.python.triton.utilities import MODULE_NAMES, make_module
+from isochrone.worker.backends.version_modules import VersionModules
 
 _NOT_NOW = "the server cannot be asked while a configuration is completed"
 

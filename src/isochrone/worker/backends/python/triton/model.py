@@ -18,7 +18,6 @@ from isochrone.errors import ConfigError, IsochroneError, ModelFailed
 from isochrone.observe.failure_kinds import FailureKinds
 from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.processes.child_side import traceback_of
-from isochrone.worker.backends.python.modules import VersionModules
 from isochrone.worker.backends.python.triton import shared_module
 from isochrone.worker.backends.python.triton.failures import TritonModelException, described, server_error
 from isochrone.worker.backends.python.triton.outputs import Answer, answer_of
@@ -26,6 +25,7 @@ from isochrone.worker.backends.python.triton.requests import InferenceRequest
 from isochrone.worker.backends.python.triton.responses import InferenceResponse, InferenceResponseSender
 from isochrone.worker.backends.python.triton.server import Errand, RunningErrands, Server, errand
 from isochrone.worker.backends.python.triton.utilities import MODULE_NAMES, make_module
+from isochrone.worker.backends.version_modules import VersionModules
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest

@@ -5,7 +5,7 @@ would get the modules of the first. So the directory of a version becomes a pack
 get an ``import`` that searches this package first: ``import features`` in version 2 finds version 2's file, at any time
 and in any thread. ``sys.path`` is never changed, and ``remove`` leaves nothing in ``sys.modules``.
 
-``model`` uses it while a model loads and closes, never per request.
+Backends use it while a model loads and closes, never per request.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""A model with ranks beside the plain torch backend, on one GPU."""
