@@ -36,6 +36,7 @@ class Version:
         self.runner: Any = None
         self.held = 0
         self.waiting: list[InferRequest] = []
+        self.rejection: IsochroneError | None = None
 
     def hold(self) -> None:
         self.held += 1
@@ -44,6 +45,8 @@ class Version:
         self.held -= 1
 
     def submit(self, request: InferRequest) -> None:
+        if self.rejection is not None:
+            raise self.rejection
         self.waiting.append(request)
 
 
