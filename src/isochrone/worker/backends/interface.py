@@ -140,6 +140,10 @@ class Executable(abc.ABC):
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.
     outlet_of: PostingOutletOf
 
+    def is_available(self) -> bool:
+        """False: its process has ended, and the next one has not loaded yet. Called on any thread."""
+        return True
+
     @abc.abstractmethod
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         """Runs one batch. ``inputs`` are C-contiguous and must not be written; returned arrays belong to the caller.
