@@ -80,6 +80,16 @@ def test_a_process_that_ends_is_replaced_without_a_call(make_executable: MakeExe
     executable.close()
 
 
+def test_a_process_may_say_why_it_ends(make_executable: MakeExecutable, tmp_path: Path) -> None:
+    executable = make_executable()
+    first = executable.pid or 0
+    with capture_logs() as lines:
+        (tmp_path / "lose").touch()
+        until(lambda: is_replaced(executable, first))
+    assert lines[0]["how"] == "between two calls its process was ended: a rank is gone"
+    executable.close()
+
+
 def test_it_is_not_available_until_the_next_process_has_loaded(make_executable: MakeExecutable, tmp_path: Path) -> None:
     executable = make_executable()
     (tmp_path / "wait").touch()

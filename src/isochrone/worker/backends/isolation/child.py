@@ -42,7 +42,15 @@ class Child:
         return not self._answer_or_death.poll(0)
 
     def cause_of_death(self) -> str:
-        """Of a child that is not ``alive``; it is ended if it has not ended."""
+        """Of a child that is not ``alive``; it is ended if it has not ended. It may have sent why it ends."""
+        if polled(self._link.fileno()).poll(0):
+            try:
+                sent = messages.receive_answer(self._link)
+            except messages.Disconnected:
+                pass
+            else:
+                if isinstance(sent, messages.Failed) and sent.lost:
+                    return sent.lost
         return self._process.cause_of_death("it sent something without a question")
 
     def ask(self, question: Question, timeout_ms: int | None) -> Answer:
