@@ -63,8 +63,9 @@ class IsolatedExecutable(Executable):
         self._start_message = Start(loader, described, self._restarts.label, list(context.cpus))
         self._timeout_ms = parameters.integer(context, "execution_timeout_ms", 0) or None
         self._child: Child | None = None
-        #: Held by the thread that uses the child: that of a call, or the keeper's.
-        self._lock = threading.Lock()
+        #: Held by the thread that uses the child: that of a call, or the keeper's. The garbage collector may close an
+        #: older stream inside of a call.
+        self._lock = threading.RLock()
         self._closing = False
         #: Whether the child has loaded the model.
         self._is_available = False
