@@ -505,7 +505,7 @@ def test_a_model_whose_process_died_is_not_ready_until_the_next_has_loaded(
     wait.touch()
     child.kill()
     _until(lambda: not control.is_model_ready("killed"))
-    assert control.is_server_ready()
+    assert control.is_server_live()
     wait.unlink()
     # Without a request.
     _until(lambda: control.is_model_ready("killed"))
