@@ -154,6 +154,8 @@ def main() -> int:
     parser.add_argument("--kill", default="tp2_pp2", help="the layout whose ranks are killed; empty: none")
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
+    # The worker must not outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sizes = TINY if given.tiny else SIZES
     layouts = given.layouts.split(",")
     rows = np.random.default_rng(3).integers(0, sizes["VOCABULARY"], (32, sizes["TOKENS"]))

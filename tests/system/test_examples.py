@@ -57,8 +57,12 @@ _ABSENT = (
 
 def scripts() -> list[tuple[str, str]]:
     shown = [(page.name, text) for page, text in blocks("python") if not _FILE.match(text) and not _MODULE.match(text)]
-    # tests/system/test_openai_clients.py runs those of openai, test_xds_grpc.py those of xDS; tests/gpu has a GPU.
-    elsewhere = (_FLEET_HEADER, _PYTHON_API, "import openai", "cuda_shared_memory", "xds:///")
+    # tests/system/test_openai_clients.py runs those of openai, test_xds_grpc.py those of xDS; tests/gpu has a GPU;
+    # test_parallel_documented.py has the model of parallel instances.
+    elsewhere = (
+        *(_FLEET_HEADER, _PYTHON_API, "import openai", "cuda_shared_memory", "xds:///"),
+        "tensor_parallel_plan = ",
+    )
     return [(page, text) for page, text in shown if not any(word in text for word in elsewhere)]
 
 

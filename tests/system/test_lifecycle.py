@@ -48,6 +48,20 @@ _ENSEMBLE = """
 """
 
 
+#: Its load waits while a file named "wait" is beside it.
+_LOADS_WHILE_ALLOWED = """
+    import pathlib
+    import time
+
+    while (pathlib.Path(__file__).parent / "wait").exists():
+        time.sleep(0.01)
+
+    class Model:
+        def infer(self, inputs):
+            return {"Y": inputs["X"]}
+"""
+
+
 def parameter(key: str, value: str) -> str:
     return f'\nparameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
@@ -477,6 +491,26 @@ def test_an_isolated_model_may_exit(explicit_server: ServerProcess, repository: 
     _until(lambda: _answers(control, "isolated"))
     control.unload_model("isolated")
     assert control.is_server_live()
+
+
+def test_a_model_whose_process_died_is_not_ready_until_the_next_has_loaded(
+    explicit_server: ServerProcess, repository: Path, control: Any
+) -> None:
+    write_config(repository / "killed", _PYTHON + parameter("isolation", "process"))
+    write_python(repository / "killed", _LOADS_WHILE_ALLOWED)
+    control.load_model("killed")
+    assert control.is_model_ready("killed")
+    (child,) = psutil.Process(explicit_server.pid).children(recursive=True)
+    wait = repository / "killed" / "1" / "wait"
+    wait.touch()
+    child.kill()
+    _until(lambda: not control.is_model_ready("killed"))
+    assert control.is_server_live()
+    wait.unlink()
+    # Without a request.
+    _until(lambda: control.is_model_ready("killed"))
+    assert _answers(control, "killed")
+    control.unload_model("killed")
 
 
 def test_a_hung_request_does_not_keep_a_model_from_being_unloaded(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import sys
 from pathlib import Path
@@ -142,6 +143,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
+    # The worker must not outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     compute_alike(given.device)
     cores = sorted(os.sched_getaffinity(0))
     of_server, of_generators = split_cores(cores, given.server_cores)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError, Unsupported
+from isochrone.worker.execution.runner import Runner
 from isochrone.worker.request_wrappers import CachingRequest
 from isochrone.worker.response_cache import ResponseCache, response_key
 
@@ -89,13 +90,17 @@ class ServedVersion:
         self.default_deadline_ns = 0
         #: Whether its instances take ``DeviceArray`` objects as inputs.
         self.runs_on_devices = False
-        #: False: it is loaded, but no instance of it can answer.
-        self.is_ready = True
+        self._is_ready = True
         self.in_flight = 0
         self._drained: asyncio.Event | None = None
 
     def set_ready(self, is_ready: bool) -> None:
-        self.is_ready = is_ready
+        self._is_ready = is_ready
+
+    @property
+    def is_ready(self) -> bool:
+        """False: it is loaded, but no instance of it can answer."""
+        return self._is_ready and (not isinstance(self.runner, Runner) or self.runner.is_available())
 
     def submit(self, request: InferRequest) -> None:
         """Runs a request, or raises: it does not fit the model, or cannot be queued."""

@@ -81,13 +81,15 @@ def test_weights_fit_the_sums_of_the_machine(
     path = tmp_path / "model.onnx"
     # The file would not be verified where the real machine has other sums.
     monkeypatch.setattr(quantized_onnx, "verify", lambda *_: None)
+    torch.manual_seed(0)
     train_quantized(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), batches(), cross_entropy, epochs=1).write(path)
     (weights,) = (
         onnx.numpy_helper.to_array(tensor)
         for tensor in onnx.load(path).graph.initializer
         if tensor.name.endswith("weight_quantized")
     )
-    assert abs(weights.astype(int)).max() == largest
+    # Scales are learned, so the largest weight need not be the last integer; one bit less could not hold it.
+    assert largest // 2 < abs(weights.astype(int)).max() <= largest
 
 
 def test_training_lowers_the_loss_and_leaves_the_module_as_it_was() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_the_error_is_within_its_bound(name: str, tmp_path: Path) -> None:
     assert name in names
     batches = [{"x": rows[place : place + 4]} for place in range(0, 32, 4)]
     TRANSFORMATIONS[name].apply(source, tmp_path / "target.onnx", batches, machine_facts())
+    assert logging.root.manager.disable == logging.NOTSET
     expected, found = outputs(source, rows), outputs(tmp_path / "target.onnx", rows)
     assert np.linalg.norm(found - expected) <= BOUNDS[name] * np.linalg.norm(expected)
 

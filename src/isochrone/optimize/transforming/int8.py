@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from isochrone.optimize.transforming.facts import MachineFacts, ModelFacts
 from isochrone.optimize.transforming.graphs import Batches
+from isochrone.optimize.transforming.quiet_logs import quiet_logs
 
 #: Before opset 13, QuantizeLinear has no axis, so weights cannot have a scale per channel.
 _PER_CHANNEL_OPSET = 13
@@ -40,10 +40,10 @@ def static_obstacle(model: ModelFacts, machine: MachineFacts) -> str:
     return ""
 
 
+@quiet_logs()
 def dynamic(source: Path, target: Path, batches: Batches, machine: MachineFacts) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)
     quantize_dynamic(
         source,
         target,
@@ -67,6 +67,7 @@ def static_percentile(source: Path, target: Path, batches: Batches, machine: Mac
     _static(source, target, batches, machine, "Percentile")
 
 
+@quiet_logs()
 def _static(source: Path, target: Path, batches: Batches, machine: MachineFacts, method: str) -> None:
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize_static
@@ -79,7 +80,6 @@ def _static(source: Path, target: Path, batches: Batches, machine: MachineFacts,
         def get_next(self) -> dict[str, Any] | None:
             return next(self._batches, None)
 
-    logging.disable(logging.WARNING)
     prepared = target.with_suffix(".prepared.onnx")
     try:
         quant_pre_process(source, prepared)

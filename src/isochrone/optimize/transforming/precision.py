@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from pathlib import Path
 
 from isochrone.optimize.transforming.facts import LARGE_WEIGHT, MachineFacts, ModelFacts
 from isochrone.optimize.transforming.graphs import Batches
+from isochrone.optimize.transforming.quiet_logs import quiet_logs
 
 #: Weights that share a scale.
 _BLOCK = 32
@@ -51,12 +51,12 @@ def int4_weights(source: Path, target: Path, batches: Batches, machine: MachineF
     _weights(source, target, 4)
 
 
+@quiet_logs()
 def _weights(source: Path, target: Path, bits: int) -> None:
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.quantization.onnx_model import ONNXModel
 
-    logging.disable(logging.WARNING)
     loaded = onnx.load(str(source))
     for number, node in enumerate(loaded.graph.node):
         node.name = node.name or f"node_{number}"  # nodes are excluded by name

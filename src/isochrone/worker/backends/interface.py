@@ -139,6 +139,13 @@ class Executable(abc.ABC):
     ends_long_runs: bool = False
     #: Where answers go that ``execute_requests`` does not return; set by the worker where ``takes_requests``.
     outlet_of: PostingOutletOf
+    #: In the process of an isolated model: tells the worker why the process ends, before it does. From any thread,
+    #: while nothing is being executed.
+    report_loss: Callable[[InstanceLost], None] | None = None
+
+    def is_available(self) -> bool:
+        """False: its process has ended, and the next one has not loaded yet. Called on any thread."""
+        return True
 
     @abc.abstractmethod
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:

@@ -51,6 +51,10 @@ class Runner:
         """Where an executable that takes requests sends the answers that it does not return."""
         raise NotImplementedError
 
+    def is_available(self) -> bool:
+        """Whether an instance can run a request now. An instance that is being replaced counts as one that can."""
+        return not self.instances or any(instance.executable.is_available() for instance in self.instances)
+
     def least_run(self) -> int:
         return self.curve.estimate(1)
 

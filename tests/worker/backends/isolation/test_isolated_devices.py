@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from isochrone.errors import InvalidArgument, ModelFailed, Unavailable
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
+from isochrone.worker.backends.processes import restarts
 
 MakeExecutable = Callable[..., IsolatedExecutable]
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
@@ -60,12 +61,14 @@ def test_a_lost_gpu_ends_the_process(make_executable: MakeExecutable, order: int
     executable.close()
 
 
-def test_a_gpu_that_is_lost_again_and_again_makes_callers_wait(make_executable: MakeExecutable) -> None:
+def test_a_gpu_that_is_lost_again_and_again_makes_callers_wait(
+    make_executable: MakeExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "_FIRST_PAUSE_NS", restarts._LONGEST_PAUSE_NS)
     executable = make_executable(FLOATS)
     for _ in range(2):
         with pytest.raises(ModelFailed):
             ask(executable, 1)
-    executable._restarts._not_before = 1 << 62
     with pytest.raises(Unavailable, match="lost its device and was ended: CUDA error: an illegal") as refused:
         ask(executable, 10)
     assert refused.value.retry_after > 0.2

@@ -32,9 +32,26 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def death(self) -> int:
+        """Readable when the process has ended."""
+        return self._process.death
+
     def alive(self) -> bool:
         """Whether the child waits for a question; a child that sends without a question is broken."""
         return not self._answer_or_death.poll(0)
+
+    def cause_of_death(self) -> str:
+        """Of a child that is not ``alive``; it is ended if it has not ended. It may have sent why it ends."""
+        if polled(self._link.fileno()).poll(0):
+            try:
+                sent = messages.receive_answer(self._link)
+            except messages.Disconnected:
+                pass
+            else:
+                if isinstance(sent, messages.Failed) and sent.lost:
+                    return sent.lost
+        return self._process.cause_of_death("it sent something without a question")
 
     def ask(self, question: Question, timeout_ms: int | None) -> Answer:
         """The child's answer. If there is none, the child is dead when this raises."""
@@ -60,6 +77,10 @@ class Child:
         except messages.Disconnected:
             pass
         self.end()
+
+    def kill(self) -> None:
+        """Ends a call of ``ask`` of another thread."""
+        self._process.end()
 
     def end(self) -> None:
         """Kills the child and its process group. May be called again."""

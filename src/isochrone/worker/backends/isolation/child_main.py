@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
@@ -128,6 +129,14 @@ def _described(error: BaseException) -> str:
     return type(error).__name__ + (f": {said}" if said else "")
 
 
+def _report_loss(link: socket.socket, error: InstanceLost) -> None:
+    """Sent without a question, unless one arrives now: then it is the answer."""
+    try:
+        messages.send(link, failed(error))
+    except messages.Disconnected:
+        pass
+
+
 def _load(start: Start) -> Executable:
     generation = forks.generation
     try:
@@ -154,6 +163,7 @@ def main(arguments: list[str]) -> int:
             blocks = [SharedBlock(descriptor) for descriptor in responses]
             executable = _load(start)
             session = Session(start.label, executable, SharedBlock(request), blocks)
+            executable.report_loss = partial(_report_loss, link)
         except IsochroneError as error:
             messages.send(link, failed(error))
             return 1

@@ -108,16 +108,17 @@ def send(link: socket.socket, message: msgspec.Struct) -> None:
 
 
 def receive_question(link: socket.socket) -> Question:
-    question: Question = _decoded(_questions, receive_body(link))
+    question: Question = decoded(_questions, receive_body(link))
     return question
 
 
 def receive_answer(link: socket.socket) -> Answer:
-    answer: Answer = _decoded(_answers, receive_body(link))
+    answer: Answer = decoded(_answers, receive_body(link))
     return answer
 
 
-def _decoded(decoder: Any, body: memoryview) -> Any:
+def decoded(decoder: Any, body: memoryview) -> Any:
+    """Raises ``Disconnected`` for anything else than a message of the decoder's type."""
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as error:

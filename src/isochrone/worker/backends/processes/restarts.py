@@ -26,7 +26,7 @@ class Restarts:
         self.last_loss = ""
         #: False during the load, which reports its failures itself.
         self.has_served = False
-        self._lost_lines, self._restart_lines = Sparing(), Sparing()
+        self._lost_lines, self._restart_lines, self._failed_lines = Sparing(), Sparing(), Sparing()
 
     def answered(self) -> None:
         self._deaths = 0
@@ -55,6 +55,13 @@ class Restarts:
                 "the process of a model was lost", **self._names, how=how, in_a_row=self._deaths, not_shown=not_shown
             )
         return ModelFailed(f"{self.label}: {how}")
+
+    def not_restarted(self, error: Exception) -> None:
+        not_shown = self._failed_lines.lets_through(clock.now_ns())
+        if not_shown is not None:
+            log.warning(
+                "the process of a model cannot be restarted", **self._names, error=str(error), not_shown=not_shown
+            )
 
     def restarted(self, pid: int) -> None:
         not_shown = self._restart_lines.lets_through(clock.now_ns())

@@ -54,6 +54,9 @@ class _Reshaping(Executable):
         self.captured_graphs = inner.captured_graphs
         inner.outlet_of = self._reshaping_outlet
 
+    def is_available(self) -> bool:
+        return self._inner.is_available()
+
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         results = self._after(self._inner.execute(self._before(inputs), outputs))
         self.padded_rows = self._inner.padded_rows

@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from config_text import parameter
 from load_contexts import MakeContext
 from parallel_models import ENCODER, ENCODER_CONFIG, MLP, MLP_CONFIG, TOUCHY, ranks, write_model
 from started_executables import started
+from structlog.testing import capture_logs
 
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
@@ -172,6 +174,27 @@ def test_the_death_of_any_rank_ends_the_instance_which_starts_again_as_a_whole(
     again = rank_pids(executable)
     assert len(again) == 4
     assert not set(again) & set(pids)
+    executable.close()
+
+
+@pytest.mark.long
+def test_the_death_of_a_rank_of_an_idle_instance_is_named_and_starts_it_again(
+    tmp_path: Path, make_context: MakeContext
+) -> None:
+    module = write_model(tmp_path)
+    executable = start(make_context, MLP_CONFIG + ranks(1, 2))
+    pids = rank_pids(executable)
+    with capture_logs() as lines:
+        kill(pids[1])
+        ends = time.monotonic() + 240
+        while not executable.is_available() or executable.pid in (None, pids[0]):
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+    ended = "between two calls its process was ended: rank 1 of 2 (stage 1, share 0): its process was killed by SIGKILL"
+    assert [line["how"] for line in lines if "how" in line] == [ended]
+    assert not set(rank_pids(executable)) & set(pids)
+    given = executable.execute(samples(5), None)["y"]
+    np.testing.assert_allclose(given, expected(module, samples(5)).numpy(), rtol=1e-5, atol=1e-6)
     executable.close()
 
 

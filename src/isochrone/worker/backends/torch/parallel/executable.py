@@ -5,6 +5,7 @@ It runs in the process of an isolated model, whose loader this module is (``load
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from isochrone.worker.backends.interface import Executable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from isochrone.protocol.messages import Tensors
-    from isochrone.worker.backends.interface import LoadContext
+    from isochrone.worker.backends.interface import InstanceLost, LoadContext
 
 
 class ParallelExecutable(Executable):
@@ -45,7 +46,7 @@ class ParallelExecutable(Executable):
         except BaseException:
             self._group.end()
             raise
-        self._group.watch()
+        self._group.watch(self._report)
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         from isochrone.worker.backends.torch.parallel.transport import tensor_heads
@@ -58,6 +59,12 @@ class ParallelExecutable(Executable):
 
     def close(self) -> None:
         self._group.close()
+
+    def _report(self, error: InstanceLost) -> None:
+        if self.report_loss is not None:
+            self.report_loss(error)
+        else:  # the load has just ended
+            print(error, file=sys.stderr)
 
     def _run(self, batch: RunBatch, tensors: dict[str, Any]) -> dict[str, Any] | None:
         device = self._rank.device

@@ -7,7 +7,6 @@ rank, a rank out of step, or one that does not report, ends the instance as a wh
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -80,11 +79,13 @@ class RankGroup:
         self._busy.release()
         if failures:
             raise _error_of(self._label, first_failure(failures))
-        return self._own.result
+        # Not kept until the next batch.
+        result, self._own.result = self._own.result, None
+        return result
 
-    def watch(self) -> None:
-        """From now on, the end of a rank between two orders ends this process."""
-        self._watcher = threading.Thread(target=self._watch, name="rank-watcher", daemon=True)
+    def watch(self, report: Callable[[InstanceLost], None]) -> None:
+        """From now on, the end of a rank between two orders is reported, and ends this process."""
+        self._watcher = threading.Thread(target=self._watch, args=(report,), name="rank-watcher", daemon=True)
         self._watcher.start()
 
     def close(self) -> None:
@@ -191,15 +192,13 @@ class RankGroup:
         rank = next(rank for rank, each in failures.items() if each is failure)
         return f"{self._layout.describe(rank)} failed: {failure.message}"
 
-    def _watch(self) -> None:
+    def _watch(self, report: Callable[[InstanceLost], None]) -> None:
         deaths = {process.death: rank for rank, process in self._processes.items()}
         ready = [descriptor for descriptor, _ in polled(self._closed, *deaths).poll()]
         if self._closed in ready:
             return
         with self._busy:
-            rank = deaths[ready[0]]
-            how = self._processes[rank].cause_of_death("it has ended")
-            print(f"{self._label}: {self._layout.describe(rank)}: {how}; the instance ends", file=sys.stderr)
+            report(self._lost(deaths[ready[0]], "it has ended"))
             # The other ranks end with this process.
             os._exit(1)
 

@@ -7,11 +7,10 @@ waits for an order is inside no collective, so an idle instance cannot run into 
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 import msgspec
 
-from isochrone.worker.backends.isolation.messages import Disconnected, receive_body, send
+from isochrone.worker.backends.isolation.messages import Disconnected, decoded, receive_body, send
 from isochrone.worker.backends.isolation.sent_context import SentContext
 
 __all__ = ["Disconnected", "send"]
@@ -74,17 +73,10 @@ _reports = msgspec.msgpack.Decoder(Report)
 
 
 def receive_order(link: socket.socket) -> Order:
-    order: Order = _decoded(_orders, link)
+    order: Order = decoded(_orders, receive_body(link))
     return order
 
 
 def receive_report(link: socket.socket) -> Report:
-    report: Report = _decoded(_reports, link)
+    report: Report = decoded(_reports, receive_body(link))
     return report
-
-
-def _decoded(decoder: Any, link: socket.socket) -> Any:
-    try:
-        return decoder.decode(receive_body(link))
-    except msgspec.MsgspecError as error:
-        raise Disconnected(f"not a message: {error}") from error
