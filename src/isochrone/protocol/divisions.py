@@ -10,10 +10,7 @@ still answer. A gateway sends it so, for it knows less of the link than the work
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from isochrone.wire.exchange import Head
+from typing import Final, Protocol
 
 DIVISION_HEADER: Final = b"x-isochrone-division"
 
@@ -22,8 +19,14 @@ DIVISION_KINDS: Final = ("edge", "split", "core")
 _WISH: Final = "prefer"
 
 
-def division_of(head: Head) -> str:
-    """The division in a message head; "": the header is absent."""
+class Fields(Protocol):
+    """Header fields by name."""
+
+    def get(self, name: bytes, /) -> bytes | None: ...
+
+
+def division_of(head: Fields) -> str:
+    """The division in a message head; "": the header is absent or empty."""
     value = head.get(DIVISION_HEADER)
     return "" if value is None else value.decode("latin-1").strip()
 

@@ -23,7 +23,7 @@ def worker_of(answers: Answers, token: str = "", pool: str = "") -> tuple[TierWo
         assert request.headers.get("x-isochrone-control", "") == (token if call in ("load", "unload") else "")
         return answers(call)
 
-    worker = TierWorker("edge", "edge.invalid:8000", token, pool)
+    worker = TierWorker("edge", "edge.invalid:8000", token=token, pool=pool)
     worker._client.close()
     worker._client = httpx.Client(base_url=worker.url, transport=httpx.MockTransport(handle))
     return worker, calls
