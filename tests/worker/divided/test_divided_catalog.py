@@ -215,3 +215,30 @@ def test_errors_of_the_file_name_it(repository: Path, content: bytes | None) -> 
     if content is not None:
         file.write_bytes(content)
     fails(repository, ConfigError if content else IsochroneError, "divisions.json")
+
+
+SEQUENCES = "sequence_batching { }"
+
+
+def test_a_model_of_sequences_is_no_division(repository: Path) -> None:
+    write_net(repository)
+    config = repository / "net.edge" / "config.pbtxt"
+    config.write_text(f"{config.read_text()}\n{SEQUENCES}\n")
+    fails(
+        repository, ConfigError, "model 'net.edge': sequence_batching: expected none: the model belongs to a division"
+    )
+
+
+def test_nor_is_an_ensemble_with_a_step_of_sequences(repository: Path) -> None:
+    write_net(repository)
+    write(repository, "counter", f'backend: "identity"\n{SEQUENCES}')
+    for name, step in (("inner", "counter"), ("net.edge", "inner")):
+        text = f"""platform: "ensemble"
+        ensemble_scheduling {{ step {{ model_name: "{step}" model_version: -1
+          input_map {{ key: "x" value: "x" }} output_map {{ key: "y" value: "y" }} }} }}"""
+        if name == "inner":
+            write(repository, name, text)
+        else:
+            config = repository / name / "config.pbtxt"
+            config.write_text(config.read_text().replace('backend: "identity"', text))
+    fails(repository, ConfigError, "model 'counter': sequence_batching: expected none: the model belongs to a division")

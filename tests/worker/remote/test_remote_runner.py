@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2
 from isochrone.client.address import Address
 from isochrone.client.answers import Outputs
 from isochrone.client.calls import InferCall
+from isochrone.client.grpc.failures import grpc_failure
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import (
     ConfigError,
@@ -25,6 +26,7 @@ from isochrone.errors import (
     NotFound,
     QueueFull,
     Unavailable,
+    UnsupportedEncoding,
 )
 from isochrone.models.signature import signature_of
 from isochrone.protocol.compression import zstd
@@ -157,6 +159,7 @@ def test_many_requests_are_under_way_at_the_same_time() -> None:
         ConnectionLost("the server died"),
         QueueFull("the queue is full").not_begun(),
         NotFound("no such version"),
+        UnsupportedEncoding("no package zstandard here"),
     ],
 )
 def test_another_endpoint_answers_instead(failure: IsochroneError) -> None:
@@ -252,8 +255,9 @@ def test_more_requests_than_allowed_are_rejected_at_once() -> None:
         gate = bench.endpoints[0].gate = bench.endpoints[1].gate = asyncio.Event()
         bench.send()
         bench.send()
-        with pytest.raises(QueueFull, match="2 requests wait for its endpoints"):
+        with pytest.raises(QueueFull, match="2 requests wait for its endpoints") as raised:
             bench.send()
+        assert raised.value.unprocessed
         gate.set()
         await bench.settled()
         assert bench.ended == 2
@@ -528,5 +532,71 @@ def test_lost_connections_are_counted_in_the_error() -> None:
         request = bench.send()
         await bench.settled()
         assert request.answers[0].losses == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "trailers", "is_left_out"),
+    [
+        ("UNAVAILABLE", "failed to connect to all addresses; last error: refused", {}, True),
+        ("UNAVAILABLE", "DNS resolution failed for one", {}, True),
+        ("UNAVAILABLE", "Socket closed", {}, True),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", {}, True),
+        ("UNAVAILABLE", "the model is loading", {"x-isochrone-unprocessed": "1"}, False),
+        ("DEADLINE_EXCEEDED", "Request timeout expired", {}, False),
+        ("INVALID_ARGUMENT", "wrong shape", {}, False),
+    ],
+)
+def test_an_endpoint_over_grpc_that_does_not_answer_is_left_out(
+    code: str, text: str, trailers: dict[str, str], is_left_out: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.endpoints[0].reply = lambda call: grpc_failure(code, text, trailers, "grpc://one:8001")
+        for _ in range(6):
+            bench.send()
+            await bench.settled()
+        assert (len(bench.endpoints[0].calls) == 1) is is_left_out
+
+    run(scenario)
+
+
+def test_a_request_is_answered_before_its_link_is_reported() -> None:
+    async def scenario(bench: Bench) -> None:
+        answered: list[int] = []
+
+        class Reads(Watcher):
+            def unreachable(self, model: str) -> None:
+                answered.append(len(request.answers))
+
+        bench.runner.link.watch(Reads())
+        for endpoint in bench.endpoints:
+            endpoint.reply = lambda call: ConnectionLost("the server died")
+        request = bench.send()
+        await bench.settled()
+        assert answered == [1]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_watcher_that_fails_costs_no_request(is_answered: bool) -> None:
+    class Fails(Watcher):
+        def crossed(self, model: str, crossing: Crossing) -> None:
+            raise KeyError(model)
+
+        def unreachable(self, model: str) -> None:
+            raise KeyError(model)
+
+    async def scenario(bench: Bench) -> None:
+        bench.runner.link.watch(Fails())
+        if not is_answered:
+            for endpoint in bench.endpoints:
+                endpoint.reply = lambda call: Unavailable("cannot connect").not_begun()
+        request = bench.send()
+        await bench.settled()
+        (answer,) = request.answers
+        assert isinstance(answer, dict if is_answered else Unavailable)
+        assert bench.ended == 1
 
     run(scenario)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isochrone.cli.files.remote_checking import check_remote
 from isochrone.control.fleet.derived.locations import repositories_of
@@ -22,6 +23,9 @@ from isochrone.models.repository.layout import EXPECTED, is_model, missing_model
 from isochrone.models.repository.repository import CONFIG_FILE, Repository
 from isochrone.models.sources.locations import RepositoryUrl, parse_location
 from isochrone.settings.problems import SettingsError
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2
 
 _ONE_MODEL = "at least one model in Triton's layout, such as detector/1/model.onnx"
 
@@ -161,7 +165,7 @@ def _of_divisions(divided: ModelDescription, read: Mapping[str, ModelDescription
     config, where = divided.config, str(divided.directory / CONFIG_FILE)
     try:
         for name in division_models(config):
-            check_division(config, read[name].config)
+            check_division(config, read[name].config, _steps_below(name, read))
         for directory in divided.versions.values():
             file = directory / DIVISIONS_FILE
             if file.is_file():  # otherwise an error of its own
@@ -171,6 +175,18 @@ def _of_divisions(divided: ModelDescription, read: Mapping[str, ModelDescription
     except InvalidArgument as error:
         return ConfigError(where, f'parameters["{MODELS}"]', "divisions that fit the model", error.message)
     return None
+
+
+def _steps_below(name: str, read: Mapping[str, ModelDescription]) -> list[model_config_pb2.ModelConfig]:
+    """The configurations of all models that an ensemble runs; those that cannot be read have errors of their own."""
+    found: dict[str, model_config_pb2.ModelConfig] = {}
+    ahead = list(step_names(read[name].config))
+    while ahead:
+        step = ahead.pop()
+        if step in read and step not in found:
+            found[step] = read[step].config
+            ahead += step_names(read[step].config)
+    return list(found.values())
 
 
 def _once(problems: Iterable[ConfigError]) -> list[ConfigError]:

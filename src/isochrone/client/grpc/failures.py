@@ -32,13 +32,14 @@ _GIVEN_UP = "Deadline Exceeded"
 
 
 def grpc_failure(code: str, text: str, trailers: Mapping[str, str], place: str, request_id: str = "") -> IsochroneError:
-    """The error of a call that ended with a status; ``code`` is its name."""
+    """The error of a call that ended with a status; ``code`` is its name. One without an answer has none: ``status`` is
+    the server's."""
     # The library reports a connection that was never made as UNAVAILABLE, which a server may answer, too.
     if code == "UNAVAILABLE" and ("failed to connect" in text or "DNS resolution failed" in text):
         reason = text.rpartition("; last error: ")[2][:200]
-        return received(unreachable(place, reason), f"gRPC {code}", request_id)
+        return received(unreachable(place, reason), "", request_id)
     if code == "DEADLINE_EXCEEDED" and text == _GIVEN_UP:
-        return received(late(place), f"gRPC {code}", request_id)
+        return received(late(place), "", request_id)
     error = _BY_GRPC.get(code, errors.Internal)(text or f"{place} answered {code} without an explanation")
     return received(error, f"gRPC {code}", request_id, trailers)
 

@@ -6,6 +6,7 @@ The names are in config.pbtxt, so that the order of loads is known from configur
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tritonclient.grpc import model_config_pb2
@@ -57,8 +58,20 @@ def validate_divided(config: model_config_pb2.ModelConfig, where: str) -> None:
         raise ConfigError(where, "model_warmup", "none: the models of the divisions have warm-ups", "one")
 
 
-def check_division(config: model_config_pb2.ModelConfig, model: model_config_pb2.ModelConfig) -> None:
-    """Raises ``InvalidArgument`` if requests to the divided model do not fit the model of a division."""
+def check_division(
+    config: model_config_pb2.ModelConfig,
+    model: model_config_pb2.ModelConfig,
+    steps: Iterable[model_config_pb2.ModelConfig] = (),
+) -> None:
+    """Raises ``InvalidArgument`` if requests to the divided model do not fit the model of a division; ``steps`` are the
+    models that it runs, if it is an ensemble, and those that they run."""
+    for each in (model, *steps):
+        if each.HasField("sequence_batching"):
+            expected = (
+                f"none: the model belongs to a division of '{config.name}', and a sequence would lose its state with a "
+                "move to another division"
+            )
+            raise ConfigError(f"model '{each.name}'", "sequence_batching", expected, "one")
     where = f"divided model '{config.name}' and '{model.name}', the model of a division"
     if model.model_transaction_policy.decoupled:
         raise InvalidArgument(f"{where}: the division must not be decoupled")

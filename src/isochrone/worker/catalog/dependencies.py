@@ -6,7 +6,7 @@ match them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from isochrone.errors import InvalidArgument
@@ -91,8 +91,15 @@ def resolve_divisions(config: model_config_pb2.ModelConfig, serves: Serves, fail
         reasons = "; ".join(f"{name}: {failure(name) or 'not loaded'}" for name in names)
         raise InvalidArgument(f"divided model '{config.name}': no model of its divisions is served: {reasons}")
     for version in found:
-        check_division(config, version.description.config)
+        check_division(config, version.description.config, _step_configs(version))
     return found
+
+
+def _step_configs(version: ServedVersion) -> Iterator[model_config_pb2.ModelConfig]:
+    """Of all models below an ensemble."""
+    for step in version.checked_steps:
+        yield step.description.config
+        yield from _step_configs(step)
 
 
 def check(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from isochrone.clock import NEVER
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Plan
 
@@ -27,7 +28,18 @@ class Answered(Protocol):
 class DivisionRequest(InferRequest):
     """One run of a caller's request in one division. Deadline, priority, id and parameters are the caller's."""
 
-    __slots__ = ("_runner", "given_up", "original", "run_in", "steps", "version")
+    __slots__ = (
+        "_runner",
+        "given_up",
+        "has_begun",
+        "is_ordered",
+        "losses",
+        "original",
+        "overdue_at",
+        "run_in",
+        "steps",
+        "version",
+    )
 
     def __init__(
         self, runner: Answered, original: InferRequest, division: Division, version: ServedVersion, now: int
@@ -39,6 +51,13 @@ class DivisionRequest(InferRequest):
         self.version = version
         #: Another run has taken its place: its answer is not used.
         self.given_up = False
+        #: The caller orders this division: no other takes its place.
+        self.is_ordered = False
+        #: From then on, it runs on the edge instead if the present division is ``edge``.
+        self.overdue_at = NEVER
+        #: Of an earlier run of the request: the connections that broke, and whether a part of it may have run.
+        self.losses = 0
+        self.has_begun = False
         #: (model, ns) of each step, if the division is an ensemble.
         self.steps: list[tuple[str, int]] = []
 
@@ -53,6 +72,10 @@ class DivisionRequest(InferRequest):
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self.original.stages
+
+    @property
+    def trace_context(self) -> Mapping[str, str] | None:
+        return self.original.trace_context
 
     @property
     def division(self) -> str:
@@ -106,8 +129,5 @@ def _plan(plan: Plan, version: ServedVersion) -> Plan:
             plan.outputs,
             plan.parameters,
             priority=plan.priority,
-            sequence_id=plan.sequence_id,
-            sequence_start=plan.sequence_start,
-            sequence_end=plan.sequence_end,
         )
     return known

@@ -1,10 +1,11 @@
 """The runner of one version of a divided model: hands each request to the model of one division.
 
 The division is the one that the request names (``InferRequest.division``), otherwise the present one of the watch. A
-request stays with its division, whose version is held until the request ends. There is one exception: a request that
-names no division and whose division needs the core runs on the edge instead if the core is lost, while time is left.
-This repeats what has run of it, which is free of side effects: requests of sequences are left out, since their models
-keep state, and those that two connections were lost with, since they may be the cause.
+request stays with its division, whose version is held until the request ends. There is one exception: a request whose
+division needs the core runs on the edge instead, once, if the core cannot answer it, is lost, or lets it wait long
+beyond its estimate after the present division has become ``edge``. This repeats what has run of it, which is free of
+side effects: divided models take no requests of sequences. Two kinds are left out: requests that order a division, and
+those that two connections were lost with, since they may be the cause.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
-from isochrone.errors import DeadlineExceeded, InvalidArgument, IsochroneError, NotFound, Unavailable
+from isochrone.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    IsochroneError,
+    NotFound,
+    QueueFull,
+    Unavailable,
+    UnsupportedEncoding,
+)
 from isochrone.models.divisions import CORE, EDGE, SPLIT, Division
 from isochrone.observe.snapshot import DividedSnapshot
-from isochrone.protocol.divisions import DIVISION_KINDS
+from isochrone.protocol.divisions import DIVISION_KINDS, parse_division
 from isochrone.worker.divided.division_request import DivisionRequest
+from isochrone.worker.divided.overdue import patience
 from isochrone.worker.divided.replanning import REASONS
 from isochrone.worker.divided.watching import DivisionWatch
 from isochrone.worker.ensembles.pins import resolve_pinned
@@ -33,8 +43,9 @@ if TYPE_CHECKING:
     from isochrone.worker.served_version import RequestRunner, ServedVersion
     from isochrone.worker.statistics import ModelStatistics
 
-#: ``NotFound``: the core does not have the stage, or not its version.
-_OF_A_LOST_CORE = (Unavailable, NotFound, DeadlineExceeded)
+#: The core, or the way to it, cannot do its part. ``NotFound``: it does not have the stage, or not its version.
+#: ``QueueFull``: too many requests wait for it, here or there. ``UnsupportedEncoding``: it cannot decompress.
+_OF_THE_CORE = (Unavailable, NotFound, DeadlineExceeded, QueueFull, UnsupportedEncoding)
 #: More lost connections than this may be the request's fault.
 _MOST_LOSSES = 1
 
@@ -55,9 +66,10 @@ class DividedRunner:
         self._resolve = resolve
         self._statistics = statistics
         self._request_ended = request_ended
+        #: The run of each request that is not answered yet; not those that have been given up.
         self._running: set[DivisionRequest] = set()
         self.watch = DivisionWatch(name, statistics.model_version, settings, resolve, self._rescue)
-        #: Requests by division, and those that ran on the edge because the core was lost.
+        #: Runs by division, and requests that ran on the edge instead.
         self.requests: Counter[str] = Counter()
         self.fallbacks = 0
 
@@ -69,29 +81,45 @@ class DividedRunner:
         return 0
 
     def submit(self, request: InferRequest) -> None:
-        division, version = self._chosen(request)
+        if request.plan.sequence_id:
+            raise InvalidArgument(
+                f"model '{self._name}' is divided and keeps no state between requests: expected a request without "
+                "sequence_id"
+            )
+        asked, is_wish = parse_division(request.division)
+        division, version = self._chosen(request, asked, is_wish)
         request.dispatched = request.compute_start = request.infer_start = now_ns()
-        self._start(request, division, version)
+        child = self._child(request, division, version)
+        child.is_ordered = bool(asked) and not is_wish
+        self._start(child)
 
-    def _start(self, request: InferRequest, division: Division, version: ServedVersion) -> None:
+    def _child(self, request: InferRequest, division: Division, version: ServedVersion) -> DivisionRequest:
+        now = now_ns()
+        child = DivisionRequest(self, request, division, version, now)
+        times = self.watch.times.get(division.name)
+        child.overdue_at = now + patience(0.0 if times is None else times.late, request.deadline - now)
+        return child
+
+    def _start(self, child: DivisionRequest) -> None:
         # It stays loaded until the run ends, even if it is replaced meanwhile.
-        version.hold()
-        self.requests[division.name] += 1
-        child = DivisionRequest(self, request, division, version, now_ns())
+        child.version.hold()
+        self.requests[child.run_in.name] += 1
         self._running.add(child)
         try:
-            version.submit(child)
+            child.version.submit(child)
         except IsochroneError as error:
             child.fail(error)
 
     # The choice.
 
-    def _chosen(self, request: InferRequest) -> tuple[Division, ServedVersion]:
-        if request.division:
-            division = self._asked(request.division)
+    def _chosen(self, request: InferRequest, asked: str, is_wish: bool) -> tuple[Division, ServedVersion]:
+        if asked and not is_wish:
+            division = self._asked(asked)
             return division, self._version(division, request.stages)
+        if is_wish and asked not in DIVISION_KINDS:
+            self._asked(asked)  # unknown names are rejected; which kinds there are depends on the worker
         problem: IsochroneError | None = None
-        for name in self._by_preference():
+        for name in self._by_preference(self.watch.best(asked)):
             try:
                 return self._divisions[name], self._version(self._divisions[name], request.stages)
             except IsochroneError as error:
@@ -99,8 +127,11 @@ class DividedRunner:
         assert problem is not None  # a plan has at least one division
         raise problem
 
-    def _by_preference(self) -> Iterator[str]:
-        """The present division; and should its model just have been unloaded, those that are offered, then all."""
+    def _by_preference(self, wished: str | None) -> Iterator[str]:
+        """What is wished, or the present division; and should its model just have been unloaded, those that are
+        offered, then all."""
+        if wished is not None:
+            yield wished
         yield self.watch.present
         yield from sorted(self.watch.times, key=lambda name: self.watch.times[name].late)
         yield from self._divisions
@@ -155,13 +186,15 @@ class DividedRunner:
     def division_failed(self, child: DivisionRequest, error: IsochroneError) -> None:
         if not self._over(child):
             return
-        if self._may_repeat(child, error):
-            edge = self._edge_version(child.original)
-            if edge is not None:
-                self.fallbacks += 1
-                self._start(child.original, self._divisions[EDGE], edge)
+        losses = child.losses + error.losses
+        if isinstance(error, _OF_THE_CORE) and losses <= _MOST_LOSSES and self._may_repeat(child):
+            has_begun = child.has_begun or not error.unprocessed
+            if self._runs_on_the_edge(child, losses, has_begun):
                 return
-        self._end(child.original, error.within(f"divided model '{self._name}', division '{child.run_in.name}'"))
+        error = error.within(f"divided model '{self._name}', division '{child.run_in.name}'")
+        # What is true of the last run alone may not be true of the request.
+        error.losses = losses
+        self._end(child.original, error.begun() if child.has_begun else error)
 
     def _over(self, child: DivisionRequest) -> bool:
         """Counts a run out; False: its answer is not used."""
@@ -177,14 +210,12 @@ class DividedRunner:
         else:
             request.fail(error)
 
-    # The edge instead of a lost core.
+    # The edge instead of the core.
 
     @staticmethod
-    def _may_repeat(child: DivisionRequest, error: IsochroneError | None) -> bool:
+    def _may_repeat(child: DivisionRequest) -> bool:
         request = child.original
-        if not child.run_in.uses_link or request.division or request.cancelled or request.plan.sequence_id:
-            return False
-        if error is not None and (error.losses > _MOST_LOSSES or not isinstance(error, _OF_A_LOST_CORE)):
+        if not child.run_in.uses_link or child.is_ordered or child.given_up or request.cancelled:
             return False
         return request.deadline > now_ns()
 
@@ -194,14 +225,35 @@ class DividedRunner:
         except IsochroneError:
             return None
 
+    def _runs_on_the_edge(self, child: DivisionRequest, losses: int, has_begun: bool) -> bool:
+        """Lets a run on the edge take the place of a run; False: the edge does not serve."""
+        edge = self._edge_version(child.original)
+        if edge is None:
+            return False
+        child.given_up = True
+        self._running.discard(child)
+        self.fallbacks += 1
+        instead = self._child(child.original, self._divisions[EDGE], edge)
+        instead.losses, instead.has_begun = losses, has_begun
+        self._start(instead)
+        return True
+
     def _rescue(self) -> None:
         """The core has been lost: requests that wait for it run on the edge, if they may."""
         for child in list(self._running):
-            edge = self._edge_version(child.original) if self._may_repeat(child, None) else None
-            if edge is not None:
-                child.given_up = True
-                self.fallbacks += 1
-                self._start(child.original, self._divisions[EDGE], edge)
+            if child in self._running and self._may_repeat(child):
+                self._runs_on_the_edge(child, child.losses, has_begun=True)
+
+    def _rescue_overdue(self, now: int) -> None:
+        """The link may be useless while the core still answers probes: requests that have waited for too long run on
+        the edge, if that is still in time."""
+        edge = self.watch.times.get(EDGE)
+        if edge is None:
+            return
+        for child in list(self._running):
+            is_useful = child.overdue_at <= now and child.original.deadline - now > edge.late
+            if is_useful and child in self._running and self._may_repeat(child):
+                self._runs_on_the_edge(child, child.losses, has_begun=True)
 
     # Figures.
 
@@ -209,8 +261,15 @@ class DividedRunner:
         return max((runner.estimated_wait(now) for runner in self._present_runner()), default=0)
 
     def estimated_run(self) -> int:
-        times = self.watch.times.get(self.watch.present)
-        return 0 if times is None else int(times.expected)
+        """What remains of the expected time beside ``estimated_wait``: times of requests have their waits in them."""
+        present = self.watch.present
+        if not self._divisions[present].uses_link:
+            # Its own runner knows the run alone, also when its queue has just changed.
+            known = max((runner.estimated_run() for runner in self._present_runner()), default=0)
+            if known:
+                return known
+        times = self.watch.times.get(present)
+        return 0 if times is None else max(0, int(times.expected) - self.estimated_wait(now_ns()))
 
     def least_run(self) -> int:
         """Not known: a request may name a division that is faster."""
@@ -249,12 +308,16 @@ class DividedRunner:
         return "".join(digests)
 
     def check_stuck(self, now: int) -> None:
-        """Nothing to do: the runners of the divisions check their own runs."""
+        """The runners of the divisions check their own runs; here, the runs that a useless link keeps."""
+        if self._running and self.watch.present == EDGE:
+            self._rescue_overdue(now)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
         for child in list(self._running):
-            child.given_up = True
-            self._end(child.original, error or Unavailable(f"model '{self._name}' is being unloaded"))
+            if child in self._running:
+                child.given_up = True
+                self._running.discard(child)
+                self._end(child.original, error or Unavailable(f"model '{self._name}' is being unloaded"))
 
     def release(self) -> None:
         self.watch.stop()

@@ -2,16 +2,19 @@
 
 What travels along: the time that is left of the deadline, the priority, the id, the parameters (those of a sequence
 among them), the version, the versions of stages that the caller pins, and the trace context. While time is left, a
-request of which nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for. A
-request whose connection broke is sent once more: its server may have died, perhaps by this request. Other failures are
-the caller's.
+request of which nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for, or
+not the package to decompress. A request whose connection broke is sent once more: its server may have died, perhaps by
+this request. Other failures are the caller's.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+import structlog
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.client.address import Address
@@ -28,6 +31,7 @@ from isochrone.errors import (
     NotFound,
     QueueFull,
     Unavailable,
+    UnsupportedEncoding,
 )
 from isochrone.protocol.stages import STAGES_HEADER, write_stages
 from isochrone.protocol.tensors.datatypes import name_of
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.remote.settings import RemoteSettings
     from isochrone.worker.statistics import ModelStatistics
+
+log = structlog.get_logger(__name__)
 
 #: Weight of the latest answer in the estimate of a run.
 _WEIGHT = 0.1
@@ -107,7 +113,7 @@ class RemoteRunner:
             raise QueueFull(
                 f"model '{self._name}': {len(self._running)} requests wait for its endpoints, and max_in_flight allows "
                 "no more"
-            )
+            ).not_begun()
         task = asyncio.ensure_future(self._run(request))
         self._running[task] = request
         task.add_done_callback(self._over)
@@ -131,10 +137,10 @@ class RemoteRunner:
             self._fail(request, self._end_of(request))
             return
         except IsochroneError as error:
-            # gRPC's library reports a server that is not reached as one that answered UNAVAILABLE.
-            if isinstance(error, Unavailable) and not error.status.startswith("HTTP"):
-                self.link.unreachable()
+            # Answered first: those who watch the link may look for other requests that wait, and not find this one.
             self._fail(request, error)
+            if _is_unreachable(error):
+                self._report(self.link.unreachable)
             return
         except Exception as error:
             self._fail(request, Internal(f"model '{self._name}': {type(error).__name__}: {error}"))
@@ -167,7 +173,6 @@ class RemoteRunner:
                 raise error
             try:
                 outputs = await self._transports[chosen].infer(call, (deadline - now) / SECOND)
-                self.link.answered(call, outputs, now_ns() - now)
             except IsochroneError as failure:
                 tried.append(chosen)
                 error = failure.within(f"model '{self._name}', computed by {self._settings.endpoints[chosen]}")
@@ -181,16 +186,24 @@ class RemoteRunner:
                     raise error from None
             else:
                 self._choice.answered(chosen)
+                self._report(partial(self.link.answered, call, outputs, now_ns() - now))
                 return outputs
             finally:
                 self._choice.ended(chosen)
 
     def _note(self, failure: IsochroneError, endpoint: int) -> None:
-        if failure.status:
-            self._choice.answered(endpoint)
-        elif isinstance(failure, Unavailable | DeadlineExceeded):
+        if _is_unreachable(failure) or _is_given_up(failure):
             # No answer at all, or none in time: a server that hangs is left out, too.
             self._choice.failed(endpoint, now_ns())
+        elif failure.status:
+            self._choice.answered(endpoint)
+
+    def _report(self, report: Callable[[], None]) -> None:
+        """Whatever a watcher of the link does, the requests go on."""
+        try:
+            report()
+        except Exception as error:
+            log.error("a report of a link failed", model=self._name, exc_info=error)
 
     async def probe(self, seconds: float) -> bool | None:
         """Asks all endpoints whether they serve the model, and reports the link; None: no endpoint answers."""
@@ -305,7 +318,21 @@ class RemoteRunner:
 
 
 def _may_succeed_elsewhere(failure: IsochroneError) -> bool:
-    """``NotFound``: while versions change, not every endpoint has the same."""
-    return isinstance(failure, ConnectionLost | NotFound) or (
+    """``NotFound``: while versions change, not every endpoint has the same. ``UnsupportedEncoding``: nor the same
+    packages."""
+    return isinstance(failure, ConnectionLost | NotFound | UnsupportedEncoding) or (
         failure.unprocessed and isinstance(failure, Unavailable | QueueFull)
     )
+
+
+def _is_unreachable(failure: IsochroneError) -> bool:
+    """gRPC's library reports a connection that breaks as a server that answered UNAVAILABLE. A server that does is
+    taken for one that cannot be reached, unless it says that it has not begun: this costs it a short pause."""
+    if not isinstance(failure, Unavailable) or failure.status.startswith("HTTP"):
+        return False
+    return not failure.status or not failure.unprocessed
+
+
+def _is_given_up(failure: IsochroneError) -> bool:
+    """No answer in time, where a server may also have answered that there is no time."""
+    return isinstance(failure, DeadlineExceeded) and not failure.status
