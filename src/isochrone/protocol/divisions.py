@@ -27,7 +27,11 @@ class Fields(Protocol):
 
 def division_of(head: Fields) -> str:
     """The division in a message head; "": the header is absent or empty."""
-    value = head.get(DIVISION_HEADER)
+    return read_division(head.get(DIVISION_HEADER))
+
+
+def read_division(value: bytes | None) -> str:
+    """The same of the header's value; None: there is none."""
     return "" if value is None else value.decode("latin-1").strip()
 
 
