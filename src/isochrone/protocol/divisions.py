@@ -47,5 +47,5 @@ def write_wish(kind: str) -> bytes:
 
 
 def division_metric(kind: str) -> str:
-    """The name in a load report: the expected time of a request, waits and the link's margin included."""
+    """The name in a load report of the late time: a request's expected time, with waits and the link's margin."""
     return f"named_metrics.division_{kind}_us"
