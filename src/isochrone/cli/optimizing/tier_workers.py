@@ -70,7 +70,7 @@ async def _tokens(status: Status, workers: list[str], given: str = "") -> list[s
             # Opening it would create it.
             raise Unavailable(
                 f"--tiers needs the fleet's store {place}, where workers have their tokens, and cannot read it: run "
-                "the command on the controller's machine, as the user that runs the fleet, or give the file with --store"
+                "the command on the controller's machine, as the user that runs the fleet, or give it with --store"
             )
     store = open_store(url)
     try:
