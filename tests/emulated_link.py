@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 _CHUNK = 1 << 14
+_SMALL = 1 << 12
 
 
 class EmulatedLink:
@@ -42,9 +43,14 @@ class EmulatedLink:
         """Nothing passes any more, and nobody is told."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
+    def hold_large(self) -> None:
+        """Only small messages pass: a larger one stays where it is, with all that follows on its connection."""
+        self._loop.call_soon_threadsafe(self._large_flow.clear)
+
     def mend(self) -> None:
         self.delay, self.rate, self._is_cut = 0.0, None, False
         self._loop.call_soon_threadsafe(self._flows.set)
+        self._loop.call_soon_threadsafe(self._large_flow.set)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -66,6 +72,8 @@ class EmulatedLink:
         self._stop = asyncio.Event()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._large_flow = asyncio.Event()
+        self._large_flow.set()
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
@@ -98,6 +106,8 @@ class EmulatedLink:
         sender = asyncio.ensure_future(self._send(under_way, writer))
         try:
             while data := await reader.read(_CHUNK):
+                if len(data) > _SMALL:
+                    await self._large_flow.wait()
                 now = self._loop.time()
                 carried = max(now, self._free_at[direction]) if self.rate else now
                 if self.rate:

@@ -7,7 +7,7 @@ from typing import Any
 
 from queued_requests import RecordedRequest, plan_of, rows_of
 
-from isochrone.clock import SECOND, now_ns
+from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import ConnectionLost, IsochroneError, NotFound
 from isochrone.models.divisions import Division, Divisions, Link
 from isochrone.protocol.messages import InferRequest
@@ -27,15 +27,29 @@ LOST = ConnectionLost("the connection broke")
 LOST.losses = 1
 
 
+class Queue:
+    """The runner of a served model, of which only the estimates are read."""
+
+    def __init__(self, wait_ms: int = 0, run_ms: int = 0) -> None:
+        self.wait, self.run = wait_ms * MILLISECOND, run_ms * MILLISECOND
+
+    def estimated_wait(self, now: int) -> int:
+        return self.wait
+
+    def estimated_run(self) -> int:
+        return self.run
+
+
 class Version:
     """A served model whose requests wait until the test answers them."""
 
     def __init__(self, name: str) -> None:
         self.model_name = name
         self.model_version = "1"
-        self.runner: Any = None
+        self.runner: Any = Queue()
         self.held = 0
         self.waiting: list[InferRequest] = []
+        self.rejection: IsochroneError | None = None
 
     def hold(self) -> None:
         self.held += 1
@@ -44,6 +58,8 @@ class Version:
         self.held -= 1
 
     def submit(self, request: InferRequest) -> None:
+        if self.rejection is not None:
+            raise self.rejection
         self.waiting.append(request)
 
 
@@ -61,7 +77,8 @@ class Bench:
     def __init__(self, divisions: Sequence[Division] = DIVISIONS) -> None:
         self.versions = {each.name: Version(each.model) for each in divisions}
         self.in_flight = 0
-        settings = DividedSettings(Divisions("core", Link(0.001, 1e6), tuple(divisions)))
+        # Without a time between looks: each failure counts, however close they are.
+        settings = DividedSettings(Divisions("core", Link(0.001, 1e6), tuple(divisions)), look_ns=0)
         self.runner = DividedRunner("m", settings, self.resolve, ModelStatistics("m", "1"), self.request_ended)  # type: ignore[arg-type]
         self.runner.watch._look()
 

@@ -22,13 +22,13 @@ FIELDS = ("stages", "division", "trace_context")
 OF_THEIR_OWN = {"CalledRequest", "CalledStream", "ChildRequest", "ProbeRequest", "RowRequest"}
 
 
-def all_below(kind: type) -> Iterator[type]:
+def all_below(kind: type[InferRequest]) -> Iterator[type[InferRequest]]:
     for each in kind.__subclasses__():
         yield each
         yield from all_below(each)
 
 
-def in_the_worker() -> dict[str, type]:
+def in_the_worker() -> dict[str, type[InferRequest]]:
     for module in pkgutil.walk_packages(isochrone.worker.__path__, "isochrone.worker."):
         try:
             importlib.import_module(module.name)

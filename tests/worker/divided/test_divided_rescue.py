@@ -172,13 +172,14 @@ def test_a_request_that_nothing_has_run_of_stays_unprocessed() -> None:
 # A link that is useless while the core still answers probes.
 
 
-def test_requests_that_are_overdue_run_on_the_edge_once_it_is_present() -> None:
+@pytest.mark.parametrize("present", ["edge", "cut-9"])
+def test_requests_that_are_overdue_run_on_the_edge_once_their_division_is_left(present: str) -> None:
     bench = Bench()
     wish, order, plain = bench.send("prefer core"), bench.send("core"), bench.send()
     later = now_ns() + SECOND
     bench.runner.check_stuck(later)
     assert not bench.versions["edge"].waiting
-    bench.runner.watch._replanner.present = "edge"
+    bench.runner.watch._replanner.present = present
     bench.runner.check_stuck(now_ns())
     assert not bench.versions["edge"].waiting
     for _ in range(3):
@@ -210,3 +211,43 @@ def test_patience_leaves_time_for_the_edge(late: float, left: int) -> None:
     assert given >= 100 * MILLISECOND
     assert given <= max(100 * MILLISECOND, 2 * late)
     assert given <= max(100 * MILLISECOND, left / 2)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_request_that_the_edge_rejects_still_waits_for_the_core(is_lost: bool) -> None:
+    bench = Bench()
+    request = bench.send()
+    bench.versions["edge"].rejection = QueueFull("full").not_begun()
+    if is_lost:
+        lose_the_core(bench)
+    else:
+        bench.runner.watch._replanner.present = "edge"
+        for _ in range(3):
+            bench.runner.check_stuck(now_ns() + SECOND)
+    assert bench.runner.requests["edge"] == 1  # one attempt
+    assert bench.runner.fallbacks == 0
+    child = bench.waiting("core")
+    assert not child.cancelled
+    child.complete({})
+    assert request.answers == [{}]
+    assert bench.is_clean()
+
+
+def test_the_error_of_the_core_is_the_answer_if_the_edge_rejects() -> None:
+    bench = Bench()
+    request = bench.send()
+    bench.versions["edge"].rejection = QueueFull("full").not_begun()
+    bench.waiting("core").fail(LOST)
+    (error,) = request.answers
+    assert isinstance(error, ConnectionLost)
+    assert "division 'core'" in str(error)
+    assert bench.is_clean()
+
+
+def test_a_request_that_its_division_rejects_at_once_runs_on_the_edge() -> None:
+    bench = Bench()
+    bench.versions["core"].rejection = QueueFull("max_in_flight allows no more").not_begun()
+    request = bench.send()
+    bench.waiting("edge").complete({})
+    assert request.answers == [{}]
+    assert bench.is_clean()

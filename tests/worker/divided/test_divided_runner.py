@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from divided_bench import DIVISIONS, LOST, Bench, lose_the_core
+from divided_bench import DIVISIONS, LOST, Bench, Queue, lose_the_core
 from queued_requests import rows_of
 
 from isochrone.clock import MILLISECOND, now_ns
@@ -143,19 +143,6 @@ def test_requests_of_sequences_are_rejected(division: str) -> None:
 
 
 # The load report.
-
-
-class Queue:
-    """A runner with a queue."""
-
-    def __init__(self, wait_ms: int, run_ms: int) -> None:
-        self.wait, self.run = wait_ms * MILLISECOND, run_ms * MILLISECOND
-
-    def estimated_wait(self, now: int) -> int:
-        return self.wait
-
-    def estimated_run(self) -> int:
-        return self.run
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class DivisionRequest(InferRequest):
         self.given_up = False
         #: The caller orders this division: no other takes its place.
         self.is_ordered = False
-        #: From then on, it runs on the edge instead if the present division is ``edge``.
+        #: From then on, it runs on the edge instead if another division is the present one.
         self.overdue_at = NEVER
         #: Of an earlier run of the request: the connections that broke, and whether a part of it may have run.
         self.losses = 0

@@ -3,9 +3,9 @@
 The division is the one that the request names (``InferRequest.division``), otherwise the present one of the watch. A
 request stays with its division, whose version is held until the request ends. There is one exception: a request whose
 division needs the core runs on the edge instead, once, if the core cannot answer it, is lost, or lets it wait long
-beyond its estimate after the present division has become ``edge``. This repeats what has run of it, which is free of
-side effects: divided models take no requests of sequences. Two kinds are left out: requests that order a division, and
-those that two connections were lost with, since they may be the cause.
+beyond its estimate after the present division has moved. This repeats what has run of it, which is free of side
+effects: divided models take no requests of sequences. Two kinds are left out: requests that order a division, and those
+that two connections were lost with, since they may be the cause.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -91,7 +91,10 @@ class DividedRunner:
         request.dispatched = request.compute_start = request.infer_start = now_ns()
         child = self._child(request, division, version)
         child.is_ordered = bool(asked) and not is_wish
-        self._start(child)
+        try:
+            self._start(child)
+        except IsochroneError as error:
+            child.fail(error)
 
     def _child(self, request: InferRequest, division: Division, version: ServedVersion) -> DivisionRequest:
         now = now_ns()
@@ -105,10 +108,7 @@ class DividedRunner:
         child.version.hold()
         self.requests[child.run_in.name] += 1
         self._running.add(child)
-        try:
-            child.version.submit(child)
-        except IsochroneError as error:
-            child.fail(error)
+        child.version.submit(child)
 
     # The choice.
 
@@ -226,16 +226,25 @@ class DividedRunner:
             return None
 
     def _runs_on_the_edge(self, child: DivisionRequest, losses: int, has_begun: bool) -> bool:
-        """Lets a run on the edge take the place of a run; False: the edge does not serve."""
+        """Lets a run on the edge take the place of a run; False: the edge does not take it."""
         edge = self._edge_version(child.original)
         if edge is None:
             return False
+        is_running = child in self._running
         child.given_up = True
         self._running.discard(child)
-        self.fallbacks += 1
         instead = self._child(child.original, self._divisions[EDGE], edge)
         instead.losses, instead.has_begun = losses, has_begun
-        self._start(instead)
+        try:
+            self._start(instead)
+        except IsochroneError:
+            self._over(instead)
+            # The core may still answer.
+            child.given_up = False
+            if is_running:
+                self._running.add(child)
+            return False
+        self.fallbacks += 1
         return True
 
     def _rescue(self) -> None:
@@ -244,15 +253,18 @@ class DividedRunner:
             if child in self._running and self._may_repeat(child):
                 self._runs_on_the_edge(child, child.losses, has_begun=True)
 
-    def _rescue_overdue(self, now: int) -> None:
-        """The link may be useless while the core still answers probes: requests that have waited for too long run on
-        the edge, if that is still in time."""
-        edge = self.watch.times.get(EDGE)
+    def check_stuck(self, now: int) -> None:
+        """The runners of the divisions check their own runs. Here: a link may be useless while the core still answers
+        probes. Requests in a division that is not the present one any more, which have waited for too long, run on the
+        edge, if that is still in time."""
+        present, edge = self.watch.present, self.watch.times.get(EDGE)
         if edge is None:
             return
         for child in list(self._running):
-            is_useful = child.overdue_at <= now and child.original.deadline - now > edge.late
-            if is_useful and child in self._running and self._may_repeat(child):
+            if child.overdue_at > now or child.run_in.name == present or child.original.deadline - now <= edge.late:
+                continue
+            if child in self._running and self._may_repeat(child):
+                child.overdue_at = NEVER  # one attempt
                 self._runs_on_the_edge(child, child.losses, has_begun=True)
 
     # Figures.
@@ -306,11 +318,6 @@ class DividedRunner:
             except IsochroneError:
                 continue
         return "".join(digests)
-
-    def check_stuck(self, now: int) -> None:
-        """The runners of the divisions check their own runs; here, the runs that a useless link keeps."""
-        if self._running and self.watch.present == EDGE:
-            self._rescue_overdue(now)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
         for child in list(self._running):
