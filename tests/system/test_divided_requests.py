@@ -113,7 +113,7 @@ def test_a_division_for_each_request(divided: Divided) -> None:
     assert found["time_left_ms"] <= float(HOUR_MS)
     assert divided.ask(x_request_timeout_ms="30000")["chosen"] == "split"
     assert divided.ask(x_isochrone_division="cut-3")["chosen"] == "cut-3"
-    assert [each for each in server.seen if each] == ["edge", "split", "cut-3"]
+    assert [each for each in server.seen if each] == ["prefer edge", "prefer split", "cut-3"]
     assert divided.counted() == {"edge": 1, "split": 1, "core": 0}
 
     message = service_pb2.ModelInferRequest(model_name="echo")
