@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.stages import STAGES_HEADER, parse_stages, stages_of, stages_value
+from isochrone.protocol.request_fields import request_fields
+from isochrone.protocol.stages import STAGES_HEADER, parse_stages, stages_value
 from isochrone.wire.exchange import Head
 
 names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=20)
@@ -51,5 +52,5 @@ def test_no_bytes_break_it(value: bytes) -> None:
 
 
 def test_a_head_without_it_pins_nothing() -> None:
-    assert stages_of(Head(b"POST", b"/", ((b"host", b"x"),))) is None
-    assert stages_of(Head(b"POST", b"/", ((STAGES_HEADER, b"a=2"),))) == {"a": "2"}
+    assert request_fields(Head(b"POST", b"/", ((b"host", b"x"),))).stages is None
+    assert request_fields(Head(b"POST", b"/", ((STAGES_HEADER, b"a=2"),))).stages == {"a": "2"}

@@ -21,7 +21,8 @@ from isochrone.protocol.divisions import DIVISION_HEADER, DIVISION_KINDS, divisi
 from isochrone.protocol.orca import orca_binary, orca_text
 
 OK = b'{"model_name":"echo","outputs":[{"name":"y","datatype":"FP32","shape":[2],"data":[1.5,-2.0]}]}'
-RULES = "models: {echo: {division: {order: [edge, split, core], margin_ms: 1}}}"
+#: No probes: what is left stays left during a test.
+RULES = "models: {echo: {division: {order: [edge, split, core], margin_ms: 1, probe_every_ms: 3600000}}}"
 NAME = DIVISION_HEADER.decode()
 #: Times are so long that the speed of the machine does not matter.
 HOUR_MS = "3600000"
@@ -113,7 +114,7 @@ def test_a_division_for_each_request(divided: Divided) -> None:
     assert found["time_left_ms"] <= float(HOUR_MS)
     assert divided.ask(x_request_timeout_ms="30000")["chosen"] == "split"
     assert divided.ask(x_isochrone_division="cut-3")["chosen"] == "cut-3"
-    assert [each for each in server.seen if each] == ["edge", "split", "cut-3"]
+    assert [each for each in server.seen if each] == ["prefer edge", "prefer split", "cut-3"]
     assert divided.counted() == {"edge": 1, "split": 1, "core": 0}
 
     message = service_pb2.ModelInferRequest(model_name="echo")
@@ -126,7 +127,7 @@ def test_a_division_for_each_request(divided: Divided) -> None:
             placed = json.loads(dict(call.trailing_metadata())["x-isochrone-placement"])["division"]
             if placed["chosen"]:
                 break
-        assert (placed["chosen"], server.seen) == ("split", ["split"])
+        assert (placed["chosen"], server.seen) == ("split", ["prefer split"])
         stub.ModelInfer(message, timeout=30, metadata=((NAME, "core"),))
         assert server.seen[-1] == "core"
 
@@ -138,4 +139,4 @@ def test_a_division_for_each_request(divided: Divided) -> None:
             assert answer.infer_response.model_name == "echo"
             if server.seen[-1] is not None:
                 break
-        assert server.seen[-1] == "split", "by the time of its first message"
+        assert server.seen[-1] == "prefer split", "by the time of its first message"

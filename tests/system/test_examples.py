@@ -51,7 +51,7 @@ def commands() -> list[tuple[str, str]]:
 #: Metrics of devices that no test machine needs, and of models that none of these servers has.
 _ABSENT = (
     *("nv_gpu", "nv_energy", "isochrone_device", "isochrone_padded", "isochrone_captured", "isochrone_generation"),
-    "isochrone_activation_cache",
+    *("isochrone_activation_cache", "isochrone_division"),
 )
 
 
@@ -271,7 +271,8 @@ def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
     # tests/multiprocess looks for those of several processes.
     text = (ROOT / "docs" / "metrics.md").read_text().partition("\n## Several processes")[0]
     for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", text):
-        # Without a GPU its metrics are not there, nor those of an activation cache without a model that has one:
+        # Without a GPU its metrics are not there, nor those of an activation cache or of a
+        # divided model without such a model:
         # tests/observe has them, and tests/worker/generation those of text.
         if not name.startswith(_ABSENT):
             assert re.search(rf"^# TYPE {name.removesuffix('_total')}(_total)? ", page, re.MULTILINE), name

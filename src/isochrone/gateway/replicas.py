@@ -190,6 +190,7 @@ class Replica:
         "peak_ns",
         "report",
         "reported_at",
+        "sent_before",
         "sent_since",
         "times_at",
         "weight",
@@ -210,6 +211,8 @@ class Replica:
         self.sent_since = 0
         #: From when the report's times of tokens or of divisions are: a probe may bring a new report without new ones.
         self.times_at = 0
+        #: Of a divided model: requests sent since then and before the report.
+        self.sent_before = 0
         #: Measured here: running mean of latency, 0 before the first answer.
         self.latency_ns = 0.0
         #: Latency that jumps up and decays.
@@ -280,7 +283,7 @@ class Replica:
         """A load report came."""
         self.report = report
         self.reported_at = self.times_at = now
-        self.sent_since = 0
+        self.sent_since = self.sent_before = 0
         self.endpoint.draining = report.draining
         if report.free_memory >= 0:
             self.endpoint.free_memory = report.free_memory
@@ -291,6 +294,8 @@ class Replica:
         if report is not None:
             if self.report.inter_token_ns and report.renews_tokens(self.report):
                 self.times_at = report.at
+            if self.report.divisions is not None:
+                self.sent_before += self.sent_since
             self.report = report.of(self)
             self.reported_at = report.at
             self.sent_since = 0

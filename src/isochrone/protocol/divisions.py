@@ -10,10 +10,7 @@ still answer. A gateway sends it so, for it knows less of the link than the work
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from isochrone.wire.exchange import Head
+from typing import Final, Protocol
 
 DIVISION_HEADER: Final = b"x-isochrone-division"
 
@@ -22,9 +19,19 @@ DIVISION_KINDS: Final = ("edge", "split", "core")
 _WISH: Final = "prefer"
 
 
-def division_of(head: Head) -> str:
-    """The division in a message head; "": the header is absent."""
-    value = head.get(DIVISION_HEADER)
+class Fields(Protocol):
+    """Header fields by name."""
+
+    def get(self, name: bytes, /) -> bytes | None: ...
+
+
+def division_of(head: Fields) -> str:
+    """The division in a message head; "": the header is absent or empty."""
+    return read_division(head.get(DIVISION_HEADER))
+
+
+def read_division(value: bytes | None) -> str:
+    """The same of the header's value; None: there is none."""
     return "" if value is None else value.decode("latin-1").strip()
 
 
@@ -40,5 +47,5 @@ def write_wish(kind: str) -> bytes:
 
 
 def division_metric(kind: str) -> str:
-    """The name in a load report: the expected time of a request, waits and the link's margin included."""
+    """The name in a load report of the late time: a request's expected time, with waits and the link's margin."""
     return f"named_metrics.division_{kind}_us"

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from isochrone.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from isochrone.wire.exchange import Head
 
 STAGES_HEADER: Final = b"x-isochrone-stages"
 
@@ -23,12 +20,6 @@ STAGES_HEADER: Final = b"x-isochrone-stages"
 Stages = Mapping[str, str]
 
 _VERSION = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
-
-
-def stages_of(head: Head) -> Stages | None:
-    """The stages in a message head; None: the header is absent."""
-    value = head.get(STAGES_HEADER)
-    return None if value is None else parse_stages(value)
 
 
 def parse_stages(value: bytes) -> dict[str, str]:

@@ -16,12 +16,17 @@ def open_store(url: str, directory: Path | None = None) -> Store:
     """``sqlite:path/to/file.db``, relative to ``directory`` or the working directory, or ``etcd:http://h1:2379,…``."""
     kind, _, rest = url.partition(":")
     if kind == "sqlite" and rest:
-        # Other programs write sqlite:///absolute.
-        path = Path(rest[2:] if rest.startswith("///") else rest)
-        return SqliteStore(url, (directory or Path.cwd()) / path.expanduser())
+        return SqliteStore(url, sqlite_path(rest, directory))
     if kind == "etcd" and rest:
         # Imported here: httpx takes a tenth of a second to import, and a fleet on one machine does not need it.
         from isochrone.store.etcd.store import EtcdStore
 
         return EtcdStore(url)
     raise ConfigError("store", "url", ACCEPTED, repr(split_password(url)[0]))
+
+
+def sqlite_path(rest: str, directory: Path | None = None) -> Path:
+    """The file of a URL without its ``sqlite:``."""
+    # Other programs write sqlite:///absolute.
+    path = Path(rest[2:] if rest.startswith("///") else rest)
+    return (directory or Path.cwd()) / path.expanduser()

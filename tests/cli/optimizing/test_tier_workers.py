@@ -60,3 +60,38 @@ def test_tokens_come_from_the_store(tmp_path: Path) -> None:
         return await _tokens(status_of(store=url), ["w"])
 
     assert asyncio.run(scenario()) == ["secret"]
+
+
+def test_a_path_is_that_of_the_working_directory_or_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def scenario() -> None:
+        store = open_store("sqlite:fleet.db")
+        record = WorkerRecord("w", "127.0.0.1", 1, 1, pool="cpu", control_token="secret")
+        await store.transact([], [Put(Keys("plant").worker("w"), encode(record))])
+        await store.close()
+        elsewhere = status_of(store="sqlite:/nowhere/fleet.db")
+        for url in ("sqlite:fleet.db", "sqlite:~/fleet.db", f"sqlite://{tmp_path}/fleet.db"):
+            assert await _tokens(status_of(store=url), ["w"]) == ["secret"]
+            assert await _tokens(elsewhere, ["w"], url) == ["secret"]
+
+    asyncio.run(scenario())
+
+
+def test_another_file_at_that_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> None:
+        store = open_store("sqlite:fleet.db")
+        await store.transact([], [Put(Keys("other").worker("w"), b"x")])
+        await store.close()
+        with pytest.raises(Unavailable, match=rf"store sqlite:fleet.db \({tmp_path}/fleet.db\).*not the fleet's store"):
+            await _tokens(status_of(store="sqlite:fleet.db"), ["w"])
+        (tmp_path / "text.db").write_text("no database" * 1000)
+        with pytest.raises(Unavailable, match="or give the store's URL with --store"):
+            await _tokens(status_of(store="sqlite:text.db"), ["w"])
+
+    asyncio.run(scenario())

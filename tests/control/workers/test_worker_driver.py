@@ -199,7 +199,7 @@ def test_a_model_that_a_command_measures_is_left_alone_for_a_while(monkeypatch: 
         assert worker.serving[measured] == frozenset("1")
         assert measured not in (driver.observed.models or {})
         # What a command that was killed left there.
-        monkeypatch.setattr("isochrone.control.workers.driver._MEASURED_SECONDS", 0.0)
+        monkeypatch.setattr("isochrone.control.workers.driver.MEASURED_SECONDS", 0.0)
         driver._wake.set()
         await until(lambda: worker.serving[measured] == frozenset())
         assert (measured, "") in worker.calls

@@ -175,7 +175,7 @@ def test_figures_of_one_answer_decide_about_the_next_request() -> None:
     _, attempt = bench.ask(timeout_ms=60)
     assert bench.worker.divisions == [None], "nothing is known: the worker decides"
     bench.answer(attempt, 50, 20, 200)
-    for timeout_ms, sent in ((60, b"edge"), (30, b"split"), (0, b"edge")):
+    for timeout_ms, sent in ((60, b"prefer edge"), (30, b"prefer split"), (0, b"prefer edge")):
         _, attempt = bench.ask(timeout_ms=timeout_ms)
         assert bench.worker.divisions[-1] == sent
         bench.answer(attempt)
@@ -185,7 +185,11 @@ def test_memoised_heads_have_the_division_of_each_request() -> None:
     """The same head, and the same time, with other figures each time."""
     bench = Bench()
     bench.learn(50, 20, 200)
-    for figures, sent in (((50, 20, 200), b"edge"), ((90, 20, 200), b"split"), ((90, 80, 20), b"core")):
+    for figures, sent in (
+        ((50, 20, 200), b"prefer edge"),
+        ((90, 20, 200), b"prefer split"),
+        ((90, 80, 20), b"prefer core"),
+    ):
         bench.replica.reported(
             bench.replica.report._replace(divisions=tuple(ms * MILLISECOND for ms in figures)), bench.now
         )
@@ -200,7 +204,7 @@ def test_over_shared_connections() -> None:
     bench.replica.endpoint.reports = bench.worker.is_crowded = True
     _, attempt = bench.ask(timeout_ms=30)
     assert attempt.shared
-    assert bench.worker.divisions == [b"split"]
+    assert bench.worker.divisions == [b"prefer split"]
     assert b"x-request-timeout-ms" in bench.worker.fields
 
 
@@ -210,7 +214,7 @@ def test_over_grpc() -> None:
     _, attempt = bench.call(timeout_ms=60)
     bench.answer_call(attempt, 50, 20, 200)
     caller, attempt = bench.call(EXPLAIN, timeout_ms=30)
-    assert bench.worker.divisions == [None, b"split"]
+    assert bench.worker.divisions == [None, b"prefer split"]
     bench.answer_call(attempt)
     assert division_in(caller.trailers) == {
         "chosen": "split",
@@ -226,12 +230,12 @@ def test_a_stream_is_sent_with_the_division_of_its_first_message() -> None:
     bench.learn(50, 20, 200)
     bench.stream(timeout_us=30_000)
     bench.stream()
-    assert bench.worker.divisions == [b"split", b"edge"]
-    bench.stream((DIVISION_HEADER, b"core"), timeout_us=30_000)
-    assert bench.worker.divisions[-1] == b"core"
+    assert bench.worker.divisions == [b"prefer split", b"prefer edge"]
+    bench.stream((DIVISION_HEADER, b"prefer core"), timeout_us=30_000)
+    assert bench.worker.divisions[-1] == b"prefer core"
 
 
-@pytest.mark.parametrize("named", [b"core", b"cut-12", b"nonsense"])
+@pytest.mark.parametrize("named", [b"prefer core", b"cut-12", b"nonsense"])
 def test_the_callers_own_division_passes_and_wins(named: bytes) -> None:
     bench = Bench()
     bench.learn(5, 20, 200)
@@ -282,4 +286,4 @@ def test_the_explanation_over_http() -> None:
         "time_left_ms": 30.0,
         "expected_ms": {"edge": 50.0, "core": 20.0},
     }
-    assert bench.worker.divisions == [None, b"core"]
+    assert bench.worker.divisions == [None, b"prefer core"]

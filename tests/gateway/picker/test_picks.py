@@ -222,8 +222,8 @@ def test_envoy_adds_the_division_of_a_divided_model() -> None:
     with picker(rules) as made, grpc.insecure_channel(made.address) as channel:
         made.do(report)
         for given, sent in (
-            ({}, "edge"),
-            ({"x-request-timeout-ms": "30000", "x-isochrone-explain": "1"}, "core"),
+            ({}, "prefer edge"),
+            ({"x-request-timeout-ms": "30000", "x-isochrone-explain": "1"}, "prefer core"),
             ({"x-isochrone-division": "cut-2"}, None),
         ):
             call = EnvoyCall(channel)
@@ -232,7 +232,7 @@ def test_envoy_adds_the_division_of_a_divided_model() -> None:
             assert "x-isochrone-division" not in common.header_mutation.remove_headers
             answered = set_headers(call.ask(response_message()).response_headers.response)
             if "x-isochrone-explain" in given:
-                assert json.loads(answered["x-isochrone-placement"])["division"]["chosen"] == sent
+                assert json.loads(answered["x-isochrone-placement"])["division"]["chosen"] == "core"
             assert call.status() is grpc.StatusCode.OK
 
 

@@ -170,25 +170,36 @@ def test_the_way_to_the_tier_of_the_worker_counts() -> None:
     assert choice.expected_ns == (45 * MILLISECOND, 25 * MILLISECOND, 95 * MILLISECOND)
 
 
+class Named:
+    def __init__(self, division: bytes) -> None:
+        self._division = division
+
+    def get(self, name: bytes) -> bytes | None:
+        return self._division if name == DIVISION_HEADER else None
+
+
 class Naming(PlainRequest):
     """A request whose caller names its division."""
 
+    fields = Named(b"")
+
     @property
     def head(self) -> Fields:
-        class Named:
-            def get(self, name: bytes) -> bytes | None:
-                return b"cut-12" if name == DIVISION_HEADER else None
+        return self.fields
 
-        return Named()
+
+def naming(bench: Bench, division: bytes, timeout_ms: int) -> Naming:
+    request = Naming(NOW)
+    request.fields = Named(division)
+    request.served, request.deadline = bench.served, NOW + timeout_ms * MILLISECOND
+    request.demand = Demand(deadline=request.deadline)
+    return request
 
 
 def test_a_request_that_names_its_division_is_left_alone_and_not_rejected_by_figures_of_others() -> None:
     bench = Bench()
     bench.report("a", 10, 20, 30)
-    request = Naming(NOW)
-    request.served, request.deadline = bench.served, NOW + 5 * MILLISECOND
-    request.demand = Demand(deadline=request.deadline)
-    choice = choice_of(bench.send(request))
+    choice = choice_of(bench.send(naming(bench, b"cut-12", 5)))
     assert (choice.division, choice.reason, choice.is_sent) == ("cut-12", reasons.NAMED, False)
     assert bench.counts() == (0, 0, 0)
     ((do, _, error),) = bench.machine.arrive(bench.request(5), NOW)
@@ -257,3 +268,40 @@ def test_any_order(order: tuple[str, ...]) -> None:
     bench = Bench(rules=replace(RULES, division=DivisionRules(order)))
     bench.report("a", 1, 1, 1)
     assert choice_of(bench.send(bench.request(10))).division == order[0]
+
+
+def test_a_kind_that_does_not_answer_is_left_until_it_does() -> None:
+    bench = Bench(rules=replace(RULES, division=DivisionRules(("core", "edge"))))
+    bench.report("a", 30, 20, 10)
+    silent = bench.send(bench.request(5000))
+    assert choice_of(silent).division == "core"
+    later = NOW + 60 * MILLISECOND
+    attempt = bench.send(bench.request(5000, later), later)
+    assert (choice_of(attempt).division, choice_of(attempt).reason) == ("edge", reasons.SILENT)
+    bench.machine.lost(silent.request, silent, ConnectionLost("it broke"), later)
+    later += MILLISECOND
+    assert choice_of(bench.send(bench.request(5000, later), later)).division == "edge"
+
+
+def test_an_empty_header_is_none() -> None:
+    """The worker reads it so, too, and decides; admission applies."""
+    bench = Bench()
+    bench.report("a", 60, 10, 80)
+    choice = choice_of(bench.send(naming(bench, b" ", 20)))
+    assert (choice.division, choice.reason, choice.is_sent) == ("", reasons.EMPTY, False)
+    ((do, _, _),) = bench.machine.arrive(naming(bench, b"", 5), NOW)
+    assert do is Do.REJECT
+
+
+def test_a_probe_does_not_hide_what_was_sent_since_the_figures() -> None:
+    bench = Bench()
+    bench.report("a", 10, 20, 30)
+    replica, admission = bench.replica("a"), bench.served.admission
+    bench.send(bench.request())
+    before = admission.expected_ns(replica, NOW)
+    endpoint = replica.endpoint
+    endpoint.last_report = EndpointReport(endpoint, LoadReport(1, 0), NOW + 1)
+    endpoint.last_report_at = NOW + 1
+    assert admission.expected_ns(replica, NOW + 1) == before
+    bench.report("a", 10, 20, 30, at=NOW + 2)
+    assert admission.expected_ns(replica, NOW + 2) < before

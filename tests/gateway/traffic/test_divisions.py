@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +132,111 @@ def test_the_least_that_a_request_may_take() -> None:
     assert Divisions(DivisionRules(("core",))).least_ns((30, 20, 0)) == 0
 
 
+def test_a_kind_that_was_left_is_probed_ever_less_often_while_it_stays_late() -> None:
+    there, probes = worker(), []
+    for step in range(2000):
+        choice = choose(there, (50, 5, 5), 40, SECOND + step * 100 * MILLISECOND)
+        if choice.reason == reasons.PROBED:
+            assert choice.division == "edge"
+            probes.append(step / 10)
+    # 1 s after it was left, then after 1, 1, 2, 4, ... at most 32 s.
+    gaps = [after - before for before, after in pairwise([0.0, *probes])]
+    assert gaps == pytest.approx([1, 1, 2, 4, 8, 16, 32, 32, 32, 32, 32])
+
+
+def test_a_probe_that_helps_is_followed_by_another_soon() -> None:
+    there, now = worker(), SECOND
+    figure = 500.0
+    choose(there, (figure, 5, 5), 40, now)
+    while now < 100 * SECOND:
+        now += 100 * MILLISECOND
+        choice = choose(there, (figure, 5, 5), 40, now)
+        if choice.reason == reasons.PROBED:
+            figure /= 2
+        elif choice.division == "edge":
+            break
+    assert now <= 7 * SECOND, "from 500 ms to 28 ms: five probes"
+
+
+def test_a_kind_that_was_not_left_is_not_probed() -> None:
+    there = worker()
+    for step in range(100):
+        assert choose(there, (50, 60, 70), 10, SECOND + step * SECOND).reason == reasons.LATE
+
+
+class TestSilentKinds:
+    """Good figures of a kind that has stopped answering."""
+
+    FIGURES = (30, 0, 10)
+    ORDER = DivisionRules(("core", "edge"))
+
+    def begin(self, there: WorkerDivisions, attempt: str, now: int, deadline_ms: float = 5000) -> Choice:
+        choice = choose(there, self.FIGURES, deadline_ms, now)
+        there.began(attempt, choice, now)
+        return choice
+
+    def test_an_overdue_attempt_moves_the_next_ones(self) -> None:
+        there = worker(self.ORDER)
+        assert self.begin(there, "a", SECOND).division == "core"
+        assert choose(there, self.FIGURES, 5000, SECOND + 50 * MILLISECOND).division == "core"
+        choice = choose(there, self.FIGURES, 5000, SECOND + 51 * MILLISECOND)
+        assert (choice.division, choice.reason) == ("edge", reasons.SILENT)
+
+    def test_without_a_deadline_too(self) -> None:
+        there = worker(self.ORDER)
+        self.begin(there, "a", SECOND)
+        figures = [ms * MILLISECOND for ms in self.FIGURES]
+        assert there.choose(figures, 0, NEVER, SECOND + SECOND // 2).division == "edge"
+
+    def test_a_slow_kind_has_twice_its_late_time(self) -> None:
+        there, figures = worker(self.ORDER), (300, 0, 100)
+        there.began("a", choose(there, figures, 5000), SECOND)
+        assert choose(there, figures, 5000, SECOND + 200 * MILLISECOND).division == "core"
+        assert choose(there, figures, 5000, SECOND + 201 * MILLISECOND).division == "edge"
+
+    @pytest.mark.parametrize("answered", [False, True])
+    def test_it_stays_left_when_the_attempt_ends_late(self, answered: bool) -> None:
+        """Its answer may be another division's."""
+        there = worker(self.ORDER)
+        self.begin(there, "a", SECOND)
+        there.ended("a", SECOND + 90 * MILLISECOND, answered=answered)
+        assert choose(there, self.FIGURES, 5000, SECOND + 91 * MILLISECOND).division == "edge"
+
+    def test_a_prompt_answer_ends_it(self) -> None:
+        there = worker(self.ORDER)
+        self.begin(there, "a", SECOND)
+        self.begin(there, "b", SECOND + 45 * MILLISECOND)
+        there.ended("a", SECOND + 60 * MILLISECOND, answered=True)
+        assert choose(there, self.FIGURES, 5000, SECOND + 60 * MILLISECOND).division == "edge"
+        there.ended("b", SECOND + 61 * MILLISECOND, answered=True)
+        assert choose(there, self.FIGURES, 5000, SECOND + 62 * MILLISECOND).division == "core"
+
+    def test_a_probe_finds_out(self) -> None:
+        there, now = worker(self.ORDER), SECOND
+        self.begin(there, "a", now)
+        now += 100 * MILLISECOND
+        there.ended("a", now, answered=False)
+        assert self.begin(there, "b", now).division == "edge"
+        now += self.ORDER.probe_every_ns
+        choice = self.begin(there, "c", now)
+        assert (choice.division, choice.reason) == ("core", reasons.PROBED)
+        there.ended("c", now + 10 * MILLISECOND, answered=True)
+        assert self.begin(there, "d", now + 10 * MILLISECOND).reason == reasons.IN_TIME
+
+    def test_an_attempt_that_was_given_up_early_says_nothing(self) -> None:
+        there = worker(self.ORDER)
+        self.begin(there, "a", SECOND)
+        there.ended("a", SECOND + 5 * MILLISECOND, answered=False)
+        assert choose(there, self.FIGURES, 5000, SECOND + SECOND).division == "core"
+
+    def test_the_worker_that_offers_it_no_more_knows_better(self) -> None:
+        there = worker(self.ORDER)
+        self.begin(there, "a", SECOND)
+        there.ended("a", 2 * SECOND, answered=False)
+        assert choose(there, (30, 0, 0), 5000, 2 * SECOND).division == "edge"
+        assert choose(there, self.FIGURES, 5000, 2 * SECOND).division == "core"
+
+
 FIGURES = st.tuples(*[st.one_of(st.just(0), st.integers(1, 100 * MILLISECOND))] * 3)
 ORDERS = st.permutations(DIVISION_KINDS).flatmap(lambda kinds: st.integers(1, 3).map(lambda n: tuple(kinds[:n])))
 
@@ -165,8 +272,12 @@ def test_of_any_history(
             assert not choice.is_sent
             continue
         in_time = [kind for kind in order if kind in takes and takes[kind] <= time - margin]
-        # A kind that is offered is chosen, in time if one is in time, otherwise the least late.
+        # A kind that is offered is chosen, in time if one is in time, otherwise the least late; or one that was left.
         assert choice.is_sent
+        if choice.reason == reasons.PROBED:
+            assert choice.division in takes
+            assert not fresh
+            continue
         assert choice.division in (in_time or takes)
         if not in_time:
             assert takes[choice.division] == min(takes.values())

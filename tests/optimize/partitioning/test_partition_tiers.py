@@ -23,7 +23,7 @@ def worker_of(answers: Answers, token: str = "", pool: str = "") -> tuple[TierWo
         assert request.headers.get("x-isochrone-control", "") == (token if call in ("load", "unload") else "")
         return answers(call)
 
-    worker = TierWorker("edge", "edge.invalid:8000", token, pool)
+    worker = TierWorker("edge", "edge.invalid:8000", token=token, pool=pool)
     worker._client.close()
     worker._client = httpx.Client(base_url=worker.url, transport=httpx.MockTransport(handle))
     return worker, calls
@@ -111,3 +111,16 @@ def test_every_load_has_a_name_of_its_own_that_controllers_know() -> None:
             pass
     assert first != second
     assert is_measured(first)
+
+
+@pytest.mark.parametrize(
+    ("token", "seconds", "named"), [("secret", 0.0, True), ("secret", 1e6, False), ("", 0.0, False)]
+)
+def test_a_measurement_that_controllers_ended_names_them(
+    token: str, seconds: float, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isochrone.optimize.partitioning.tiers.MEASURED_SECONDS", seconds)
+    worker, _ = worker_of(fail_at("infer", 404), token)
+    with worker, worker.loaded({}) as name, pytest.raises(Rejected, match="answered 404") as raised:
+        worker.answer(name, {})
+    assert ("controllers unload a measured model" in str(raised.value)) == named

@@ -228,3 +228,37 @@ def test_what_a_receiver_would_refuse_as_a_bomb_is_sent_as_it_is() -> None:
     assert codec.may_expand([bytes(10)], EXPANDED_BYTES)
     assert not codec.may_expand([bytes(10)], EXPANDED_BYTES + 1)
     assert codec.may_expand([bytes(EXPANDED_BYTES // EXPANSION + 1)], EXPANDED_BYTES + 1)
+
+
+def _frame(blocks: bytes) -> bytes:
+    """Without a content size, with a window of 1 MiB."""
+    return b"\x28\xb5\x2f\xfd\x00\x50" + blocks
+
+
+def _raw(data: bytes, last: bool = False) -> bytes:
+    return ((len(data) << 3) | last).to_bytes(3, "little") + data
+
+
+@pytest.mark.parametrize(("blocks", "is_inline"), [(200, True), (400, False)])
+def test_many_small_blocks_are_for_a_thread(blocks: int, is_inline: bool) -> None:
+    body = _frame(_raw(b"x" * 48) * blocks + _raw(b"", last=True))
+    inflation = Inflation(b"zstd", body, 1 << 20)
+    begun = inflation.begin()
+    assert (begun is not None) == is_inline
+    assert bytes(begun if begun is not None else inflation.finish()) == b"x" * 48 * blocks
+    start = StartInflation(b"zstd", body, 1 << 20, 48 * blocks)
+    begun = start.begin()
+    assert (begun is not None) == is_inline
+    assert bytes(begun if begun is not None else start.finish()) == b"x" * 48 * blocks
+
+
+def test_an_abandoned_body_is_not_looked_through() -> None:
+    looks = []
+
+    def is_abandoned() -> bool:
+        looks.append(True)
+        return len(looks) == 3
+
+    body = _frame(_raw(b"x" * 300) * 20_000 + _raw(b"", last=True))
+    with pytest.raises(Cancelled):
+        zstd.ZstdDecoder(body, is_abandoned=is_abandoned)

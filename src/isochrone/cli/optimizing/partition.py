@@ -52,7 +52,7 @@ them as the link and the load change. The exit status is 1 if no option meets th
 """
 
 #: Of the names of models that divisions add.
-_LONGEST_SUFFIX = ".cut-999999-99-fp16_1"
+_LONGEST_SUFFIX = ".cut-999999-99-fp16-zstd_1"
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -64,6 +64,14 @@ def partition(
     core: Annotated[str, typer.Option(metavar="HOST:PORT", help="A worker far from them (HTTP).")] = "",
     tiers: Annotated[
         str, typer.Option(metavar="NEAR,FAR", help="Tiers of a running fleet, instead of --edge and --core.")
+    ] = "",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="The fleet's store, for --tiers; an etcd password in ISOCHRONE_STORE_PASSWORD.",
+            show_default="as the API shows it",
+        ),
     ] = "",
     endpoints: Annotated[
         str,
@@ -106,7 +114,7 @@ def partition(
             validate_model_name(each)
         model = read_model(file)
         rows = read_rows(model, data)
-        workers = [stack.enter_context(each) for each in _workers(edge, core, tiers, api)]
+        workers = [stack.enter_context(each) for each in _workers(edge, core, tiers, api, store)]
         far = core or workers[1].url.removeprefix("http://")
         reached = [part.strip() for part in (endpoints or far).split(",") if part.strip()]
         planner = Planner(model, rows, free_rows(model), lambda line: typer.echo(line, err=True))
@@ -134,11 +142,13 @@ def partition(
             raise typer.Exit(1)
 
 
-def _workers(edge: str, core: str, tiers: str, api: str) -> list[TierWorker]:
+def _workers(edge: str, core: str, tiers: str, api: str, store: str) -> list[TierWorker]:
+    if store and not tiers:
+        raise FlagError("--store", "--tiers NEAR,FAR beside it", "none")
     if tiers:
         if edge or core:
             raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
-        found = zip(("edge", "core"), workers_of_tiers(tiers, api), strict=True)
+        found = zip(("edge", "core"), workers_of_tiers(tiers, api, store), strict=True)
         return [TierWorker(tier, worker.address, token=worker.token, pool=worker.pool) for tier, worker in found]
     for flag, given in (("--edge", edge), ("--core", core)):
         if not given:

@@ -1,6 +1,7 @@
 """The workers of two tiers of a running fleet, with the tokens that let a command load models into them.
 
-Tokens are in the fleet's store: who can read it can change what the workers run. The API only says where it is.
+Tokens are in the fleet's store: who can read it can change what the workers run. The API only says where it is, as its
+controller sees it and without a password.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from isochrone.control.api.messages import Status, WorkerStatus
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
 from isochrone.errors import FlagError, Unavailable
-from isochrone.store.base import Store
-from isochrone.store.opening import open_store
+from isochrone.store.base import Store, StoreUnavailable
+from isochrone.store.etcd.address import split_password
+from isochrone.store.opening import open_store, sqlite_path
 
 _ISOCHRONE = "isochrone"
 
@@ -27,15 +29,15 @@ class FleetWorker:
     token: str
 
 
-def workers_of_tiers(tiers: str, api: str) -> list[FleetWorker]:
-    """``tiers``: two of them, such as ``edge,core``."""
+def workers_of_tiers(tiers: str, api: str, store: str = "") -> list[FleetWorker]:
+    """``tiers``: two of them, such as ``edge,core``. ``store``: its URL; "": as the API shows it."""
     names = [part.strip() for part in tiers.split(",")]
     if len(names) != 2 or not all(names):
         raise FlagError("--tiers", "two tiers, such as edge,core", f"'{tiers}'")
     with ApiClient(api) as client:
         status = client.get("/v1/status", Status)
     chosen = [worker_of(status, name) for name in names]
-    tokens = asyncio.run(_tokens(status, [worker.name for worker in chosen]))
+    tokens = asyncio.run(_tokens(status, [worker.name for worker in chosen], store))
     return [FleetWorker(worker.address, worker.pool, token) for worker, token in zip(chosen, tokens, strict=True)]
 
 
@@ -57,24 +59,39 @@ def worker_of(status: Status, tier: str) -> WorkerStatus:
     raise FlagError("--tiers", expected, f"'{tier}'")
 
 
-async def _tokens(status: Status, workers: list[str]) -> list[str]:
-    url = status.store.url
-    kind, _, path = url.partition(":")
-    if kind == "sqlite" and not os.access(path, os.R_OK):
-        # Opening it would create it.
-        raise Unavailable(
-            f"--tiers needs the fleet's store {url}, where workers have their tokens, and cannot read it: run the "
-            "command on the controller's machine, as the user that runs the fleet"
-        )
+async def _tokens(status: Status, workers: list[str], given: str = "") -> list[str]:
+    url = given or status.store.url
+    kind, _, rest = url.partition(":")
+    place = split_password(url)[0]
+    if kind == "sqlite":
+        path = sqlite_path(rest)
+        place = f"{url} ({path})"
+        if not os.access(path, os.R_OK):
+            # Opening it would create it.
+            raise Unavailable(
+                f"--tiers needs the fleet's store {place}, where workers have their tokens, and cannot read it: run "
+                "the command on the controller's machine, as the user that runs the fleet, or give it with --store"
+            )
     store = open_store(url)
     try:
-        return [await _token(store, Keys(status.fleet), worker) for worker in workers]
+        keys = Keys(status.fleet)
+        found = [await _token(store, keys, worker) for worker in workers]
+        if not any(found) and not (await store.list(keys.workers)).entries:
+            raise Unavailable(
+                f"the store {place} has no worker of the fleet '{status.fleet}': it is not the fleet's store; give "
+                "that with --store"
+            )
+    except StoreUnavailable as error:
+        raise error if given else Unavailable(f"{error}; or give the store's URL with --store") from None
     finally:
         await store.close()
+    for worker, token in zip(workers, found, strict=True):
+        if token is None:
+            raise Unavailable(f"worker {worker} has left the fleet; run the command again")
+    return [token for token in found if token is not None]
 
 
-async def _token(store: Store, keys: Keys, worker: str) -> str:
+async def _token(store: Store, keys: Keys, worker: str) -> str | None:
+    """None: the store does not know the worker."""
     entry = await store.get(keys.worker(worker))
-    if entry is None:
-        raise Unavailable(f"worker {worker} has left the fleet; run the command again")
-    return decode(entry.value, WorkerRecord).control_token
+    return None if entry is None else decode(entry.value, WorkerRecord).control_token

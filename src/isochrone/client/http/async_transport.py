@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
@@ -19,16 +21,31 @@ from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.receiver import Gathering, Response
 
+#: Seconds for which a server that refused a body in zstd gets plain ones.
+_PLAIN_SECONDS = 60.0
+#: Bytes of an answer that came in zstd: as many as a server takes of a request by default.
+MOST_UNPACKED = 256 << 20
+
 
 class AsyncHttpTransport:
     """Connections to one server: one for each request that is under way at the same time.
 
-    ``zstd_level``: of the requests' bodies, and answers are asked for in zstd; None: neither is compressed.
+    ``zstd_level``: of the requests' bodies, and answers are asked for in zstd; None: neither is compressed. A server
+    that does not take zstd gets plain bodies for a while. ``most_unpacked``: bytes of an answer that came in zstd.
     """
 
-    def __init__(self, address: Address, certificates: Certificates, zstd_level: int | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        certificates: Certificates,
+        zstd_level: int | None = None,
+        most_unpacked: int = MOST_UNPACKED,
+    ) -> None:
         self._address = address
         self._zstd_level = zstd_level
+        self._most_unpacked = most_unpacked
+        #: Bodies are not compressed before.
+        self._plain_until = -math.inf
         self._tls = certificates.context() if address.is_secure else None
         self._idle: list[Http1ClientConnection] = []
         self._closed = False
@@ -46,22 +63,28 @@ class AsyncHttpTransport:
         return codec.decode_infer(_texts(response), _body(response), str(self._address))
 
     async def _infer_compressed(self, call: InferCall, seconds: float | None, level: int) -> Outputs:
-        begun = time.monotonic()
+        ends = None if seconds is None else time.monotonic() + seconds
         plain, json_length = codec.encode_infer(call)
         path = codec.model_path(call.model, call.version, "/infer")
-        try:
-            async with asyncio.timeout(seconds):
+        body: Sequence[bytes | memoryview] = plain
+        encoding: Mapping[str, str] = {}
+        if time.monotonic() >= self._plain_until:
+            async with self._within(_left(ends)):
                 body, encoding = await body_compression.packed(plain, level)
-        except TimeoutError:
-            raise late(self._address) from None
-        if seconds is not None:
-            seconds = max(0.001, seconds - (time.monotonic() - begun))
-        headers = {**codec.infer_headers(call, json_length, seconds), **encoding, **body_compression.ASKED}
-        response = await self._exchange("POST", path, headers, body, seconds)
+        headers = {**codec.infer_headers(call, json_length, _left(ends)), **encoding, **body_compression.ASKED}
+        response = await self._exchange("POST", path, headers, body, _left(ends))
+        texts = _texts(response)
+        if encoding and body_compression.is_refused(response.status, texts):
+            self._plain_until = time.monotonic() + _PLAIN_SECONDS
+            headers = {**codec.infer_headers(call, json_length, _left(ends)), **body_compression.ASKED}
+            response = await self._exchange("POST", path, headers, plain, _left(ends))
+            texts = _texts(response)
         if response.status != 200:
             raise self._failure(response, path, call.id)
-        place, texts = str(self._address), _texts(response)
-        return codec.decode_infer(texts, await body_compression.unpacked(texts, _body(response), place), place)
+        place = str(self._address)
+        async with self._within(_left(ends)):
+            whole = await body_compression.unpacked(texts, _body(response), place, self._most_unpacked)
+        return codec.decode_infer(texts, whole, place)
 
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)
@@ -93,20 +116,17 @@ class AsyncHttpTransport:
         seconds: float | None,
     ) -> Response:
         head = request_head(method, path, self._address, headers, sum(map(len, body)))
-        try:
-            async with asyncio.timeout(seconds):
-                connection = await self._take()
-                receiver = Gathering(asyncio.get_running_loop(), LIMITS.max_body_bytes)
-                call = connection.send(head, body, receiver)
-                try:
-                    response = await receiver.future
-                except BaseException:
-                    # Given up, which the end of the connection tells the server; perhaps just when the answer came.
-                    call.cancel()
-                    connection.close()
-                    raise
-        except TimeoutError:
-            raise late(self._address) from None
+        async with self._within(seconds):
+            connection = await self._take()
+            receiver = Gathering(asyncio.get_running_loop(), LIMITS.max_body_bytes)
+            call = connection.send(head, body, receiver)
+            try:
+                response = await receiver.future
+            except BaseException:
+                # Given up, which the end of the connection tells the server; perhaps just when the answer came.
+                call.cancel()
+                connection.close()
+                raise
         if connection.is_reusable:
             if self._closed:
                 connection.close()
@@ -132,9 +152,22 @@ class AsyncHttpTransport:
         except Unavailable as error:
             raise error.not_begun() from None
 
+    @asynccontextmanager
+    async def _within(self, seconds: float | None) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise late(self._address) from None
+
     def _failure(self, response: Response, path: str, request_id: str = "") -> IsochroneError:
         place = f"{self._address}{path}"
         return http_failure(response.status, _texts(response), _body(response), place, request_id)
+
+
+def _left(ends: float | None) -> float | None:
+    """Seconds until then; a server wants a positive timeout."""
+    return None if ends is None else max(0.001, ends - time.monotonic())
 
 
 def _body(response: Response) -> bytes | memoryview:

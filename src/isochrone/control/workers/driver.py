@@ -22,7 +22,7 @@ from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import LOADING, ControlFailed, ServedState, WorkerControl
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call, Loads
-from isochrone.models.repository.names import is_measured
+from isochrone.models.repository.names import MEASURED_SECONDS, is_measured
 
 log = structlog.get_logger(__name__)
 
@@ -30,8 +30,6 @@ log = structlog.get_logger(__name__)
 _BUSY, _IDLE = 0.1, 1.0
 #: Seconds that a load may take; the rollout has its own limit.
 _LOAD_SECONDS = 600.0
-#: Seconds that one measurement of a model may take: what a command that was killed left is unloaded then.
-_MEASURED_SECONDS = 600.0
 
 
 class Control(Protocol):
@@ -154,7 +152,7 @@ class WorkerDriver:
         """Without what a command measures on the worker, as long as a measurement may take."""
         now = time.monotonic()
         self._measured = {model: self._measured.get(model, now) for model in index if is_measured(model)}
-        left_alone = {model for model, since in self._measured.items() if now - since < _MEASURED_SECONDS}
+        left_alone = {model for model, since in self._measured.items() if now - since < MEASURED_SECONDS}
         return {model: versions for model, versions in index.items() if model not in left_alone}
 
     def _unread(self) -> None:

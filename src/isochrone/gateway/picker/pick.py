@@ -28,7 +28,7 @@ from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import report_of_header, report_of_message
-from isochrone.protocol.divisions import DIVISION_HEADER
+from isochrone.protocol.divisions import DIVISION_HEADER, write_wish
 from isochrone.protocol.grpc.calls import parse_timeout
 from isochrone.protocol.openai.model_names import MODEL_HEADER, pinned_value
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, ORCA_HEADER
@@ -190,7 +190,7 @@ class Pick(CallerRequest):
         if replica_set.stages:
             mutations.append(set_header_again(STAGES_HEADER, replica_set.stages))
         if attempt.division is not None and attempt.division.is_sent:
-            mutations.append(set_header_again(DIVISION_HEADER, attempt.division.division.encode()))
+            mutations.append(set_header_again(DIVISION_HEADER, write_wish(attempt.division.division)))
         for name, _ in self._head.headers:
             if name not in _OWN_HEADERS or (name == STAGES_HEADER and replica_set.stages):
                 continue

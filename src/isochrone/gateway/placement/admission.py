@@ -265,7 +265,8 @@ class Admission:
         any of the order. ``least``: of the fastest, waits included; ``run``: of the present one."""
         if now - replica.times_at > FRESH_NS:
             return NO_ESTIMATE
-        return least + replica.sent_since * min(least, run or least) * self.rules.sent_share
+        sent = replica.sent_since + replica.sent_before
+        return least + sent * min(least, run or least) * self.rules.sent_share
 
     def _worth_asking(self, replica: Replica, limit: int, now: int) -> bool:
         """Whether to try a worker without a recent report: idle as far as known, or fast enough and never reporting.

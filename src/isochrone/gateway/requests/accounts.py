@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from isochrone.clock import SECOND
 from isochrone.gateway.replicas import Replica
-from isochrone.gateway.requests.dividing import divide
+from isochrone.gateway.requests.dividing import begin_division, end_division
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.retry_budget import Kind
@@ -47,7 +47,7 @@ def begin(request: Request, replica: Replica, now: int) -> Attempt:
         be_patient(request, now)
     divisions = request.served.divisions
     if divisions is not None:
-        attempt.division = divide(request, divisions, replica, now)
+        begin_division(attempt, divisions, now)
     request.attempts.append(attempt)
     request.tried = (*request.tried, replica) if request.tried else (replica,)
     return attempt
@@ -66,6 +66,8 @@ def end(attempt: Attempt, now: int, failed: bool, *, answered: bool = True) -> N
         drop(attempt, now)
         return
     attempt.over = True
+    if attempt.division is not None:
+        end_division(attempt, now, answered=not failed)
     latency = now - attempt.sent_at
     if request.kind is _STREAM and not failed:
         # How long a stream lasts is its caller's choice, not a latency; how long its first answer takes is one.
@@ -89,6 +91,8 @@ def drop(attempt: Attempt, now: int, *, unneeded: bool = False) -> None:
     """Book an attempt that is no evidence about its replica. ``unneeded``: nor about the policy that chose it."""
     attempt.over = True
     replica = attempt.replica
+    if attempt.division is not None:
+        end_division(attempt, now, answered=False)
     unneeded = unneeded or attempt.request.shadow is not None
     attempt.replica_set.balancer.dropped(replica, attempt.sent_at, now, unneeded=unneeded)
     breaker: Breaker | None = replica.breaker

@@ -23,6 +23,7 @@ from isochrone.errors import (
 )
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.requests import accounts, placing, quota_accounts
+from isochrone.gateway.requests.dividing import end_division
 from isochrone.gateway.requests.further_attempts import FurtherAttempts, named
 from isochrone.gateway.requests.held import Held
 from isochrone.gateway.requests.instructions import Do, Instruction
@@ -362,6 +363,9 @@ class RequestMachine(FurtherAttempts):
         if report is not None:
             self._reported(attempt, report, now)
         attempt.streaming = True
+        if attempt.division is not None:
+            # How fast a caller reads is no evidence.
+            end_division(attempt, now, answered=True)
         if request.kind is Kind.STREAM:
             attempt.streaming_at = now
         others = [other for other in request.attempts if other is not attempt]

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from isochrone.clock import NEVER
 from isochrone.gateway.traffic.left_options import LeftOptions
 from isochrone.settings.ranges import Duration, Range
 
@@ -41,7 +40,7 @@ class TierRules:
 class Tiers(LeftOptions):
     """The tiers of one model on one gateway."""
 
-    __slots__ = ("_probed_at", "names", "rules", "spilled", "way_ns")
+    __slots__ = ("names", "rules", "spilled", "way_ns")
 
     def __init__(self, rules: TierRules) -> None:
         super().__init__(len(rules.order), rules)
@@ -49,8 +48,6 @@ class Tiers(LeftOptions):
         self.names = rules.order
         #: Network round trips, by tier.
         self.way_ns = [rules.way_ns.get(name, 0) for name in rules.order]
-        #: By tier: when it last got a probe request.
-        self._probed_at = [-NEVER] * len(rules.order)
         #: Requests sent past the nearest tier that has workers.
         self.spilled = 0
 
@@ -85,12 +82,6 @@ class Tiers(LeftOptions):
             if soonest < 0 or takes < least:
                 soonest, least = index, takes
         return fitting if fitting >= 0 else soonest if soonest >= 0 else nearest
-
-    def _may_probe(self, index: int, now: int) -> bool:
-        if now - self._probed_at[index] < self.rules.probe_every_ns:
-            return False
-        self._probed_at[index] = now
-        return True
 
     def _went(self, chosen: int, nearest: int, expected: Sequence[float], time: int, now: int) -> int:
         """Mark the nearer tiers that would have been late as left, since a farther one is used instead.

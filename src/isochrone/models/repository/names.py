@@ -6,6 +6,8 @@ from isochrone.errors import InvalidArgument
 
 _LONGEST_NAME = 255
 _MEASURED = "isochrone-measured-"
+#: Seconds that one measurement of a model may take in a fleet: controllers unload what a killed command left.
+MEASURED_SECONDS = 600.0
 
 
 def validate_model_name(name: str) -> None:

@@ -127,6 +127,9 @@ class Planner:
             raise InvalidArgument("the workers reject the model and every stage of it, for the reasons above")
         # A machine that was busy for a while made some of them look slow: those that matter get a second look.
         contending = contenders([planned.option for planned, _ in found], link, _CONTENDING, _MOST_CONTENDERS)
+        if contending:
+            names = ", ".join(option.name for option in contending)
+            self._report(f"measuring the fastest options once more, of which the lower times count: {names}")
         again = {measure: self._again(measure) for planned, measure in found if planned.option in contending}
         options = tuple(_lower(planned, again.get(measure, ())) for planned, measure in found)
         return Plan(link, options, facts, self._graph.inputs, self._graph.outputs)

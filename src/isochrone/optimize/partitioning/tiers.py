@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import httpx
 import numpy as np
 
 from isochrone.errors import InvalidArgument, Unavailable
-from isochrone.models.repository.names import measured_name
+from isochrone.models.repository.names import MEASURED_SECONDS, measured_name
 from isochrone.optimize.partitioning.facts import Arrays
 from isochrone.protocol.access import control_token
 from isochrone.protocol.compression import zstd
@@ -69,6 +70,8 @@ class TierWorker:
         self.reached = reached or self.url
         self._control = {control_token.HEADER: token} if token else {}
         self._pool = pool
+        #: When the model that is measured was loaded; 0: none was.
+        self._loaded_at = 0.0
         self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False)
 
     def __enter__(self) -> TierWorker:
@@ -84,6 +87,7 @@ class TierWorker:
         A load that was not answered, or was interrupted, may still take place: it is unloaded too.
         """
         name = measured_name(secrets.token_hex(8))
+        self._loaded_at = 0.0
         parameters: dict[str, str] = {"config": json.dumps({**config, "name": name})}
         file = b"" if model is None else model
         parameters["file:1/model.onnx"] = base64.b64encode(file).decode()
@@ -97,6 +101,7 @@ class TierWorker:
             with suppress(Rejected):
                 self._unload(name)
             raise
+        self._loaded_at = time.monotonic()
         try:
             yield name
         finally:
@@ -152,7 +157,13 @@ class TierWorker:
             remedy = self._remedy(answer.text)
             raise Rejected(f"{self.tier}: {self.url}{path} answered 403: {answer.text[:500]}{remedy}")
         if answer.status_code != 200:
-            raise Rejected(f"{self.tier}: {self.url}{path} answered {answer.status_code}: {answer.text[:500]}")
+            reason = f"{self.tier}: {self.url}{path} answered {answer.status_code}: {answer.text[:500]}"
+            if self._control and self._loaded_at and time.monotonic() - self._loaded_at > MEASURED_SECONDS:
+                reason += (
+                    f"; the fleet's controllers unload a measured model after {MEASURED_SECONDS:.0f} s, and this one "
+                    "took longer: measure it on workers outside the fleet, with --edge and --core"
+                )
+            raise Rejected(reason)
         return answer
 
     def _remedy(self, reason: str) -> str:

@@ -6,10 +6,10 @@ frame is complete nor where it ends, so the lengths of its blocks are followed h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from isochrone.errors import MalformedRequest, PayloadTooLarge, UnsupportedEncoding
+from isochrone.errors import Cancelled, MalformedRequest, PayloadTooLarge, UnsupportedEncoding
 from isochrone.wire.exchange import Buffer
 
 
@@ -38,6 +38,10 @@ _BLOCK_HEAD, _CHECKSUM = 3, 4
 _RLE, _RESERVED = 1, 3
 #: Empty blocks take time and carry nothing. Encoders make one block of 128 KiB, or one of each part that is flushed.
 _MOST_BLOCKS, _BYTES_PER_BLOCK = 1024, 256
+#: Frames with more blocks take more than a millisecond.
+_QUICK_BLOCKS = 300
+#: Blocks between two looks whether the result is still needed.
+_LOOK_EVERY = 4096
 _UNKNOWN_SIZE = (1 << 64) - 1
 
 
@@ -53,14 +57,17 @@ def check_installed() -> None:
 
 
 class ZstdDecoder:
-    """Decompresses one body. With ``is_start``, the end of the body is not checked."""
+    """Decompresses one body. With ``is_start``, the end of the body is not checked.
+
+    ``is_abandoned``: whether the result is no longer needed; then it raises ``Cancelled``.
+    """
 
     __slots__ = ("_left", "_reader", "announced", "eof")
 
-    def __init__(self, body: Buffer, is_start: bool = False) -> None:
+    def __init__(self, body: Buffer, is_start: bool = False, is_abandoned: Callable[[], bool] = lambda: False) -> None:
         content, _, start, has_checksum = _frame_head(body)
         if not is_start:
-            _check_end(body, start, has_checksum)
+            _check_end(body, start, has_checksum, is_abandoned)
         decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
         self._reader: Any = decompressor.stream_reader(body, read_across_frames=False)
         #: The size of the content, if the frame announces it; otherwise -1.
@@ -89,6 +96,21 @@ class ZstdDecoder:
 def window_of(body: Buffer) -> int:
     """Bytes of memory that decompressing the body takes, beside the result."""
     return _frame_head(body)[1]
+
+
+def has_few_blocks(body: Buffer) -> bool:
+    """Whether a small body takes less than a millisecond by its number of blocks. What is malformed takes none."""
+    position = _frame_head(body)[2]
+    data = bytes(body)
+    last = len(data) - _BLOCK_HEAD
+    for _ in range(_QUICK_BLOCKS):
+        if position > last:
+            return True
+        head = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+        if head & 1:
+            return True
+        position += _BLOCK_HEAD + (1 if head >> 1 & 3 == _RLE else head >> 3)
+    return False
 
 
 def compress(parts: Sequence[Buffer], level: int = DEFAULT_LEVEL) -> list[bytes]:
@@ -124,12 +146,14 @@ def _frame_head(body: Buffer) -> tuple[int, int, int, bool]:
     return content, int(found.window_size), int(length), bool(found.has_checksum)
 
 
-def _check_end(body: Buffer, start: int, has_checksum: bool) -> None:
+def _check_end(body: Buffer, start: int, has_checksum: bool, is_abandoned: Callable[[], bool]) -> None:
     """Raises if the frame ends behind or before the end of the body."""
     size, position = len(body), start
-    for _ in range(_MOST_BLOCKS + size // _BYTES_PER_BLOCK):
+    for number in range(_MOST_BLOCKS + size // _BYTES_PER_BLOCK):
         if position + _BLOCK_HEAD > size:
             raise MalformedRequest("the zstd body ends early")
+        if not number % _LOOK_EVERY and is_abandoned():
+            raise Cancelled("the caller has disconnected")
         head = body[position] | body[position + 1] << 8 | body[position + 2] << 16
         kind = head >> 1 & 3
         if kind == _RESERVED:

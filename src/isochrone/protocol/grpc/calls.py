@@ -13,12 +13,10 @@ import structlog
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest
 from isochrone.protocol.compression import codec
-from isochrone.protocol.divisions import division_of
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import mark
-from isochrone.protocol.stages import stages_of
+from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
-from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.http2.hpack import Encoder
 
@@ -114,9 +112,11 @@ class CallHead:
         self.encoding = head.get(b"grpc-encoding") or b"identity"
         #: The version that a control plane's route chose; None: the message says which.
         self.pin = pin
-        self.stages = stages_of(head) if pin is None or pin.stages is None else pin.stages
-        self.trace_context = trace_context_of(head)
-        self.division = division_of(head)
+        stages = None if pin is None else pin.stages
+        fields = request_fields(head, with_stages=stages is None)
+        self.stages = fields.stages if stages is None else stages
+        self.trace_context = fields.trace_context
+        self.division = fields.division
         self.wants_timing = head.get(TIMING_HEADER) is not None
         # A client that balances by itself cannot ask (gRFC A58).
         self.wants_load = pin is not None or head.get(ORCA_FORMAT_HEADER) is not None

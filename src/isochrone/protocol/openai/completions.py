@@ -29,12 +29,11 @@ from isochrone.protocol.openai.objects import AnswerForm, usage_of
 from isochrone.protocol.openai.tensors import TextModel, check, choice_inputs, in_terms_of_call, text_model
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
+from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.rest.answers import JSON, load_fields
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json
-from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ class CompletionRoute(Route):
         self._pinned = pinned_model(head)
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
-        self.stages = stages_of(head)
-        self.trace_context = trace_context_of(head)
+        self.stages, self.trace_context, _ = request_fields(head)
 
     def handle(self, exchange: Exchange) -> None:
         try:

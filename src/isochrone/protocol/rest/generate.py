@@ -10,18 +10,16 @@ import msgspec
 from isochrone.clock import NEVER
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.back_pressure import WaitingProducers
-from isochrone.protocol.divisions import division_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rejections import rest_fields
+from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.rest.answers import JSON, load_fields, respond_error, respond_unexpected
 from isochrone.protocol.rest.generate_objects import read_generate, write_generate
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json, reject_repeated_keys
-from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -41,9 +39,7 @@ class GenerateRoute(Route):
         self._events = streaming
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
-        self.stages = stages_of(head)
-        self.trace_context = trace_context_of(head)
-        self.division = division_of(head)
+        self.stages, self.trace_context, self.division = request_fields(head)
 
     def handle(self, exchange: Exchange) -> None:
         service = self._service

@@ -15,22 +15,20 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
-from isochrone.protocol.divisions import division_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import rest_fields
+from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.rest.answers import JSON, load_fields, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
 from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
 from isochrone.protocol.rest.plan_memo import PlanMemo
 from isochrone.protocol.shared_memory_requests import infer_with_regions, with_shared_memory, write_output
-from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
 from isochrone.protocol.tensors.datatypes import item_size, name_of
 from isochrone.protocol.tensors.json_values import to_json
 from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, note_step, server_timing
-from isochrone.protocol.trace_context import trace_context_of
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -72,9 +70,7 @@ class InferRoute(Route):
         self.header_length = header_length(head)
         self.accept_encoding = codec.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
-        self.stages = stages_of(head)
-        self.trace_context = trace_context_of(head)
-        self.division = division_of(head)
+        self.stages, self.trace_context, self.division = request_fields(head)
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.load_format = head.get(ORCA_FORMAT_HEADER) or b""
         #: The caller asks for neither compression nor further response headers.
