@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from queued_requests import RecordedRequest, plan_of, rows_of
 
-from isochrone.clock import SECOND, now_ns
+from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -22,6 +22,7 @@ from isochrone.models.divisions import Division, Divisions, Link
 from isochrone.protocol.messages import InferRequest
 from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.divided.settings import DividedSettings
+from isochrone.worker.divided.watching import DivisionWatch
 from isochrone.worker.statistics import ModelStatistics
 
 DIVISIONS = (
@@ -32,13 +33,22 @@ DIVISIONS = (
 )
 
 
+class Queue:
+    """The runner of a served model, of which only the wait is read."""
+
+    wait = 0
+
+    def estimated_wait(self, now: int) -> int:
+        return self.wait
+
+
 class Version:
     """A served model whose requests wait until the test answers them."""
 
     def __init__(self, name: str) -> None:
         self.model_name = name
         self.model_version = "1"
-        self.runner = None
+        self.runner = Queue()
         self.held = 0
         self.waiting: list[InferRequest] = []
 
@@ -66,7 +76,8 @@ class Bench:
     def __init__(self) -> None:
         self.versions = {each.name: Version(each.model) for each in DIVISIONS}
         self.in_flight = 0
-        settings = DividedSettings(Divisions("core", Link(0.001, 1e6), DIVISIONS))
+        # Without a time between looks, each failure counts.
+        settings = DividedSettings(Divisions("core", Link(0.001, 1e6), DIVISIONS), look_ns=0)
         self.runner = DividedRunner("m", settings, self.resolve, ModelStatistics("m", "1"), self.request_ended)  # type: ignore[arg-type]
         self.runner.watch._look()
 
@@ -234,3 +245,24 @@ def test_an_unload_fails_requests_that_outlast_it(end: Callable[[InferRequest], 
     end(bench.waiting("core"))
     assert len(request.answers) == 1
     assert bench.is_clean()
+
+
+def test_failures_that_come_together_are_one() -> None:
+    bench = Bench()
+    watch = DivisionWatch("m", "1", DividedSettings(Divisions("core", Link(0.001, 1e6), DIVISIONS)), bench.resolve, int)  # type: ignore[arg-type]
+    for _ in range(9):
+        watch.unreachable("m.core")
+    assert watch.core_answers
+
+
+def test_a_queue_on_the_edge_shows_at_once() -> None:
+    bench = Bench()
+    watch = bench.runner.watch
+    assert watch.late_ns("edge") == 30 * MILLISECOND
+    bench.versions["edge"].runner.wait = 100 * MILLISECOND
+    assert watch.late_ns("edge") == 130 * MILLISECOND
+    bench.versions["edge"].runner.wait = 0
+    assert watch.late_ns("edge") == 30 * MILLISECOND
+    bench.versions["cut-3"].runner.wait = 100 * MILLISECOND
+    watch._look()
+    assert watch.best("split") == "cut-9"

@@ -192,6 +192,10 @@ class RemoteRunner:
             # No answer at all, or none in time: a server that hangs is left out, too.
             self._choice.failed(endpoint, now_ns())
 
+    def began(self) -> list[int]:
+        """When the requests that are under way were sent."""
+        return [request.infer_start for request in self._running.values() if request.infer_start]
+
     async def probe(self, seconds: float) -> bool | None:
         """Asks all endpoints whether they serve the model, and reports the link; None: no endpoint answers."""
         settings = self._settings
