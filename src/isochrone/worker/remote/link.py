@@ -1,10 +1,10 @@
 """The link to another server now, from what has crossed it and what is still under way. Pure.
 
 Delays only add to a time: the least time of the latest small crossings is the round trip. Their spread is the jitter. A
-large crossing tells the bandwidth by what it took beyond the round trip of its own time. Where that is no more than
-the times scatter, the crossing only shows that the link is at least so fast, and what was known stays if it is faster.
-What is under way for much longer than expected shows a slower link before it ends, if it ever does; whatever ended
-before it began tells nothing more. Figures that nothing recent tells keep their last value, at first that of the plan.
+large crossing tells the bandwidth by what it took beyond the round trip of its own time, if that differs from what is
+expected by more than times scatter; if it took next to nothing, it shows a least bandwidth. What is under way for much
+longer than expected shows a slower link before it ends, if it ever does; whatever ended before it began tells nothing
+more. Figures that nothing recent tells keep their last value, at first that of the plan.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ LARGE_BYTES = 16 << 10
 PROBE_BYTES = 400
 #: Fewer differences between small crossings tell no jitter.
 _LEAST_FOR_JITTER = 3
-#: The least time beyond the round trip that tells a bandwidth: this, or this share of the round trip, or the noise.
-_LEAST_SECONDS = 0.0002
+#: The least time beyond the round trip that tells a bandwidth, and by which it has to differ from what is expected: as
+#: long as event loops take now and then, or this share of the round trip, or the jitter.
+_LEAST_SECONDS = 0.001
 _LEAST_SHARE = 0.05
+#: A crossing that takes so many times as long as it may be wrong tells the bandwidth clearly.
+_CLEAR_TIMES = 2
 #: The share of large crossings that is left out as too fast to be true: a round trip may be taken too long.
 _TOO_FAST = 0.25
 #: Of a size in the plan's curve, compared to a line.
@@ -82,6 +85,11 @@ class _Large:
     seconds: float
     round_trip: float
 
+    @property
+    def beyond(self) -> float:
+        """Seconds that its payload took."""
+        return self.seconds - self.round_trip
+
 
 class LinkEstimator:
     """``known``: the link until something has crossed it."""
@@ -93,12 +101,10 @@ class LinkEstimator:
         self._speed = 1.0 if is_measured else math.inf
         self._round_trip = known.round_trip
         self._jitter = known.jitter
-        #: By which the least time of small crossings may be too long or too short, in seconds.
-        self._noise = known.jitter
         #: (when it ended, seconds).
         self._small: deque[tuple[int, float]] = deque(maxlen=_MOST)
         self._large: deque[_Large] = deque(maxlen=_MOST)
-        #: When a large crossing was last seen; 0: never.
+        #: When a crossing last told the bandwidth clearly; 0: never.
         self.bandwidth_seen = 0
 
     def add(self, crossing: Crossing) -> None:
@@ -108,8 +114,10 @@ class LinkEstimator:
         if crossing.size <= SMALL_BYTES:
             self._small.append((crossing.at, seconds))
         elif crossing.size >= LARGE_BYTES:
-            self.bandwidth_seen = crossing.at
-            self._large.append(_Large(crossing.at, crossing.size, seconds, self._round_trip_at(crossing.at)))
+            large = _Large(crossing.at, crossing.size, seconds, self._round_trip_at(crossing.at))
+            self._large.append(large)
+            if large.beyond > _CLEAR_TIMES * self._resolution(large):
+                self.bandwidth_seen = crossing.at
 
     def link(self, now: int, under_way: Iterable[UnderWay] = ()) -> Link:
         while self._small and self._small[0][0] < now - WINDOW_NS:
@@ -139,25 +147,27 @@ class LinkEstimator:
         if len(steps) >= _LEAST_FOR_JITTER:
             # For a normal distribution, the median difference is 0.6745 √2 σ.
             self._jitter = statistics.median(steps) / 0.954
-            lowest = sorted(times)
-            self._noise = min(self._jitter, lowest[len(lowest) // 4] - lowest[0])
 
     def _tell_large(self, now: int) -> None:
         count = sum(each.at >= now - _LATEST_NS for each in self._large)
         latest = list(self._large)[-max(count, _LATEST_COUNT) :]
-        told = sorted(filter(None, map(self._told, latest)), reverse=True)
+        # One that is shorter than its round trip: that has become shorter, and nothing small has shown it yet.
+        told = [each for each in latest if each.beyond >= -self._resolution(each)]
         if not told:
             return
-        speed, is_exact = told[int(len(told) * _TOO_FAST)]
-        self._speed = speed if is_exact else max(speed, self._speed)
+        told.sort(key=self._told, reverse=True)
+        chosen = told[int(len(told) * _TOO_FAST)]
+        expected = self._reference.payload_seconds(chosen.size) / self._speed
+        if abs(chosen.beyond - expected) > self._resolution(chosen):
+            self._speed = self._told(chosen)
 
-    def _told(self, crossing: _Large) -> tuple[float, bool] | None:
-        """The speed that it shows, and whether that is exact rather than a least one."""
-        beyond = crossing.seconds - crossing.round_trip
-        resolved = max(self._noise, _LEAST_SHARE * crossing.round_trip, _LEAST_SECONDS)
-        if beyond < -resolved:
-            return None  # the round trip has become shorter, and nothing small has shown it yet
-        return self._speed_of(crossing.size, max(beyond, resolved)), beyond > resolved
+    def _told(self, crossing: _Large) -> float:
+        """The speed that it shows, at least."""
+        return self._speed_of(crossing.size, max(crossing.beyond, self._resolution(crossing)))
+
+    def _resolution(self, crossing: _Large) -> float:
+        """Less time beyond the round trip tells no bandwidth."""
+        return max(self._jitter, _LEAST_SHARE * crossing.round_trip, _LEAST_SECONDS)
 
     def _speed_of(self, size: int, seconds: float) -> float:
         reference = self._reference
