@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
@@ -40,28 +41,33 @@ class AsyncHttpTransport:
         body, json_length = codec.encode_infer(call)
         path = codec.model_path(call.model, call.version, "/infer")
         headers = codec.infer_headers(call, json_length, seconds)
-        response = await self._exchange("POST", path, headers, body, seconds)
+        figures = _Figures()
+        response = await self._exchange("POST", path, headers, body, seconds, figures)
         if response.status != 200:
             raise self._failure(response, path, call.id)
-        return codec.decode_infer(_texts(response), _body(response), str(self._address))
+        return figures.noted(codec.decode_infer(_texts(response), _body(response), str(self._address)), body, response)
 
     async def _infer_compressed(self, call: InferCall, seconds: float | None, level: int) -> Outputs:
         begun = time.monotonic()
+        figures = _Figures()
         plain, json_length = codec.encode_infer(call)
         path = codec.model_path(call.model, call.version, "/infer")
         try:
             async with asyncio.timeout(seconds):
-                body, encoding = await body_compression.packed(plain, level)
+                with figures.unsent():
+                    body, encoding = await body_compression.packed(plain, level)
         except TimeoutError:
             raise late(self._address) from None
         if seconds is not None:
             seconds = max(0.001, seconds - (time.monotonic() - begun))
         headers = {**codec.infer_headers(call, json_length, seconds), **encoding, **body_compression.ASKED}
-        response = await self._exchange("POST", path, headers, body, seconds)
+        response = await self._exchange("POST", path, headers, body, seconds, figures)
         if response.status != 200:
             raise self._failure(response, path, call.id)
         place, texts = str(self._address), _texts(response)
-        return codec.decode_infer(texts, await body_compression.unpacked(texts, _body(response), place), place)
+        with figures.unsent():
+            answer = await body_compression.unpacked(texts, _body(response), place)
+        return figures.noted(codec.decode_infer(texts, answer, place), body, response)
 
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)
@@ -91,11 +97,13 @@ class AsyncHttpTransport:
         headers: Mapping[str, str],
         body: Sequence[bytes | memoryview],
         seconds: float | None,
+        figures: _Figures | None = None,
     ) -> Response:
         head = request_head(method, path, self._address, headers, sum(map(len, body)))
         try:
             async with asyncio.timeout(seconds):
-                connection = await self._take()
+                with (figures or _Figures()).unsent():
+                    connection = await self._take()
                 receiver = Gathering(asyncio.get_running_loop(), LIMITS.max_body_bytes)
                 call = connection.send(head, body, receiver)
                 try:
@@ -135,6 +143,26 @@ class AsyncHttpTransport:
     def _failure(self, response: Response, path: str, request_id: str = "") -> IsochroneError:
         place = f"{self._address}{path}"
         return http_failure(response.status, _texts(response), _body(response), place, request_id)
+
+
+class _Figures:
+    """Of one call: the time that it was not on the network."""
+
+    __slots__ = ("_unsent_ns",)
+
+    def __init__(self) -> None:
+        self._unsent_ns = 0
+
+    @contextmanager
+    def unsent(self) -> Iterator[None]:
+        begun = time.monotonic_ns()
+        yield
+        self._unsent_ns += time.monotonic_ns() - begun
+
+    def noted(self, outputs: Outputs, sent: Sequence[bytes | memoryview], received: Response) -> Outputs:
+        outputs.sent_bytes, outputs.received_bytes = sum(map(len, sent)), len(received.body)
+        outputs.unsent_ns = self._unsent_ns
+        return outputs
 
 
 def _body(response: Response) -> bytes | memoryview:
