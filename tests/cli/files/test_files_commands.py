@@ -213,6 +213,18 @@ def test_validate_looks_at_divided_models_among_their_divisions(tmp_path: Path) 
     assert "expected divisions that fit the model" in " ".join(result.output.split())
 
 
+def test_validate_finds_sequences_among_the_steps_of_a_division(tmp_path: Path) -> None:
+    write_divided(tmp_path / "net", "core:8000", {"edge": (0.002, 0.0), "cut-6": (0.001, 0.001)})
+    repository = tmp_path / "net" / "edge"
+    (first,) = [each for each in repository.iterdir() if list(each.glob("1/*.onnx")) and each.name != "net.edge"]
+    config = first / "config.pbtxt"
+    config.write_text(config.read_text() + "\nsequence_batching { }\n")
+    result = run("validate", repository)
+    assert result.exit_code == 1
+    assert f"model '{first.name}': sequence_batching: expected none" in " ".join(result.output.split())
+
+
+
 def test_validate_of_nothing_says_what_was_expected(tmp_path: Path) -> None:
     result = run("validate", tmp_path / "there")
     assert result.exit_code == 1
