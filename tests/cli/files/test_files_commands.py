@@ -224,7 +224,6 @@ def test_validate_finds_sequences_among_the_steps_of_a_division(tmp_path: Path) 
     assert f"model '{first.name}': sequence_batching: expected none" in " ".join(result.output.split())
 
 
-
 def test_validate_of_nothing_says_what_was_expected(tmp_path: Path) -> None:
     result = run("validate", tmp_path / "there")
     assert result.exit_code == 1
