@@ -17,7 +17,16 @@ class Outputs(dict[str, NDArray[Any]]):
     ``bytes``, BF16 has the type ``ml_dtypes.bfloat16``.
     """
 
-    __slots__ = ("id", "model_name", "model_version", "parameters", "server_timing")
+    __slots__ = (
+        "id",
+        "model_name",
+        "model_version",
+        "parameters",
+        "received_bytes",
+        "sent_bytes",
+        "server_timing",
+        "unsent_ns",
+    )
 
     def __init__(
         self,
@@ -37,6 +46,10 @@ class Outputs(dict[str, NDArray[Any]]):
         self.parameters: dict[str, Any] = dict(parameters or {})
         #: The header of this name, if the request asked for it with ``x-isochrone-timing``; "": none.
         self.server_timing = ""
+        #: Of the bodies as they crossed the network, compressed or not; 0: not known.
+        self.sent_bytes = self.received_bytes = 0
+        #: The part of the call's time in which the client connected and compressed; None: not known.
+        self.unsent_ns: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,15 +31,36 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``round_trip`` and ``jitter`` in seconds: the median without a payload, and the spread around it (1 σ)."""
+    """``round_trip`` and ``jitter`` in seconds: the median without a payload, and the spread around it (1 σ).
+
+    Bytes do not cross at one rate: a few go out at once, many wait for TCP's window. ``points`` are sizes, ascending,
+    with the median seconds of their exchanges, which never fall; without them, all bytes cross at one rate.
+    """
 
     round_trip: float
     bytes_per_second: float
     jitter: float = 0.0
+    points: tuple[tuple[int, float], ...] = ()
 
     def seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """The median of an exchange."""
-        return self.round_trip + (sent_bytes + received_bytes) / self.bytes_per_second
+        """The median of an exchange. Between two points on the line between them; above all, by the bandwidth."""
+        back = received_bytes / self.bytes_per_second
+        known = ((0, self.round_trip), *self.points)
+        place = bisect_right(known, sent_bytes, key=lambda point: point[0])
+        below, low = known[place - 1]
+        if place == len(known):
+            return low + (sent_bytes - below) / self.bytes_per_second + back
+        above, high = known[place]
+        return low + (high - low) * (sent_bytes - below) / (above - below) + back
+
+    def payload_seconds(self, size: int) -> float:
+        """By which a request of this size takes longer than the round trip."""
+        return self.seconds(size, 0) - self.round_trip
+
+    def scaled(self, round_trip: float, speed: float, jitter: float) -> Link:
+        """The same curve with another round trip, where payloads cross so many times as fast."""
+        points = tuple((size, round_trip + (seconds - self.round_trip) / speed) for size, seconds in self.points)
+        return Link(round_trip, self.bytes_per_second * speed, jitter, points)
 
     def late_seconds(self, sent_bytes: int, received_bytes: int) -> float:
         """The median and a margin for the jitter: an allowance, not a percentile."""
@@ -52,14 +74,16 @@ class Division(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     #: The model of the edge's repository that runs it.
     model: str
-    #: Compute times of both stages.
+    #: Compute times of both stages; that of the core has its part of the compression.
     edge_ns: int
     core_ns: int
     #: Over the link; both 0 where nothing crosses.
     sent_bytes: int
     received_bytes: int
-    #: Of its files on the edge.
+    #: Of its files on the edge, without those that it shares with a division before it.
     memory_bytes: int
+    #: In which the edge compresses what it sends, and decompresses the answer.
+    coding_ns: int = 0
 
     @property
     def uses_link(self) -> bool:
@@ -89,6 +113,8 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True):
     #: None: too fast to be measured.
     bytes_per_second: float | None
     jitter_ns: int
+    #: (bytes, ns), ascending.
+    points: list[tuple[int, int]] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,7 +130,12 @@ def write_divisions(plan: Divisions) -> bytes:
     file = _File(
         _FORMAT,
         plan.present,
-        _Link(round(link.round_trip * 1e9), rate, round(link.jitter * 1e9)),
+        _Link(
+            round(link.round_trip * 1e9),
+            rate,
+            round(link.jitter * 1e9),
+            [(size, round(seconds * 1e9)) for size, seconds in link.points],
+        ),
         list(plan.divisions),
     )
     return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
@@ -129,8 +160,19 @@ def read_divisions(content: bytes, where: str) -> Divisions:
             raise ConfigError(where, f"link.{key}", "at least 0", str(figure))
     if rate <= 0:
         raise ConfigError(where, "link.bytes_per_second", "a number above 0, or null", str(rate))
-    link = Link(given.round_trip_ns / 1e9, rate, given.jitter_ns / 1e9)
+    _check_points(given, where)
+    points = tuple((size, nanoseconds / 1e9) for size, nanoseconds in given.points)
+    link = Link(given.round_trip_ns / 1e9, rate, given.jitter_ns / 1e9, points)
     return Divisions(file.present, link, tuple(file.divisions))
+
+
+def _check_points(link: _Link, where: str) -> None:
+    size, time = 0, link.round_trip_ns
+    for index, (next_size, next_time) in enumerate(link.points):
+        if next_size <= size or next_time < time:
+            expected = "more bytes than before, and no less time"
+            raise ConfigError(where, f"link.points[{index}]", expected, f"{next_size} bytes in {next_time} ns")
+        size, time = next_size, next_time
 
 
 def _check_divisions(divisions: Sequence[Division], where: str) -> None:
@@ -146,8 +188,8 @@ def _check_divisions(divisions: Sequence[Division], where: str) -> None:
             if not value or value in seen:
                 raise ConfigError(where, f"{key}.{field}", "one that no other division has", f"'{value}'")
             seen.add(value)
-        for field in ("edge_ns", "core_ns", "sent_bytes", "received_bytes", "memory_bytes"):
+        for field in ("edge_ns", "core_ns", "sent_bytes", "received_bytes", "memory_bytes", "coding_ns"):
             if getattr(each, field) < 0:
                 raise ConfigError(where, f"{key}.{field}", "at least 0", str(getattr(each, field)))
-        if each.name == EDGE and (each.sent_bytes or each.received_bytes or each.core_ns):
+        if each.name == EDGE and (each.sent_bytes or each.received_bytes or each.core_ns or each.coding_ns):
             raise ConfigError(where, key, "no bytes and no core_ns: the division edge uses no link", "some")

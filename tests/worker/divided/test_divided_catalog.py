@@ -94,7 +94,8 @@ def test_its_divisions_are_loaded_with_it_and_a_core_that_is_away_costs_nothing(
             assert np.array_equal((await ask(catalog))["y"], np.ones((1, 2), np.float32))  # type: ignore[index]
         runner = catalog.find("net", "").runner
         assert isinstance(runner, DividedRunner)
-        assert runner.watch.present == "edge"
+        # By probes that find nobody: requests that fail together count once.
+        await until(lambda: runner.watch.present == "edge")
         assert runner.snapshot().moves == {"lost": 1, "faster": 0}
         assert runner.fallbacks >= 1
 

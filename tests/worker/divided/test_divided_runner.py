@@ -13,7 +13,10 @@ from isochrone.errors import (
     InvalidArgument,
     Unavailable,
 )
+from isochrone.models.divisions import Divisions, Link
 from isochrone.protocol.messages import InferRequest
+from isochrone.worker.divided.settings import DividedSettings
+from isochrone.worker.divided.watching import DivisionWatch
 
 
 def test_the_present_division_runs_a_request_that_names_none() -> None:
@@ -174,3 +177,24 @@ def test_waits_before_a_first_stage_are_reported_once() -> None:
     watch._look()
     found = bench.runner.estimated_wait(now_ns()) + bench.runner.estimated_run()
     assert found == int(watch.times["cut-3"].expected)
+
+
+def test_failures_that_come_together_are_one() -> None:
+    bench = Bench()
+    watch = DivisionWatch("m", "1", DividedSettings(Divisions("core", Link(0.001, 1e6), DIVISIONS)), bench.resolve, int)  # type: ignore[arg-type]
+    for _ in range(9):
+        watch.unreachable("m.core")
+    assert watch.core_answers
+
+
+def test_a_queue_on_the_edge_shows_at_once() -> None:
+    bench = Bench()
+    watch = bench.runner.watch
+    assert watch.late_ns("edge") == 30 * MILLISECOND
+    bench.versions["edge"].runner.wait = 100 * MILLISECOND
+    assert watch.late_ns("edge") == 130 * MILLISECOND
+    bench.versions["edge"].runner.wait = 0
+    assert watch.late_ns("edge") == 30 * MILLISECOND
+    bench.versions["cut-3"].runner.wait = 100 * MILLISECOND
+    watch._look()
+    assert watch.best("split") == "cut-9"

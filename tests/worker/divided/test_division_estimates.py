@@ -66,3 +66,25 @@ def test_a_division_without_a_stage_here_is_ignored() -> None:
     times = stages()
     times.add("core", SECOND, 1)
     assert "core" not in times.look(SECOND)
+
+
+def test_waits_are_no_scale() -> None:
+    times = stages()
+    for number in range(9):
+        times.add("edge", SECOND + number, 120 * MILLISECOND, 100 * MILLISECOND)
+    assert times.look(2 * SECOND) == {"edge": 120e6, "cut-3": pytest.approx(2e6)}
+    # The queue is over, and nothing is left of it.
+    assert times.look(5 * SECOND)["edge"] == pytest.approx(20e6)
+
+
+def test_the_queue_of_the_moment_counts_before_requests_show_it() -> None:
+    times = stages()
+    assert times.look(SECOND, {"edge": 50 * MILLISECOND}) == {"edge": 70e6, "cut-3": 2e6}
+    times.add("edge", SECOND, 25 * MILLISECOND)
+    assert times.look(SECOND, {"edge": 50 * MILLISECOND})["edge"] == 70e6
+    assert times.look(SECOND, {"edge": MILLISECOND})["edge"] == 25e6
+
+
+def test_compression_adds_to_its_division_alone() -> None:
+    zstd = Division("cut-3-zstd", "m.cut-3-zstd", 2 * MILLISECOND, 5 * MILLISECOND, 9_000, 1_000, 0, 3 * MILLISECOND)
+    assert division_times(zstd, LINK, 2e6, 5e6).late == division_times(CUT, LINK, 2e6, 5e6).late + 3e6

@@ -85,6 +85,28 @@ def test_nothing_offered_moves_nothing() -> None:
     assert planner.present == "core"
 
 
+def test_the_first_division_has_the_least_stay_too() -> None:
+    planner = Replanner("core", RULES, 0)
+    moved = [now for now in range(0, 40 * LOOK, LOOK) if planner.look(now, {"core": 10.0, "edge": 5.0}) is not None]
+    assert moved == [RULES.least_stay_ns]
+
+
+def test_looks_in_a_row_name_one_target() -> None:
+    planner = Replanner("core", RULES, -RULES.least_stay_ns)
+    late = {"core": 10.0, "edge": 8.0, "cut-3": 8.0}
+    for number in range(40):
+        # The faster one of two changes at each look.
+        assert planner.look(number * LOOK, {**late, ("edge", "cut-3")[number % 2]: 4.0}) is None
+
+
+def test_two_targets_that_are_alike_do_not_block_a_move() -> None:
+    planner = Replanner("core", RULES, -RULES.least_stay_ns)
+    late = {"core": 10.0, "edge": 5.0, "cut-3": 5.0}
+    moves = [planner.look(number * LOOK, {**late, ("edge", "cut-3")[number % 2]: 4.9}) for number in range(RULES.looks)]
+    assert moves[-1] is not None
+    assert moves[:-1] == [None] * (RULES.looks - 1)
+
+
 def test_looks_that_are_not_in_a_row_do_not_count() -> None:
     planner = Replanner("core", RULES, 0)
     for number in range(0, 40, 2):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
@@ -57,34 +57,40 @@ class AsyncHttpTransport:
         body, json_length = codec.encode_infer(call)
         path = codec.model_path(call.model, call.version, "/infer")
         headers = codec.infer_headers(call, json_length, seconds)
-        response = await self._exchange("POST", path, headers, body, seconds)
+        figures = _Figures()
+        response = await self._exchange("POST", path, headers, body, seconds, figures)
         if response.status != 200:
             raise self._failure(response, path, call.id)
-        return codec.decode_infer(_texts(response), _body(response), str(self._address))
+        return figures.noted(codec.decode_infer(_texts(response), _body(response), str(self._address)), body, response)
 
     async def _infer_compressed(self, call: InferCall, seconds: float | None, level: int) -> Outputs:
-        ends = None if seconds is None else time.monotonic() + seconds
+        begun, ends = time.monotonic_ns(), None if seconds is None else time.monotonic() + seconds
+        figures = _Figures()
         plain, json_length = codec.encode_infer(call)
         path = codec.model_path(call.model, call.version, "/infer")
         body: Sequence[bytes | memoryview] = plain
         encoding: Mapping[str, str] = {}
         if time.monotonic() >= self._plain_until:
             async with self._within(_left(ends)):
-                body, encoding = await body_compression.packed(plain, level)
+                with figures.unsent():
+                    body, encoding = await body_compression.packed(plain, level)
         headers = {**codec.infer_headers(call, json_length, _left(ends)), **encoding, **body_compression.ASKED}
-        response = await self._exchange("POST", path, headers, body, _left(ends))
+        response = await self._exchange("POST", path, headers, body, _left(ends), figures)
         texts = _texts(response)
         if encoding and body_compression.is_refused(response.status, texts):
             self._plain_until = time.monotonic() + _PLAIN_SECONDS
+            # The exchange that follows is the one that counts.
+            body, figures = plain, _Figures(time.monotonic_ns() - begun)
             headers = {**codec.infer_headers(call, json_length, _left(ends)), **body_compression.ASKED}
-            response = await self._exchange("POST", path, headers, plain, _left(ends))
+            response = await self._exchange("POST", path, headers, body, _left(ends), figures)
             texts = _texts(response)
         if response.status != 200:
             raise self._failure(response, path, call.id)
         place = str(self._address)
         async with self._within(_left(ends)):
-            whole = await body_compression.unpacked(texts, _body(response), place, self._most_unpacked)
-        return codec.decode_infer(texts, whole, place)
+            with figures.unsent():
+                whole = await body_compression.unpacked(texts, _body(response), place, self._most_unpacked)
+        return figures.noted(codec.decode_infer(texts, whole, place), body, response)
 
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)
@@ -114,10 +120,12 @@ class AsyncHttpTransport:
         headers: Mapping[str, str],
         body: Sequence[bytes | memoryview],
         seconds: float | None,
+        figures: _Figures | None = None,
     ) -> Response:
         head = request_head(method, path, self._address, headers, sum(map(len, body)))
         async with self._within(seconds):
-            connection = await self._take()
+            with (figures or _Figures()).unsent():
+                connection = await self._take()
             receiver = Gathering(asyncio.get_running_loop(), LIMITS.max_body_bytes)
             call = connection.send(head, body, receiver)
             try:
@@ -168,6 +176,26 @@ class AsyncHttpTransport:
 def _left(ends: float | None) -> float | None:
     """Seconds until then; a server wants a positive timeout."""
     return None if ends is None else max(0.001, ends - time.monotonic())
+
+
+class _Figures:
+    """Of one call: the time that it was not on the network."""
+
+    __slots__ = ("_unsent_ns",)
+
+    def __init__(self, unsent_ns: int = 0) -> None:
+        self._unsent_ns = unsent_ns
+
+    @contextmanager
+    def unsent(self) -> Iterator[None]:
+        begun = time.monotonic_ns()
+        yield
+        self._unsent_ns += time.monotonic_ns() - begun
+
+    def noted(self, outputs: Outputs, sent: Sequence[bytes | memoryview], received: Response) -> Outputs:
+        outputs.sent_bytes, outputs.received_bytes = sum(map(len, sent)), len(received.body)
+        outputs.unsent_ns = self._unsent_ns
+        return outputs
 
 
 def _body(response: Response) -> bytes | memoryview:

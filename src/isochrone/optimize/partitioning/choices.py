@@ -27,6 +27,8 @@ class Option:
     received_bytes: int
     #: Relative error of the outputs that the encoding causes.
     error: float = 0.0
+    #: The part of ``edge_seconds`` in which zstd runs.
+    coding_seconds: float = 0.0
 
     @property
     def uses_link(self) -> bool:
@@ -38,6 +40,7 @@ class Option:
             self,
             edge_seconds=min(self.edge_seconds, other.edge_seconds),
             core_seconds=min(self.core_seconds, other.core_seconds),
+            coding_seconds=min(self.coding_seconds, other.coding_seconds),
         )
 
     def seconds(self, link: Link) -> float:

@@ -74,11 +74,13 @@ def core_coding(core: TierWorker, model: str, inputs: Arrays, typical: Typical) 
 def in_zstd(plain: Option, name: str, packed: int, compressing: float, coding: CoreCoding) -> Option:
     """The same option with what crosses in zstd. Pure."""
     received = coding.received_bytes
+    own = compressing + coding.answer_seconds
     return Option(
         name,
-        plain.edge_seconds + compressing + coding.answer_seconds,
+        plain.edge_seconds + own,
         plain.core_seconds + coding.seconds,
         packed,
         plain.received_bytes if received is None else received,
         plain.error,
+        own,
     )

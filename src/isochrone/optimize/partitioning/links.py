@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,25 +24,7 @@ class Exchange:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLink(Link):
-    """``points``: sizes, ascending, with the median seconds of their exchanges, which never fall."""
-
-    points: tuple[tuple[int, float], ...] = ()
-
-    def seconds(self, sent_bytes: int, received_bytes: int) -> float:
-        """Between two measured sizes on the line between them; above all, by the bandwidth."""
-        back = received_bytes / self.bytes_per_second
-        known = ((0, self.round_trip), *self.points)
-        place = bisect_right(known, sent_bytes, key=lambda point: point[0])
-        below, low = known[place - 1]
-        if place == len(known):
-            return low + (sent_bytes - below) / self.bytes_per_second + back
-        above, high = known[place]
-        return low + (high - low) * (sent_bytes - below) / (above - below) + back
-
-
-def link_of(exchanges: Sequence[Exchange]) -> MeasuredLink:
+def link_of(exchanges: Sequence[Exchange]) -> Link:
     """From exchanges of at least two sizes, several of each.
 
     Medians, so that single delays do not count; the spread of the smallest is the jitter (by the median deviation).
@@ -63,4 +44,4 @@ def link_of(exchanges: Sequence[Exchange]) -> MeasuredLink:
     first = (times[1] - low) / (sizes[1] - small)
     # For a normal distribution, σ is 1.4826 median deviations.
     points = tuple(zip(sizes, times, strict=True))
-    return MeasuredLink(max(0.0, low - small * first), rate, 1.4826 * deviation, points)
+    return Link(max(0.0, low - small * first), rate, 1.4826 * deviation, points)

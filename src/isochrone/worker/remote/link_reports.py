@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.protocol.timing import parse_server_timing, step_of
-from isochrone.worker.remote.link import Crossing
+from isochrone.worker.remote.link import PROBE_BYTES, Crossing
 
 if TYPE_CHECKING:
     from isochrone.client.answers import Outputs
     from isochrone.client.calls import InferCall
 
-#: Of a request for readiness and its answer, both with their heads.
-_PROBE_BYTES = 400
 #: Of the heads of a request and its answer.
 _HEAD_BYTES = 600
 
@@ -36,11 +34,13 @@ class LinkWatcher(Protocol):
 class LinkReports:
     """The watchers of one remote model."""
 
-    __slots__ = ("_model", "_watchers")
+    __slots__ = ("_is_connected", "_model", "_watchers")
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._watchers: tuple[LinkWatcher, ...] = ()
+        #: Before, a probe has the time of the connection, which says nothing of the link.
+        self._is_connected = False
 
     @property
     def is_watched(self) -> bool:
@@ -58,15 +58,18 @@ class LinkReports:
             return
         stages = parse_server_timing(outputs.server_timing)
         there = sum(each for stage, each in stages.items() if step_of(stage) is None) if stages else None
-        size = sum(len(each.data) for each in call.inputs) + sum(array.nbytes for array in outputs.values())
-        self._report(
-            Crossing(now_ns(), size + _HEAD_BYTES, elapsed_ns, None if there is None else round(there * MILLISECOND))
-        )
+        there_ns = None if there is None or outputs.unsent_ns is None else round(there * MILLISECOND)
+        sent = outputs.sent_bytes or sum(len(each.data) for each in call.inputs)
+        received = outputs.received_bytes or sum(array.nbytes for array in outputs.values())
+        size = sent + received + _HEAD_BYTES
+        self._report(Crossing(now_ns(), size, elapsed_ns, there_ns, outputs.unsent_ns or 0))
 
     def probed(self, elapsed_ns: int) -> None:
-        self._report(Crossing(now_ns(), _PROBE_BYTES, elapsed_ns, 0))
+        self._report(Crossing(now_ns(), PROBE_BYTES, elapsed_ns, 0 if self._is_connected else None))
+        self._is_connected = True
 
     def unreachable(self) -> None:
+        self._is_connected = False
         for watcher in self._watchers:
             watcher.unreachable(self._model)
 

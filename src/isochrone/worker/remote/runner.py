@@ -205,6 +205,10 @@ class RemoteRunner:
         except Exception as error:
             log.error("a report of a link failed", model=self._name, exc_info=error)
 
+    def began(self) -> list[int]:
+        """When the requests that are under way were sent."""
+        return [request.infer_start for request in self._running.values() if request.infer_start]
+
     async def probe(self, seconds: float) -> bool | None:
         """Asks all endpoints whether they serve the model, and reports the link; None: no endpoint answers."""
         settings = self._settings
