@@ -42,8 +42,8 @@ def write_divided(
 ) -> None:
     """``seconds``: of each division on the edge and in the core; the first one is the present one.
 
-    ``cut`` stands for the cut behind the first block, and is called ``cut-6``. ``parameters`` are those of the divided
-    model. ``target/edge`` reaches ``target/core`` at ``core``.
+    ``cut-6`` is the cut behind the first block; ``cut-6-zstd`` sends the same in zstd. ``parameters`` are those of the
+    divided model. ``target/edge`` reaches ``target/core`` at ``core``.
     """
     model = residual_net(size=size)
     graph = graph_of(model)
@@ -57,10 +57,11 @@ def write_divided(
         "core": (None, given, answer),
         f"cut-{cut.first.bit_count()}": (stages, stages.row_bytes, answer),
     }
-    options = [
-        Planned(Option(name, *times, *known[name][1:]), known[name][0], name)  # type: ignore[arg-type]
-        for name, times in seconds.items()
-    ]
+    options = []
+    for name, times in seconds.items():
+        stage, *sizes = known[name.removesuffix("-zstd")]
+        compression = "zstd" if name.endswith("-zstd") else ""
+        options.append(Planned(Option(name, *times, *sizes), stage, name, compression))  # type: ignore[arg-type]
     plan = Plan(link, tuple(options), facts, graph.inputs, graph.outputs)
     write_divisions_of(target, NAME, model, plan, options, [core], 8)
     config = target / "edge" / NAME / "config.pbtxt"

@@ -21,9 +21,13 @@ def plans(draw: st.DrawFn) -> Divisions:
     cuts = draw(st.lists(st.integers(0, 10_000), max_size=4, unique=True))
     divisions = [Division("edge", "m.edge", draw(count), 0, 0, 0, draw(count))]
     names = ["core", *(f"cut-{number}" for number in cuts)]
-    divisions += [Division(name, f"m.{name}", *(draw(count) for _ in range(5))) for name in names]
+    divisions += [Division(name, f"m.{name}", *(draw(count) for _ in range(6))) for name in names]
     rate = draw(st.one_of(st.just(math.inf), st.floats(1, 1e12)))
-    link = Link(draw(count) / 1e9, rate, draw(count) / 1e9)
+    round_trip = draw(st.integers(0, 10**12))
+    sizes = draw(st.lists(st.integers(1, 2**40), max_size=4, unique=True))
+    times = draw(st.lists(st.integers(round_trip, 10**13), min_size=len(sizes), max_size=len(sizes)))
+    points = tuple((size, time / 1e9) for size, time in zip(sorted(sizes), sorted(times), strict=True))
+    link = Link(round_trip / 1e9, rate, draw(count) / 1e9, points)
     return Divisions(draw(st.sampled_from([each.name for each in divisions])), link, tuple(divisions))
 
 
@@ -33,6 +37,8 @@ def test_what_is_written_is_read(plan: Divisions) -> None:
     assert (found.present, found.divisions) == (plan.present, plan.divisions)
     assert found.link.round_trip == pytest.approx(plan.link.round_trip, abs=1e-9)
     assert found.link.bytes_per_second == plan.link.bytes_per_second
+    assert [size for size, _ in found.link.points] == [size for size, _ in plan.link.points]
+    assert [each for _, each in found.link.points] == pytest.approx([each for _, each in plan.link.points], abs=1e-9)
 
 
 def good() -> dict[str, Any]:
@@ -56,6 +62,10 @@ def good() -> dict[str, Any]:
         (("divisions", 0, "core_ns"), 7, "the division edge uses no link"),
         (("link", "bytes_per_second"), 0, "link.bytes_per_second: expected a number above 0, or null"),
         (("link", "round_trip_ns"), -1, "link.round_trip_ns: expected at least 0"),
+        (("link", "points"), [[100, 1]], r"link.points\[0\]: expected more bytes than before, and no less time"),
+        (("link", "points"), [[9, 10**9], [9, 10**9]], r"link.points\[1\]"),
+        (("divisions", 0, "coding_ns"), 7, "the division edge uses no link"),
+        (("divisions", 1, "coding_ns"), -1, r"divisions\[1\].coding_ns: expected at least 0"),
         (("link",), None, "Expected `object`, got `null`"),
     ],
 )

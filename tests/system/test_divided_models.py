@@ -20,7 +20,7 @@ from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.models.divisions import Link
 from server_process import ServerProcess, StartServer
 
-SECONDS = {"edge": (0.002, 0.0), "cut-6": (0.001, 0.001), "core": (0.0, 0.002)}
+SECONDS = {"edge": (0.002, 0.0), "cut-6": (0.001, 0.001), "cut-6-zstd": (0.002, 0.001), "core": (0.0, 0.002)}
 DIVISIONS = (*SECONDS, "split")
 
 
@@ -89,7 +89,7 @@ def test_metadata_of_grpc_chooses_the_division(pair: tuple[ServerProcess, Server
 def test_an_unknown_division_is_rejected_with_the_names(pair: tuple[ServerProcess, ServerProcess]) -> None:
     with (
         isochrone.Client(pair[0].http_url) as client,
-        pytest.raises(InvalidArgument, match="expected one of edge, split, core, cut-6, given 'cut-7'"),
+        pytest.raises(InvalidArgument, match="expected one of edge, split, core, cut-6, cut-6-zstd, given 'cut-7'"),
     ):
         ask(client, 1, "cut-7")
 

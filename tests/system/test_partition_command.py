@@ -171,7 +171,7 @@ def reach(edge: Path, core: ServerProcess) -> None:
     for config in edge.glob("*/config.pbtxt"):
         text = config.read_text()
         if 'backend: "remote"' in text:
-            start = text.index("string_value: ") + len("string_value: ")
+            start = text.index("string_value: ", text.index('key: "endpoints"')) + len("string_value: ")
             config.write_text(f'{text[:start]}"{core.http_url}"{text[text.index(chr(10), start) :]}')
 
 

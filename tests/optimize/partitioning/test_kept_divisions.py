@@ -36,6 +36,12 @@ def test_a_bound_below_the_chosen_one_is_an_error() -> None:
         kept(CANDIDATES, "cut-9", 59)
 
 
+def test_files_that_divisions_share_count_once() -> None:
+    shared = [Candidate("cut-3", 0.01, 40, 60, "cut-3"), Candidate("cut-3-zstd", 0.02, 40, 60, "cut-3")]
+    assert kept(shared, "cut-3-zstd", 60) == ["cut-3-zstd", "cut-3"]
+    assert kept([*shared, Candidate("cut-4", 0.01, 1, 1, "cut-4")], "cut-3", 60) == ["cut-3", "cut-3-zstd"]
+
+
 sizes = st.integers(0, 50)
 
 
@@ -70,6 +76,22 @@ def test_a_divided_model_is_written_with_its_figures(tmp_path: Path) -> None:
     core = {each.name for each in (tmp_path / "d" / "core").iterdir()}
     assert edge == {"net", "net.cut-6", "net.cut-6_1", "net.cut-6_2", "net.edge", "net.core", "net.probe"}
     assert core == {"net.cut-6_2", "net.core", "net.probe"}
+
+
+def test_a_cut_with_compression_shares_the_stages(tmp_path: Path) -> None:
+    seconds = {"cut-6-zstd": (0.003, 0.002), "cut-6": (0.001, 0.002), "edge": (0.004, 0.0)}
+    write_divided(tmp_path / "d", "core:8000", seconds)
+    file = tmp_path / "d" / "edge" / "net" / "1" / "divisions.json"
+    first, second, _ = read_divisions(file.read_bytes(), str(file)).divisions
+    assert first.memory_bytes > 0
+    assert second.memory_bytes == 0
+    edge = {each.name for each in (tmp_path / "d" / "edge").glob("net.cut*")}
+    core = {each.name for each in (tmp_path / "d" / "core").glob("net.cut*")}
+    both = {"net.cut-6-zstd", "net.cut-6-zstd_1", "net.cut-6-zstd_2"}
+    assert (edge, core) == ({*both, "net.cut-6", "net.cut-6_2"}, {"net.cut-6-zstd_2"})
+    config = (tmp_path / "d" / "edge" / "net.cut-6_2" / "config.pbtxt").read_text()
+    assert 'string_value: "net.cut-6-zstd_2"' in config
+    assert "compression" not in config
 
 
 def test_a_failure_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.client.address import Address
 from isochrone.client.answers import Outputs
-from isochrone.client.calls import InferCall
+from isochrone.client.calls import InferCall, make_call
 from isochrone.client.grpc.failures import grpc_failure
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import (
@@ -32,6 +32,7 @@ from isochrone.models.signature import signature_of
 from isochrone.protocol.compression import zstd
 from isochrone.protocol.stages import parse_stages
 from isochrone.worker.remote.link import Crossing
+from isochrone.worker.remote.link_reports import LinkReports
 from isochrone.worker.remote.runner import RemoteRunner
 from isochrone.worker.remote.settings import RemoteSettings, remote_settings
 from isochrone.worker.statistics import ModelStatistics
@@ -481,6 +482,33 @@ def test_a_watched_link_asks_for_times_and_reports_answers() -> None:
         assert len(watcher.crossings) == 1
 
     run(scenario)
+
+
+def test_a_link_is_reported_by_what_crossed_it() -> None:
+    watcher, reports = Watcher(), LinkReports("m")
+    reports.watch(watcher)
+    call = make_call("m", {"x": np.zeros(100_000, np.float32)}, None, "", None, "", 0, None, None)
+    answer = Outputs({"y": np.zeros(10, np.float32)})
+    answer.server_timing = "compute;dur=2.0"
+    answer.sent_bytes, answer.received_bytes, answer.unsent_ns = 40_000, 60, 3_000_000
+    reports.answered(call, answer, 9_000_000)
+    answer.unsent_ns = None
+    reports.answered(call, answer, 9_000_000)
+    known, unknown = watcher.crossings
+    assert 40_060 < known.size < 41_000
+    assert known.link_ns == 4_000_000
+    assert unknown.there_ns is None
+
+
+def test_probes_that_connect_tell_nothing_of_the_link() -> None:
+    watcher, reports = Watcher(), LinkReports("m")
+    reports.watch(watcher)
+    for _ in range(2):
+        reports.probed(5_000_000)
+    reports.unreachable()
+    for _ in range(2):
+        reports.probed(5_000_000)
+    assert [each.there_ns for each in watcher.crossings] == [None, 0, None, 0]
 
 
 def test_an_endpoint_of_two_that_is_away_is_not_reported() -> None:

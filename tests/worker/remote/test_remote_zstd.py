@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 from isochrone.client.address import Certificates, parse_address
+from isochrone.client.answers import Outputs
 from isochrone.client.calls import make_call
 from isochrone.client.http.async_transport import AsyncHttpTransport
 from isochrone.errors import DeadlineExceeded, Internal
@@ -96,3 +97,24 @@ def test_compression_takes_its_time_from_the_deadline() -> None:
     with http_core() as core, pytest.raises(DeadlineExceeded):
         ask(core, np.random.default_rng(1).standard_normal((1, 1 << 18)).astype(np.float32), 19, seconds=0.01)
     assert not core.headers
+
+
+@pytest.mark.parametrize("level", [None, 1])
+def test_outputs_say_what_crossed_the_network_and_the_time_before(level: int | None) -> None:
+    x = np.zeros((1, 100_000), np.float32)
+
+    async def scenario(address: str) -> list[Outputs]:
+        transport = AsyncHttpTransport(parse_address(address), Certificates(), level)
+        try:
+            call = make_call("m", {"x": x}, None, "1", None, "", 0, None, None)
+            return [await transport.infer(call, 60.0) for _ in range(2)]
+        finally:
+            await transport.close()
+
+    with http_core() as core:
+        core.decode = read
+        answers = asyncio.run(scenario(core.address))
+        assert [each.sent_bytes for each in answers] == [len(body) for body in core.bodies]
+    assert all(each.received_bytes >= x.nbytes for each in answers)
+    # The first one connects; both compress.
+    assert all(each.unsent_ns is not None and each.unsent_ns > 0 for each in answers)

@@ -30,6 +30,7 @@ from isochrone.optimize.partitioning.writing import (
     check_target,
     core_bytes,
     edge_bytes,
+    files_of,
     write_divisions_of,
     write_repositories,
 )
@@ -165,7 +166,13 @@ def _kept(model: Any, plan: Plan, chosen: Planned, most_error: float, most_bytes
         if each.option.error <= most_error and (other is None or _is_faster(each, other, plan, chosen)):
             allowed[each.division] = each
     candidates = [
-        Candidate(name, each.option.late_seconds(plan.link), edge_bytes(each, model), core_bytes(each, model))
+        Candidate(
+            name,
+            each.option.late_seconds(plan.link),
+            edge_bytes(each, model),
+            core_bytes(each, model),
+            files_of(each),
+        )
         for name, each in allowed.items()
     ]
     return [allowed[name] for name in kept(candidates, chosen.division, most_bytes)]

@@ -1,7 +1,8 @@
 """The divisions that are kept beside the chosen one, within a bound of memory. Pure.
 
 After the chosen one comes the whole model on the edge, which serves when the link is dead; then the fastest first. A
-division that does not fit is left out, and smaller ones behind it may still fit.
+division that does not fit is left out, and smaller ones behind it may still fit. One that differs from another in its
+compression alone shares the other's files, and takes no more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Candidate:
     late_seconds: float
     edge_bytes: int
     core_bytes: int
+    #: Divisions of one name here have the same files: they count once. "": it shares none.
+    files: str = ""
 
 
 def kept(candidates: Sequence[Candidate], chosen: str, most_bytes: int) -> list[str]:
@@ -31,9 +34,13 @@ def kept(candidates: Sequence[Candidate], chosen: str, most_bytes: int) -> list[
 
     edge = core = 0
     found: list[str] = []
+    have: set[str] = set()
     for each in sorted(candidates, key=rank):
-        if edge + each.edge_bytes <= most_bytes and core + each.core_bytes <= most_bytes:
+        if each.files and each.files in have:
+            found.append(each.division)
+        elif edge + each.edge_bytes <= most_bytes and core + each.core_bytes <= most_bytes:
             edge, core = edge + each.edge_bytes, core + each.core_bytes
+            have.add(each.files)
             found.append(each.division)
         elif each.division == chosen:
             needed = max(each.edge_bytes, each.core_bytes)

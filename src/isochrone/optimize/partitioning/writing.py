@@ -62,6 +62,13 @@ def edge_bytes(planned: Planned, model: Any) -> int:
     return int(model.ByteSize()) if planned.division == EDGE else 0
 
 
+def files_of(planned: Planned) -> str:
+    """The name of a division's files: a cut has the same stages with compression and without."""
+    if planned.stages is None:
+        return ""
+    return planned.division.removesuffix(f"-{planned.compression}") if planned.compression else planned.division
+
+
 def core_bytes(planned: Planned, model: Any) -> int:
     if planned.stages is not None:
         return int(planned.stages.second.ByteSize())
@@ -97,6 +104,8 @@ class _Writer:
         self._link = plan.link
         self._endpoints = endpoints
         self._compression = ""
+        #: Files of stages → the name of the division's model that they were written for.
+        self._written: dict[str, str] = {}
         self._given = {each: plan.facts[each] for each in plan.inputs}
         self._made = {each: plan.facts[each] for each in plan.outputs}
         everything = (*self._given.values(), *self._made.values())
@@ -111,16 +120,18 @@ class _Writer:
         divisions = []
         for each in kept:
             own, option = division_model(self._name, each.division), each.option
+            is_shared = files_of(each) in self._written
             self._write_division(own, each)
             divisions.append(
                 Division(
                     each.division,
                     own,
-                    round(option.edge_seconds * 1e9),
+                    round(max(0.0, option.edge_seconds - option.coding_seconds) * 1e9),
                     round(option.core_seconds * 1e9),
                     option.sent_bytes,
                     option.received_bytes,
-                    edge_bytes(each, self._model),
+                    0 if is_shared else edge_bytes(each, self._model),
+                    round(option.coding_seconds * 1e9),
                 )
             )
         config = self._config(self._name, self._given, self._made)
@@ -151,31 +162,36 @@ class _Writer:
     def _write_division(self, name: str, planned: Planned) -> None:
         self._compression = planned.compression
         if planned.stages is not None:
-            self._write_stages(name, planned.stages)
+            self._write_stages(name, planned.stages, self._written.setdefault(files_of(planned), name))
         elif planned.division == EDGE:
             self._write(self._edge, name, "onnxruntime", self._given, self._made, self._model)
         else:
             self._write(self._core, name, "onnxruntime", self._given, self._made, self._model)
             self._write(self._edge, name, "remote", self._given, self._made)
 
-    def _write_stages(self, name: str, stages: Stages) -> None:
-        first, second = f"{name}_1", f"{name}_2"
+    def _write_stages(self, name: str, stages: Stages, owner: str) -> None:
+        """``owner``: the model that has the stages; another one only sends what crosses in its own way."""
+        first, second, remote = f"{owner}_1", f"{owner}_2", f"{name}_2"
         between = _facts_of(stages.second.graph.input)
         own = {value.name: self._given[value.name] for value in stages.first.graph.input}
+        self._write(self._edge, remote, "remote", between, self._made, remote_model=second)
+        if name == owner:
+            self._write_both(first, second, own, between, stages)
+        config = self._config(name, self._given, self._made)
+        config.platform = "ensemble"
+        for model, inputs, outputs in ((first, own, between), (remote, between, self._made)):
+            step = config.ensemble_scheduling.step.add(model_name=model, model_version=-1)
+            step.input_map.update({tensor: tensor for tensor in inputs})
+            step.output_map.update({tensor: tensor for tensor in outputs})
+        _write_model(self._edge, config, None)
+
+    def _write_both(self, first: str, second: str, own: Tensors, between: Tensors, stages: Stages) -> None:
         self._write(self._edge, first, "onnxruntime", own, between, stages.first)
-        self._write(self._edge, second, "remote", between, self._made)
         # A warm-up with zeros has 1 for each free dimension, and zeros are no shapes: a stage may fail with either.
         sizes = [each.dims[1:] if self._rows else each.dims for each in between.values()]
         numbers = self._rows > 0 or all(each.dtype.kind == "f" for each in between.values())
         zeros_fit = numbers and all(None not in dims for dims in sizes)
         self._write(self._core, second, "onnxruntime", between, self._made, stages.second, zeros_fit)
-        config = self._config(name, self._given, self._made)
-        config.platform = "ensemble"
-        for model, inputs, outputs in ((first, own, between), (second, between, self._made)):
-            step = config.ensemble_scheduling.step.add(model_name=model, model_version=-1)
-            step.input_map.update({tensor: tensor for tensor in inputs})
-            step.output_map.update({tensor: tensor for tensor in outputs})
-        _write_model(self._edge, config, None)
 
     def _write(
         self,
@@ -186,11 +202,14 @@ class _Writer:
         outputs: Tensors,
         model: Any = None,
         warm_up: bool = True,
+        remote_model: str = "",
     ) -> None:
         config = self._config(name, inputs, outputs)
         config.backend = backend
         if backend == "remote":
             config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+            if remote_model not in ("", name):
+                config.parameters["remote_model"].string_value = remote_model
             if self._compression:
                 config.parameters["compression"].string_value = self._compression
         else:
