@@ -62,6 +62,11 @@ def by_division(worker: ServerProcess, metric: str) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
+def runs_of(division: str) -> set[str]:
+    """The divisions that may run a request which names one; of two cuts, the faster one at present is the split."""
+    return {"cut-6", "cut-6-zstd"} if division == "split" else {division}
+
+
 @pytest.mark.parametrize("division", DIVISIONS)
 def test_the_header_chooses_the_division(pair: tuple[ServerProcess, ServerProcess], division: str) -> None:
     before = runs(pair[0])
@@ -69,9 +74,8 @@ def test_the_header_chooses_the_division(pair: tuple[ServerProcess, ServerProces
         for _ in range(5):
             ask(client, 1, division)
     after = runs(pair[0])
-    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {
-        "cut-6" if division == "split" else division: 5
-    }
+    assert sum(after[name] - before[name] for name in after) == 5
+    assert {name for name in after if after[name] != before[name]} <= runs_of(division)
 
 
 @pytest.mark.parametrize("division", DIVISIONS)
@@ -83,7 +87,8 @@ def test_metadata_of_grpc_chooses_the_division(pair: tuple[ServerProcess, Server
         answer = client.infer("net", [given], headers={"x-isochrone-division": division})
     np.testing.assert_allclose(answer.as_numpy("scores"), expected(), rtol=1e-4, atol=1e-5)
     after = runs(pair[0])
-    assert {name for name in after if after[name] != before[name]} == {"cut-6" if division == "split" else division}
+    (ran,) = {name for name in after if after[name] != before[name]}
+    assert ran in runs_of(division)
 
 
 def test_an_unknown_division_is_rejected_with_the_names(pair: tuple[ServerProcess, ServerProcess]) -> None:

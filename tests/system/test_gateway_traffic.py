@@ -166,7 +166,9 @@ class TestCanary:
 
     def counted(self, gateway: GatewayProcess, model: str) -> dict[str, tuple[int, int]]:
         """By version: requests and failures, as they are told to a controller."""
-        evaluation = json.loads(ask(gateway.metrics_port, "GET", "/evaluations").body)[model]
+        evaluations = json.loads(ask(gateway.metrics_port, "GET", "/evaluations").body)
+        # Nothing is told of a model before its first request.
+        evaluation = evaluations.get(model, {"versions": {}})
         return {version: (each["requests"], each["failures"]) for version, each in evaluation["versions"].items()}
 
     def test_a_deadline_that_cannot_be_met_counts_against_the_version(self, ruled: GatewayProcess) -> None:
@@ -176,8 +178,9 @@ class TestCanary:
         for _ in range(5):
             assert ask(ruled.http_port, "POST", "/v2/models/versions/infer", body, headers).status == 504
         after = self.counted(ruled, "versions")
-        assert after["2"] == (before["2"][0] + 5, before["2"][1] + 5), "wherever it was refused"
-        assert after["1"] == before["1"]
+        requests, failures = before.get("2", (0, 0))
+        assert after["2"] == (requests + 5, failures + 5), "wherever it was refused"
+        assert after.get("1", (0, 0)) == before.get("1", (0, 0))
 
     def test_a_quota_counts_against_no_version(self, ruled: GatewayProcess) -> None:
         asked = [infer(ruled, "identity_int16", {"x-tenant": "t"}, "INT16").status for _ in range(4)]

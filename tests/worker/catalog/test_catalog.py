@@ -214,7 +214,8 @@ def test_a_version_that_is_gone_leaves_no_label_in_the_metrics(tmp_path: Path) -
         assert labels_of(service, "m") == {"1"}
         write_model(tmp_path, "m", times(2), version=2)
         await catalog.load("m")
-        assert labels_of(service, "m") == {"2"}
+        # The old version drains while the new one serves.
+        await until(lambda: labels_of(service, "m") == {"2"})
         await catalog.unload("m")
         assert labels_of(service, "m") == set()
         await catalog.load("m")
