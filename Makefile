@@ -10,7 +10,7 @@ export ISOCHRONE_COMPILE ?= 0
 # says that none is written: compiling them takes a third of a worker's start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
+.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
 	bench-gpu-green-contexts soak peers models clean
@@ -19,8 +19,9 @@ help:
 	@echo "make demo         a fleet under load: versions change while it runs; ends with a summary of all requests"
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
-	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load; then the long tests of fleets"
-	@echo "make test-compiled  the same with the hot modules compiled; needs a C compiler"
+	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
+	@echo "make test-long    the long tests: fleets under faults, divided models over bad links, ranks that die"
+	@echo "make test-compiled  those of servers and clients with the hot modules compiled; needs a C compiler"
 	@echo "make test-gpu     what needs a GPU, with PYTHON's own torch; fails where no GPU can be used"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
@@ -77,9 +78,11 @@ test: $(VENV)/.dev
 compiled: $(VENV)/.dev
 	$(BIN)/python scripts/compile_hot_modules.py build/compiled
 
+# Those of the parts that have compiled modules, and of whole processes; COMPILED_TESTS=tests runs all of them.
+COMPILED_TESTS ?= $(addprefix tests/,wire protocol gateway worker client system in_process multiprocess observe compiling simulate)
 test-compiled: compiled
 	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal \
-		-o faulthandler_timeout=420 -m "not interpreted and not peers and not long and not gpu" $(ARGS)
+		-o faulthandler_timeout=420 -m "not interpreted and not peers and not long and not gpu" $(COMPILED_TESTS) $(ARGS)
 
 # In the environment that PYTHON names: torch with CUDA is too large to be installed for the other targets. Where no GPU
 # can be used the tests fail and say why; none is skipped.
@@ -116,6 +119,9 @@ $(PEERS)/.ready: scripts/setup_peers.sh
 
 test-peers: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
+
+# Whole fleets, restarts and leases: most of them wait. Before a release, and after a change to what they test.
+test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers and not gpu" $(ARGS)
 
 bench: $(VENV)/.dev $(PEERS)/.ready
