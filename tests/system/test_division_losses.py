@@ -89,13 +89,16 @@ def test_a_core_that_is_lost_costs_no_request(how: str, deadline_ms: float | Non
             start_gateway([edge], "--rules", str(rules), log_path=tmp_path / "gateway.log") as gateway,
         ):
             load = Load(gateway, deadline_ms)
-            load.send(BEFORE)
-            assert chosen(gateway)["core"] >= BEFORE // 2
+            sent = 0
+            while not chosen(gateway).get("core"):  # a busy machine may look like a slow core at first
+                load.send(BEFORE)
+                sent += BEFORE
             lose(core, how)
             try:
-                load.send(REQUESTS - BEFORE)
+                load.send(REQUESTS)
+                sent += REQUESTS
                 load.wait()
             finally:
                 if how == "stopped":
                     os.kill(core.pid, signal.SIGCONT)
-    assert load.outcomes == {"answered": REQUESTS}
+    assert load.outcomes == {"answered": sent}
