@@ -21,7 +21,7 @@ help:
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
 	@echo "make test-long    the long tests: fleets under faults, divided models over bad links, ranks that die"
-	@echo "make test-compiled  those of servers and clients with the hot modules compiled; needs a C compiler"
+	@echo "make test-compiled  those of the parts with hot modules, compiled; needs a C compiler"
 	@echo "make test-gpu     what needs a GPU, with PYTHON's own torch; fails where no GPU can be used"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
@@ -78,8 +78,8 @@ test: $(VENV)/.dev
 compiled: $(VENV)/.dev
 	$(BIN)/python scripts/compile_hot_modules.py build/compiled
 
-# Those of the parts that have compiled modules, and of whole processes; COMPILED_TESTS=tests runs all of them.
-COMPILED_TESTS ?= $(addprefix tests/,wire protocol gateway worker client system in_process multiprocess observe compiling simulate)
+# Those of the parts that have compiled modules; COMPILED_TESTS=tests runs all of them, with whole processes.
+COMPILED_TESTS ?= $(addprefix tests/,wire protocol gateway worker observe compiling)
 test-compiled: compiled
 	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal \
 		-o faulthandler_timeout=420 -m "not interpreted and not peers and not long and not gpu" $(COMPILED_TESTS) $(ARGS)
