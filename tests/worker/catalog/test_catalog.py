@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -249,10 +250,41 @@ def test_a_version_that_leaves_is_still_watched(tmp_path: Path, unload: bool) ->
         await leaving
         await until(lambda: served not in catalog._drains.versions)
         (tmp_path / "m" / "go").touch()
+        await until(lambda: "m-1-again" not in [thread.name for thread in threading.enumerate()])
         # Of the run that hung, and of the instance that was made in its place for nobody; their threads import, too.
         await until(lambda: not [name for name in list(sys.modules) if name.startswith("isochrone_model_m_1_")])
 
     run(tmp_path, scenario)
+
+
+#: Like WAITING; a second load waits for a file named "load" beside the model.
+LOADS_SLOWLY_AGAIN = WAITING.replace(
+    'self.go = pathlib.Path(context.directory).parent / "go"',
+    """self.go = pathlib.Path(context.directory).parent / "go"
+            while (self.go.parent / "entered").exists() and not (self.go.parent / "load").exists():
+                time.sleep(0.001)""",
+)
+
+
+def test_a_replacement_that_outlasts_the_server_is_freed(tmp_path: Path) -> None:
+    timeout = 'parameters { key: "execution_timeout_ms" value { string_value: "20" } }'
+    write_model(tmp_path, "slow", LOADS_SLOWLY_AGAIN, more=timeout)
+
+    async def scenario(catalog: Catalog) -> None:
+        await catalog.load("slow")
+        stuck = send(catalog, "slow", -1)
+        await until((tmp_path / "slow" / "entered").exists)
+        while not stuck.answers:
+            catalog.check_stuck()
+            await asyncio.sleep(0)
+        (tmp_path / "slow" / "go").touch()
+        await until(lambda: "slow-1-0" not in [thread.name for thread in threading.enumerate()])
+
+    run(tmp_path, scenario)
+    (tmp_path / "slow" / "load").touch()
+    (again,) = [thread for thread in threading.enumerate() if thread.name == "slow-1-again"]
+    again.join()
+    assert not [name for name in list(sys.modules) if name.startswith("isochrone_model_slow_1_")]
 
 
 def test_a_model_that_fails_its_warm_up_is_not_ready_and_the_index_says_why(tmp_path: Path) -> None:

@@ -28,8 +28,30 @@ _serials = itertools.count(1)
 _listings = threading.Lock()
 
 
-class VersionModules(MetaPathFinder):
-    """The package of one version's directory, and the finder of its modules."""
+class _PackageFinder(MetaPathFinder):
+    """Finds the modules of all versions, by the name of their package.
+
+    It stays in ``sys.meta_path``: an import goes through that list by position, and an entry that another thread
+    removes would make it skip the next finder.
+    """
+
+    def __init__(self) -> None:
+        self.packages: dict[str, VersionModules] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, rest = fullname.partition(".")
+        modules = self.packages.get(package) if rest else None
+        return modules.find_spec(fullname, path, target) if modules is not None else None
+
+
+_finder = _PackageFinder()
+sys.meta_path.insert(0, _finder)
+
+
+class VersionModules:
+    """The package of one version's directory."""
 
     def __init__(
         self, model_name: str, model_version: str, directory: Path, given: Mapping[str, ModuleType] | None = None
@@ -47,7 +69,7 @@ class VersionModules(MetaPathFinder):
         package.__spec__ = ModuleSpec(self.package, None, is_package=True)
         package.__spec__.submodule_search_locations = package.__path__
         sys.modules[self.package] = package
-        sys.meta_path.insert(0, self)
+        _finder.packages[self.package] = self
 
     def import_module(self, name: str) -> ModuleType:
         with _listings:
@@ -57,8 +79,6 @@ class VersionModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(f"{self.package}."):
-            return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _VersionLoader(spec.loader.name, spec.loader.path, self._builtins, self._sources)
@@ -93,7 +113,7 @@ class VersionModules(MetaPathFinder):
 
     def remove(self) -> None:
         """Removes every module of the version and frees its objects."""
-        sys.meta_path.remove(self)
+        del _finder.packages[self.package]
         # A copy of the names: other threads import and remove modules meanwhile.
         names = [name for name in list(sys.modules) if name == self.package or name.startswith(f"{self.package}.")]
         for name in names:

@@ -334,8 +334,9 @@ def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Bat
                 result = Internal(f"loading model '{model}' again: {type(error).__name__}: {error}")
             try:
                 loop.call_soon_threadsafe(made, result)
-            except RuntimeError:  # the loop is closed
-                pass
+            except RuntimeError:  # the loop is closed: nobody takes the instance
+                if isinstance(result, Instance):
+                    result.close()
 
         threading.Thread(target=load_replacement, name=f"{name}-again", daemon=True).start()
 
