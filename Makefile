@@ -10,7 +10,7 @@ export ISOCHRONE_COMPILE ?= 0
 # says that none is written: compiling them takes a third of a worker's start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo demo-policies test test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
+.PHONY: help setup demo demo-policies test test-system test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
 	bench-gpu-green-contexts soak peers models clean
@@ -18,7 +18,8 @@ export PYTHONDONTWRITEBYTECODE =
 help:
 	@echo "make demo         a fleet under load: versions change while it runs; ends with a summary of all requests"
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
-	@echo "make test         unit, property and system tests, stock tritonclient included"
+	@echo "make test         unit and property tests; ARGS passes arguments to pytest"
+	@echo "make test-system  real processes: workers, gateways and fleets, with stock tritonclient and every command of the docs"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
 	@echo "make test-long    the long tests: fleets under faults, divided models over bad links, ranks that die"
 	@echo "make test-compiled  those of the parts with hot modules, compiled; needs a C compiler"
@@ -72,7 +73,13 @@ demo-policies: models
 # Three test processes: on two cores, many tests wait for a lease, a restart or a process's start, and leave a core idle.
 TEST_PROCESSES ?= 3
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 -m "not peers and not long and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 --ignore=tests/system \
+		-m "not peers and not long and not gpu" $(ARGS)
+
+# Apart, so that `make test` stays under ten minutes on two cores.
+test-system: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 \
+		-m "not peers and not long and not gpu" tests/system $(ARGS)
 
 # The same tests against the compiled hot modules. The second build takes no time while nothing has changed.
 compiled: $(VENV)/.dev
