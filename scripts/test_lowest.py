@@ -41,6 +41,7 @@ IGNORED = (
     "worker/backends/torch_models",
     "worker/backends/transformer",
     "worker/catalog/test_torch_instances.py",
+    "worker/remote/test_refused_zstd.py",
     "worker/remote/test_remote_zstd.py",
 )
 

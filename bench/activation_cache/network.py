@@ -1,4 +1,4 @@
-"""A convolution network in ONNX with random weights: from a picture to 512 features."""
+"""A convolution network in ONNX with random weights: from a picture to 512 features, or so many times the width."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from bench.activation_cache.frames import SIDE
 
 #: (channels, side of the kernel, stride) of each layer.
 _LAYERS = ((16, 5, 2), (32, 3, 2), (32, 3, 1), (64, 3, 2), (64, 3, 1), (128, 3, 2), (128, 3, 1))
-#: The last map of 14×14, as means over quarters.
-FEATURES = (128, 2, 2)
 
 
-def network(seed: int = 0) -> bytes:
-    """The file. Weights as at the start of a training (He et al., 2015)."""
+def features(width: int = 1) -> tuple[int, int, int]:
+    """Of one picture: the last map of 14×14, as means over quarters."""
+    return 128 * width, 2, 2
+
+
+def network(seed: int = 0, width: int = 1) -> bytes:
+    """The file. Weights as at the start of a training (He et al., 2015). Twice the width: four times the work."""
     random = np.random.default_rng(seed)
     nodes = [
         helper.make_node("Cast", ["picture"], ["floats"], to=TensorProto.FLOAT),
@@ -29,6 +32,7 @@ def network(seed: int = 0) -> bytes:
     ]
     channels = 3
     for index, (made, side, stride) in enumerate(_LAYERS):
+        made *= width
         kernel = random.standard_normal((made, channels, side, side)) * np.sqrt(2 / (channels * side * side))
         weights.append(numpy_helper.from_array(kernel.astype(np.float32), f"kernel{index}"))
         nodes.append(
@@ -48,7 +52,7 @@ def network(seed: int = 0) -> bytes:
         nodes,
         "features",
         [helper.make_tensor_value_info("picture", TensorProto.UINT8, ["batch", SIDE, SIDE, 3])],
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", *FEATURES])],
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", *features(width)])],
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -1,34 +1,39 @@
 """8 ms on the edge, 4 ms on the link and 6 ms at the core, of 20 ms: a model and a link sized to these times.
 
-The number of layers before and after the features, and the delay of the link, are found by measuring. Then the planner
-divides the model, and the division is measured by requests.
+The number of layers before and after the features, and the delay of the link, are found by measuring: first each stage
+by itself, then corrected by requests through the division, whose stages wait for each other and find colder caches.
+Then the planner divides the model of these sizes, and further requests measure the division.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.links.network import EmulatedNetwork
 from bench.links.settings import LinkSettings
 from bench.partitioning.models import CLASSES, read, rows_of
-from bench.partitioning.served import check_outputs, served_options
+from bench.partitioning.served import ServedOption, check_outputs, served_options
 from bench.partitioning.tiers import Tier
 from bench.profiling.models import Graph
 from isochrone.optimize.partitioning.choices import choose
 from isochrone.optimize.partitioning.encodings import Encoding
 from isochrone.optimize.partitioning.link_measuring import measured_link
-from isochrone.optimize.partitioning.planning import Planner
+from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
 
 EDGE_MS, LINK_MS, CORE_MS, DEADLINE_MS = 8.0, 4.0, 6.0, 20.0
 _BITS_PER_SECOND = 100e6
 _POINTS, _GIVEN, _WIDTH, _FEATURES = 64, 1024, 256, 64
+_CROSSING = _POINTS * _FEATURES * 4
 _STEPS = 4
 _ATTEMPTS = 3
 _RUNS = 24
+#: Corrections by requests, of so many each, until every part is as close as this.
+_CORRECTIONS, _TRIED, _CLOSE = 4, 100, 0.05
 _CUTS = 5
 
 
@@ -109,17 +114,52 @@ def _layers(worker: TierWorker, stage: Callable[[int], bytes], wanted: float) ->
 
 
 def _milliseconds(worker: TierWorker, model: bytes) -> float:
-    """The lowest but one: whatever else runs on the machine only adds to it."""
     inputs = rows_of(read(model), 1)
     with worker.loaded({"backend": "onnxruntime", "max_batch_size": 0}, model) as name:
-        samples = sorted(worker.compute_seconds(name, inputs) for _ in range(_RUNS))
-    return samples[1] * 1e3
+        return statistics.median(worker.compute_seconds(name, inputs) for _ in range(_RUNS)) * 1e3
 
 
 def next_count(count: int, taken: float, wanted: float, fixed: float) -> int:
     """Layers for ``wanted``, if ``count`` of them take ``taken``, and ``fixed`` without any. Pure."""
     each = max(1e-6, (taken - fixed) / max(1, count))
     return max(1, round((wanted - fixed) / each))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is sized to the times: layers on both sides of the features, and one way's delay of the link in seconds."""
+
+    before: int
+    after: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Mean milliseconds of a request's parts, and the seconds of every request, sorted."""
+
+    edge: float
+    link: float
+    core: float
+    samples: tuple[float, ...]
+
+    @property
+    def rest(self) -> float:
+        return statistics.mean(self.samples) * 1e3 - self.edge - self.link - self.core
+
+    @property
+    def are_close(self) -> bool:
+        pairs = ((self.edge, EDGE_MS), (self.link, LINK_MS), (self.core, CORE_MS))
+        return all(abs(measured - wanted) <= _CLOSE * wanted for measured, wanted in pairs)
+
+
+def corrected(sizes: Sizes, parts: Parts) -> Sizes:
+    """The sizes for the wanted times, if ``sizes`` take ``parts``. Pure."""
+    return Sizes(
+        max(1, round(sizes.before * EDGE_MS / parts.edge)),
+        max(1, round(sizes.after * CORE_MS / parts.core)),
+        max(0.0, sizes.delay + (LINK_MS - parts.link) / 2e3),
+    )
 
 
 class ExampleRun:
@@ -130,56 +170,83 @@ class ExampleRun:
         self._directory, self._say = directory, say
 
     def run(self, requests: int) -> Example:
-        with (
-            TierWorker("edge", self._edge.near) as edge,
-            TierWorker("core", self._core.near, self._core.far) as core,
-        ):
-            before, after = _layers(edge, first_stage, EDGE_MS), _layers(core, second_stage, CORE_MS)
-            model = read(example_model(before, after))
-            inputs = rows_of(model, 1)
-            planner = Planner(model, inputs, list(inputs), lambda line: None)
-            crossing = _POINTS * _FEATURES * 4
-            delay = self._delay(edge, core, crossing)
+        sizes = self._first_sizes()
+        for attempt in range(_CORRECTIONS):
+            with self._served(sizes, f"sized-{attempt}") as (split, _):
+                parts = self._parts(split, _TRIED)
             self._say(
-                f"example: {before} layers before and {after} after the features of {crossing:,} bytes; the link: "
-                f"{2e3 * delay:.2f} ms of delay in a round trip, {_BITS_PER_SECOND / 1e6:g} Mbit/s"
+                f"example: {sizes.before} and {sizes.after} layers, {2e3 * sizes.delay:.2f} ms of delay: edge "
+                f"{parts.edge:.2f}, link {parts.link:.2f}, core {parts.core:.2f} ms"
             )
-            plan = planner.plan(edge, core, [Encoding.PLAIN], _CUTS)
-        choice = choose([each.option for each in plan.options], plan.link, DEADLINE_MS / 1e3)
-        # The features before and after their activation are equally large: the planner measures one of them.
-        between = [each for each in plan.options if each.stages and each.option.sent_bytes == crossing]
-        served = replace(plan, options=tuple(between[:1]))
-        if not served.options:
-            raise RuntimeError(
-                f"{before} and {after} layers leave no work on one side, so the cut between them was not measured: "
-                "other processes disturbed the calibration; run it again on a quiet machine"
-            )
-        with served_options(self._directory, "example", model, served, self._edge, self._core, inputs) as options:
-            check_outputs(options, model, inputs)
-            (split,) = options
-            first, second = f"{split.model}_1", f"{split.model}_2"
-            for _ in range(10):
-                split.seconds()
-            places = ((self._edge, first), (self._edge, second), (self._core, second))
-            began = [tier.compute_totals(name) for tier, name in places]
-            samples = sorted(split.seconds() for _ in range(requests))
-            ended = [tier.compute_totals(name) for tier, name in places]
-        on_edge, remote, at_core = (
-            (after_[1] - before_[1]) / max(1, after_[0] - before_[0]) / 1e6
-            for before_, after_ in zip(began, ended, strict=True)
+            if parts.are_close:
+                break
+            sizes = corrected(sizes, parts)
+        self._say(
+            f"example: {sizes.before} layers before and {sizes.after} after the features of {_CROSSING:,} bytes; the "
+            f"link: {2e3 * sizes.delay:.2f} ms of delay in a round trip, {_BITS_PER_SECOND / 1e6:g} Mbit/s"
         )
+        with self._served(sizes, "example") as (split, plan):
+            choice = choose([each.option for each in plan.options], plan.link, DEADLINE_MS / 1e3)
+            parts = self._parts(split, requests)
         return Example(
             choice.option.name,
             split.name,
             choice.option.seconds(plan.link) * 1e3,
-            on_edge,
-            remote - at_core,
-            at_core,
-            statistics.mean(samples) * 1e3 - on_edge - remote,
-            statistics.median(samples) * 1e3,
-            samples[min(len(samples) - 1, int(len(samples) * 0.99))] * 1e3,
+            parts.edge,
+            parts.link,
+            parts.core,
+            parts.rest,
+            statistics.median(parts.samples) * 1e3,
+            parts.samples[min(requests - 1, int(requests * 0.99))] * 1e3,
             requests,
         )
+
+    def _first_sizes(self) -> Sizes:
+        with self._workers() as (edge, core):
+            before, after = _layers(edge, first_stage, EDGE_MS), _layers(core, second_stage, CORE_MS)
+            return Sizes(before, after, self._delay(edge, core, _CROSSING))
+
+    @contextmanager
+    def _workers(self) -> Iterator[tuple[TierWorker, TierWorker]]:
+        with (
+            TierWorker("edge", self._edge.near) as edge,
+            TierWorker("core", self._core.near, self._core.far) as core,
+        ):
+            yield edge, core
+
+    @contextmanager
+    def _served(self, sizes: Sizes, name: str) -> Iterator[tuple[ServedOption, Plan]]:
+        """A model of these sizes, divided at its features, and the planner's plan of it."""
+        model = read(example_model(sizes.before, sizes.after))
+        inputs = rows_of(model, 1)
+        self._network.set(LinkSettings(sizes.delay, _BITS_PER_SECOND))
+        with self._workers() as (edge, core):
+            plan = Planner(model, inputs, list(inputs), lambda line: None).plan(edge, core, [Encoding.PLAIN], _CUTS)
+        # The features before and after their activation are equally large: the planner measures one of them.
+        between = [each for each in plan.options if each.stages and each.option.sent_bytes == _CROSSING]
+        if not between:
+            raise RuntimeError(
+                f"{sizes.before} and {sizes.after} layers leave no work on one side, so the cut between them was not "
+                "measured: other processes disturbed the calibration; run it again on a quiet machine"
+            )
+        divided = replace(plan, options=tuple(between[:1]))
+        with served_options(self._directory, name, model, divided, self._edge, self._core, inputs) as options:
+            check_outputs(options, model, inputs)
+            yield options[0], plan
+
+    def _parts(self, split: ServedOption, requests: int) -> Parts:
+        first, second = f"{split.model}_1", f"{split.model}_2"
+        for _ in range(10):
+            split.seconds()
+        places = ((self._edge, first), (self._edge, second), (self._core, second))
+        began = [tier.compute_totals(name) for tier, name in places]
+        samples = sorted(split.seconds() for _ in range(requests))
+        ended = [tier.compute_totals(name) for tier, name in places]
+        on_edge, remote, at_core = (
+            (after[1] - before[1]) / max(1, after[0] - before[0]) / 1e6
+            for before, after in zip(began, ended, strict=True)
+        )
+        return Parts(on_edge, remote - at_core, at_core, tuple(samples))
 
     def _delay(self, edge: TierWorker, core: TierWorker, crossing: int) -> float:
         """Of one way, in seconds, for a link of the wanted time."""

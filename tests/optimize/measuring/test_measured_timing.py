@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.clock import SECOND
-from isochrone.optimize.measuring.timing import LEAST_RUNS, Timing, measure, timing_of
+from isochrone.optimize.measuring.timing import (
+    LEAST_RUNS,
+    LEAST_TURN_RUNS,
+    Timing,
+    measure,
+    measure_in_turns,
+    timing_of,
+)
 
 
 class Clock:
@@ -79,3 +86,40 @@ def test_one_run_that_outlasts_the_time_is_the_figure() -> None:
 def test_slow_first_runs_do_not_count() -> None:
     clock = Clock([SECOND, SECOND, 1_000_000])
     assert measure(clock.run, seconds=60, clock=clock).median == 1e6
+
+
+class Phases:
+    """A machine that is slower by a factor at some times than at others, and two models on it."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0
+        self._source = random.Random(seed)
+        self._slower, self._until = 1.0, 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def run(self, nanoseconds: float) -> None:
+        if self.now >= self._until:
+            self._slower, self._until = self._source.choice((1.0, 1.5)), self.now + 300_000_000
+        self.now += round(nanoseconds * self._slower * self._source.uniform(0.97, 1.03))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ratio_of_two_models_in_turns_is_not_that_of_the_machines_phases(seed: int) -> None:
+    machine = Phases(seed)
+    timing, ratio = measure_in_turns(
+        lambda: machine.run(1e6), lambda: machine.run(2e6), seconds=3, precision=0.0001, clock=machine
+    )
+    assert ratio == pytest.approx(2, rel=0.02)
+    assert 0.97e6 <= timing.median <= 1.55e6
+
+
+def test_turns_end_when_both_are_known_or_the_time_is_over() -> None:
+    clock = Clock([1_000_000])
+    timing, ratio = measure_in_turns(clock.run, clock.run, seconds=60, clock=clock)
+    assert (timing.median, ratio) == (1e6, 1.0)
+    assert clock.runs == 2 * LEAST_RUNS * LEAST_TURN_RUNS
+    slow = Clock([10 * SECOND])
+    measure_in_turns(slow.run, slow.run, seconds=1, clock=slow)
+    assert slow.runs == 2 * LEAST_TURN_RUNS

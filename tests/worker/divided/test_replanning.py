@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,3 +114,45 @@ def test_looks_that_are_not_in_a_row_do_not_count() -> None:
     for number in range(0, 40, 2):
         assert planner.look(number * LOOK, {"core": 10.0, "edge": 5.0}) is None
         assert planner.look((number + 1) * LOOK, {"core": 10.0, "edge": 9.5}) is None
+
+
+def moves_of(planner: Replanner, until: int, late: Callable[[int, str], dict[str, float]]) -> list[int]:
+    """When it moves, with times that may depend on the present division."""
+    return [now for now in range(0, until, LOOK) if planner.look(now, late(now, planner.present)) is not None]
+
+
+def test_divisions_that_contradict_each_other_move_it_less_and_less() -> None:
+    """Each is measured to be slower than the other one's estimate."""
+    planner = Replanner("a", RULES, 0)
+    stay = RULES.least_stay_ns
+    moves = moves_of(planner, 100 * stay, lambda now, present: {each: 1.2 if each == present else 1.0 for each in "ab"})
+    stays = [after - before for before, after in pairwise(moves)]
+    assert stays[:4] == [stay, 2 * stay, 4 * stay, 8 * stay]
+    assert set(stays[4:]) == {RULES.longest_stay * stay}
+
+
+def test_a_division_that_is_twice_as_fast_does_not_wait_for_the_longer_stay() -> None:
+    planner = Replanner("a", RULES, 0)
+    stay = RULES.least_stay_ns
+
+    def late(now: int, present: str) -> dict[str, float]:
+        alike = {each: 1.2 if each == present else 1.0 for each in "ab"}
+        return alike if now < 9 * stay else {"a": 1.0, "b": 1.0, "fast": 0.4}
+
+    moves = moves_of(planner, 12 * stay, late)
+    assert moves[:4] == [stay, 2 * stay, 4 * stay, 8 * stay]
+    assert planner.present == "fast"
+    assert moves[4] == 9 * stay + (RULES.looks - 1) * LOOK
+
+
+def test_after_a_long_stay_the_least_one_holds_again() -> None:
+    planner = Replanner("a", RULES, 0)
+    stay = RULES.least_stay_ns
+
+    def late(now: int, present: str) -> dict[str, float]:
+        calm = 2 * stay < now < 40 * stay
+        return {each: 1.2 if each == present and not calm else 1.0 for each in "ab"}
+
+    moves = moves_of(planner, 45 * stay, late)
+    assert moves[:2] == [stay, 2 * stay]
+    assert [after - before for before, after in pairwise(moves[2:])][:2] == [stay, 2 * stay]

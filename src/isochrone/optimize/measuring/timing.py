@@ -1,8 +1,12 @@
-"""The time of one run, from repeated runs: they end as soon as the median is known closely enough."""
+"""The time of one run, from repeated runs: they end as soon as the median is known closely enough.
+
+Two models are compared by runs in turns: a machine that other programs use is slower at one time than at another.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +17,10 @@ _Z = 1.96
 #: The first runs allocate, and their caches are cold.
 WARM_RUNS = 2
 LEAST_RUNS = 8
+#: Runs of one model before it is the other one's turn, after one that finds the other one's data in the caches.
+_BLOCK = 5
+#: Of each model, of a comparison in turns.
+LEAST_TURN_RUNS = _BLOCK + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +84,39 @@ def measure(
             if found.spread <= precision:
                 return found
             look_at += max(LEAST_RUNS, look_at // 4)
+
+
+def measure_in_turns(
+    one: Callable[[], object],
+    other: Callable[[], object],
+    *,
+    seconds: float,
+    precision: float = 0.02,
+    clock: Callable[[], int] = now_ns,
+) -> tuple[Timing, float]:
+    """The time of ``one``, and how many times as long ``other`` takes.
+
+    Repeats both in turns until the median of the one and that of the ratio are known to ``precision``, or each has run
+    for about ``seconds``. The ratio is the median of those of single turns: both see the machine as it is then.
+    """
+    samples: list[float] = []
+    ratios: list[float] = []
+    ends = clock() + 2 * round(seconds * SECOND)
+    while True:
+        of_one, of_other = _block(one, clock), _block(other, clock)
+        samples += of_one
+        ratios.append(statistics.median(of_other) / max(1.0, statistics.median(of_one)))
+        timing, ratio = timing_of(samples), timing_of(ratios)
+        is_known = len(ratios) >= LEAST_RUNS and timing.spread <= precision and ratio.spread <= precision
+        if is_known or clock() >= ends:
+            return timing, ratio.median
+
+
+def _block(run: Callable[[], object], clock: Callable[[], int]) -> list[int]:
+    run()
+    found: list[int] = []
+    for _ in range(_BLOCK):
+        began = clock()
+        run()
+        found.append(clock() - began)
+    return found

@@ -39,10 +39,11 @@ class Report:
         return self.outcomes[0]
 
     def speed_up(self, outcome: Outcome) -> float:
+        """Of runs in turns, where there were any: other programs slow the machine at some times more than at others."""
         base = self.float_model.figures
         if base is None or outcome.figures is None:
             return math.nan
-        return base.milliseconds / outcome.figures.milliseconds
+        return outcome.figures.speed_up or base.milliseconds / outcome.figures.milliseconds
 
 
 def report_document(report: Report) -> dict[str, Any]:

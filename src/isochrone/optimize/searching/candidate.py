@@ -53,6 +53,8 @@ class Figures:
     """Bytes of the model's file."""
     accuracy: float | None = None
     """Top-1, on the rows with labels; None without them."""
+    speed_up: float | None = None
+    """The float model's time, measured in turns with this one, as a multiple of this one's; None: it was not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConfigError
 from isochrone.models import onnx_telemetry as onnx_telemetry
-from isochrone.optimize.measuring.timing import WARM_RUNS, measure
+from isochrone.optimize.measuring.timing import LEAST_TURN_RUNS, WARM_RUNS, Timing, measure, measure_in_turns
 from isochrone.optimize.transforming.catalog import TRANSFORMATIONS
 from isochrone.optimize.transforming.facts import machine_facts, model_facts
 from isochrone.optimize.trials.accuracy import Task, check_reference, compare
@@ -101,15 +101,17 @@ def run(
     reference: str,
     task: str,
     has_labels: bool,
-    is_reference: bool,
+    float_model: str,
     seconds: float,
     most_seconds: float,
 ) -> dict[str, Any]:
     """Times a model directory's newest version, and compares its outputs with those of ``reference``.
 
-    ``is_reference``: it is the float model, whose outputs become the reference. It decides how many of the held-out
-    runs are compared: as many as it does in half of ``most_seconds``, so that slower candidates can be compared too.
+    ``float_model``: the directory of the float model, which is timed in turns with it; "": this is the float model,
+    whose outputs become the reference. It decides how many of the held-out runs are compared: as many as it does in
+    half of ``most_seconds``, so that slower candidates can be compared too.
     """
+    is_reference = not float_model
     executable = _load(Path(model))
     runs = _runs(data, inputs)
     pace = _pace(executable, runs[0], most_seconds)
@@ -127,10 +129,14 @@ def run(
         with np.load(data) as archive:
             labels = list(archive["labels"][: len(expected)])
     difference = compare(expected, found, Task(task), labels)
-    turns = itertools.cycle(runs[:_TIMED_INPUTS])
-    # The compared runs have warmed it up: where a run is slow, more of them are not affordable.
-    warm_runs = WARM_RUNS if pace <= seconds else 0
-    timing = measure(lambda: executable.execute(next(turns), None), seconds=seconds, warm_runs=warm_runs)
+    timed = runs[:_TIMED_INPUTS]
+    timing, speed_up = None, None
+    if float_model:
+        timing, speed_up = _in_turns(executable, _load(Path(float_model)), timed, pace, seconds)
+    if timing is None:
+        # The compared runs have warmed it up: where a run is slow, more of them are not affordable.
+        warm_runs = WARM_RUNS if pace <= seconds else 0
+        timing = measure(_repeated(executable, timed), seconds=seconds, warm_runs=warm_runs)
     if is_reference:
         _write_outputs(Path(reference), found)
     return {
@@ -142,7 +148,24 @@ def run(
         "relative_error": difference.relative_error,
         "drop": difference.drop,
         "accuracy": difference.accuracy,
+        "speed_up": speed_up,
     }
+
+
+def _in_turns(
+    one: Any, other: Any, timed: list[dict[str, Any]], pace: float, seconds: float
+) -> tuple[Timing, float] | tuple[None, None]:
+    """None where a run is so slow that turns are not affordable."""
+    for _ in range(WARM_RUNS):
+        pace_of_other = _timed(other, timed[0]) / SECOND
+    if LEAST_TURN_RUNS * (pace + pace_of_other) > 2 * seconds:
+        return None, None
+    return measure_in_turns(_repeated(one, timed), _repeated(other, timed), seconds=seconds)
+
+
+def _repeated(executable: Any, timed: list[dict[str, Any]]) -> Callable[[], object]:
+    turns = itertools.cycle(timed)
+    return lambda: executable.execute(next(turns), None)
 
 
 def _outputs_within(executable: Any, runs: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:

@@ -55,6 +55,10 @@ class Workbench:
         self._compared_runs = 0
 
     @property
+    def _float_candidate(self) -> Candidate:
+        return Candidate((), self._job.source.settings)
+
+    @property
     def compared_runs(self) -> int:
         """The held-out runs that candidates are compared on; known once the float model was tried."""
         return self._compared_runs
@@ -80,7 +84,7 @@ class Workbench:
 
     def trial(self, candidate: Candidate) -> Outcome:
         """Builds and measures a candidate. Only the float model's trial gives the reference; it must be the first."""
-        is_reference = not self._compared_runs and candidate == Candidate((), self._job.source.settings)
+        is_reference = not self._compared_runs and candidate == self._float_candidate
         if not self._compared_runs and not is_reference:
             return Outcome(candidate, None, "the float model gave no outputs to compare with")
         try:
@@ -94,7 +98,7 @@ class Workbench:
                 reference=str(self._directory / "reference.npz"),
                 task=self._job.task,
                 has_labels=self._has_labels,
-                is_reference=is_reference,
+                float_model="" if is_reference else str(self.model_directory(self._float_candidate)),
                 seconds=self._job.seconds,
                 most_seconds=self._job.limits.seconds / 2,
             )
@@ -102,7 +106,7 @@ class Workbench:
             return Outcome(candidate, None, self._shown(str(reason)))
         self._compared_runs = found["runs"]
         size = self.model_file(candidate).stat().st_size
-        names = ("milliseconds", "low", "high", "p99", "relative_error", "drop", "accuracy")
+        names = ("milliseconds", "low", "high", "p99", "relative_error", "drop", "accuracy", "speed_up")
         return Outcome(candidate, Figures(**{name: found[name] for name in names}, size=size))
 
     def model_directory(self, candidate: Candidate) -> Path:

@@ -3,7 +3,9 @@
 A division that can no longer run is left at once. Otherwise one other has to be faster by a margin at several looks in
 a row, and the present one must have served for a least time: figures that vary by less than the margin move nothing,
 and a move that proves wrong is not undone before the least time is over. Under constant times, every move leads to a
-faster division, so that moves end.
+faster division, so that moves end. Where measured times contradict estimated ones, two divisions that are nearly alike
+could replace each other for ever: each such move soon after another doubles the least time, up to a limit. A division
+that is twice as fast does not wait for that.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ class ReplanRules:
     looks: int = 3
     #: That a division serves before a faster one replaces it.
     least_stay_ns: int = 5 * SECOND
+    #: The least stay after many moves in a row, as a multiple.
+    longest_stay: int = 16
+    #: A division that takes at most this share of the present one's time waits for the least stay alone.
+    large_gain: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,9 @@ class Replanner:
         self._rules = rules
         #: The first division has the least stay, too: the first figures of a link are the least certain.
         self._since = now
+        #: The least stay now, and when it was last decided: at a move to a faster division.
+        self._stay_ns = rules.least_stay_ns
+        self._moved: int | None = None
         #: The division that the last looks named in a row, and how many they were.
         self._target, self._looks = "", 0
 
@@ -67,9 +76,19 @@ class Replanner:
             return None
         self._looks = self._looks + 1 if target == self._target else 1
         self._target = target
-        if self._looks < self._rules.looks or now - self._since < self._rules.least_stay_ns:
+        is_large = late[target] <= present * self._rules.large_gain
+        if self._looks < self._rules.looks or now - self._since < (
+            self._rules.least_stay_ns if is_large else self._stay_ns
+        ):
             return None
+        self._stay_ns, self._moved = self._next_stay(now), now
         return self._move(now, target, FASTER, present, late[target])
+
+    def _next_stay(self, now: int) -> int:
+        """After a move to a faster division: twice as long if the one before was not long ago."""
+        if self._moved is None or now - self._moved >= 2 * self._stay_ns:
+            return self._rules.least_stay_ns
+        return min(2 * self._stay_ns, self._rules.longest_stay * self._rules.least_stay_ns)
 
     def _candidate(self, late: Mapping[str, float], best: str) -> str:
         """The one of the last look, unless the best would replace it: two that are alike must not block a move."""
