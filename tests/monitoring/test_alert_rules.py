@@ -53,9 +53,7 @@ def test_slos_are_the_files_deadlines() -> None:
         if rule.get("record") == SLO and "labels" in rule
     }
     assert recorded == {"detector": "vector(0.1)", "tracker.v2": "vector(0.2)"}
-    (default,) = (
-        rule["expr"] for rule in all_rules(rules_of()) if rule.get("record") == SLO and "labels" not in rule
-    )
+    (default,) = (rule["expr"] for rule in all_rules(rules_of()) if rule.get("record") == SLO and "labels" not in rule)
     assert default.endswith("* 0.2")
     # A name of a model is a text, not a pattern.
     assert r'model!~"detector|tracker\\.v2"' in default
@@ -78,7 +76,9 @@ def test_jitter_and_lag_are_a_tenth_of_the_shortest_slo_unless_given() -> None:
 
 def test_a_rollout_is_stuck_after_its_own_limits() -> None:
     assert alert(rules_of(), "RolloutStuck")["for"] == "12m"
-    longer = FLEET.replace("deadline_ms: 100}", "deadline_ms: 100}, rollout: {canary: {max_seconds: 3600, latency_ratio: 1.5}}")
+    longer = FLEET.replace(
+        "deadline_ms: 100}", "deadline_ms: 100}, rollout: {canary: {max_seconds: 3600, latency_ratio: 1.5}}"
+    )
     assert alert(rules_of(longer), "RolloutStuck")["for"] == "1h2m"
     assert " 1.5 * " in alert(rules_of(longer), "CanaryRegression")["expr"]
 
@@ -120,8 +120,11 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 
 def test_the_page_lists_every_alert_with_its_severity() -> None:
-    rows = re.findall(r"^\| `Isochrone(\w+)` \| (\w+) \| \[.+\]\(runbooks/([\w-]+)\.md\) \|$",
-                      (DOCS / "monitoring.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `Isochrone(\w+)` \| (\w+) \| \[.+\]\(runbooks/([\w-]+)\.md\) \|$",
+        (DOCS / "monitoring.md").read_text(),
+        re.MULTILINE,
+    )
     assert rows == [(each.name, each.severity, each.page) for each in all_alerts()]
 
 
@@ -158,7 +161,7 @@ def test_figures_have_no_exponent_and_lose_nothing_that_matters(value: float) ->
     assert float(figure(value)) == pytest.approx(value, abs=1e-6)
 
 
-_NAMES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters='/\\'), min_size=1)
+_NAMES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1)
 
 
 @given(st.lists(_NAMES, min_size=1, unique=True), _NAMES)

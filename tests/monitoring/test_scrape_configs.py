@@ -54,8 +54,10 @@ def test_a_list_has_the_ports_of_the_processes() -> None:
 
 
 def test_servers_at_addresses_are_listed_with_their_metrics_port() -> None:
-    text = FLEET.replace("pools: {cpu: {workers: 2, first_port: 8100}}",
-                         'pools: {gpu: {kind: triton, addresses: ["10.0.0.7:8000,metrics=8002", "10.0.0.8:8000"]}}')
+    text = FLEET.replace(
+        "pools: {cpu: {workers: 2, first_port: 8100}}",
+        'pools: {gpu: {kind: triton, addresses: ["10.0.0.7:8000,metrics=8002", "10.0.0.8:8000"]}}',
+    )
     found = targets(scrape_configs(fleet_of(text), "static"))
     assert found["gpu-10.0.0.7-8000"] == "10.0.0.7:8002"
     assert "gpu-10.0.0.8-8000" not in found

@@ -132,9 +132,7 @@ CASES = (
     Case("BackPressure", queue(le_0_01=0, le_0_05=100, le_0_1=600)),
     Case("QueueFull", failures("queue_full", 3)),
     Case("GpuUnderused", {_GPU: constant(0.05)}, {"gpu_uuid": "GPU-1"}, minutes=130),
-    Case(
-        "NetworkJitter", {_ROUND_TRIP: f"0.0001+0x5 0.03+0x{LENGTH}"}, {"name": "gw", "worker": "10.0.0.7:8000"}
-    ),
+    Case("NetworkJitter", {_ROUND_TRIP: f"0.0001+0x5 0.03+0x{LENGTH}"}, {"name": "gw", "worker": "10.0.0.7:8000"}),
     Case("EventLoopStalls", lag(le_0_001=2900, le_0_01=2900, le_0_05=3000), {"role": "worker", "name": "cpu-1"}),
     Case("CertificateExpires", {_CERTIFICATE: constant(10 * 86400)}, {"name": "cpu-1"}),
     Case("WorkerDown", {_REGISTERED: constant(0)}, {"worker": "cpu-1", "pool": "cpu"}),

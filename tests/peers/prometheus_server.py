@@ -82,7 +82,13 @@ def start_prometheus(directory: Path) -> Iterator[Prometheus]:
     if program is None:
         pytest.skip("prometheus is not there; make peers installs it")
     port = ports_in_a_row(1)
-    command = [program, "--config.file", str(directory / "prometheus.yml"), "--storage.tsdb.path", str(directory / "data")]
+    command = [
+        program,
+        "--config.file",
+        str(directory / "prometheus.yml"),
+        "--storage.tsdb.path",
+        str(directory / "data"),
+    ]
     command += ["--web.listen-address", f"127.0.0.1:{port}"]
     log = directory / "prometheus.log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,7 +101,11 @@ def test_it_finds_every_process(prometheus: Prometheus) -> None:
 
 def test_a_fleet_at_rest_has_no_alert_and_every_rule_is_evaluated(prometheus: Prometheus) -> None:
     def unwell() -> list[tuple[str, str, str]]:
-        return [(each["name"], each["health"], each.get("lastError", "")) for each in prometheus.rules() if each["health"] != "ok"]
+        return [
+            (each["name"], each["health"], each.get("lastError", ""))
+            for each in prometheus.rules()
+            if each["health"] != "ok"
+        ]
 
     until(lambda: not unwell(), "all rules", unwell)
     assert len(prometheus.rules()) > 40

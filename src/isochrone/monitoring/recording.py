@@ -1,8 +1,8 @@
 """The recording rules: latencies, queue waits, event loop lags, and the share of requests that missed their SLO. Pure.
 
-A request is bad if it was answered late, failed by the fault of a server, or was rejected by a gateway. Callers' mistakes,
-used-up quotas and quarantined requests are not. An attempt that fails at a worker and succeeds at another counts as bad:
-workers do not know of the second attempt.
+A request is bad if it was answered late, failed by the fault of a server, or was rejected by a gateway. Mistakes of
+callers, used-up quotas and quarantined requests are not. An attempt that fails at a worker and succeeds at another
+counts as bad: workers do not know of the second attempt.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def bucket_of(seconds: float) -> str:
 
 
 def _ratios(windows: tuple[str, ...], classes: list[tuple[str, str]]) -> list[RecordingRule]:
-    return [RecordingRule(BAD_RATIO + window, _ratio(window, *each)) for window in windows for each in classes]
+    return [
+        RecordingRule(BAD_RATIO + window, " or ".join(_ratio(window, *each) for each in classes)) for window in windows
+    ]
 
 
 def _ratio(window: str, models: str, bound: str) -> str:

@@ -20,7 +20,7 @@ FLEET: Final = "FLEET"
 #: Not in the escaped name of a model.
 _PLACE: Final = re.compile(rf"(?<!\\)\{{{FLEET}\b")
 #: Characters that mean something in a regular expression or in a text of PromQL.
-_MEANT: Final = re.compile(r'[.+*?()|\[\]{}^$]')
+_MEANT: Final = re.compile(r"[.+*?()|\[\]{}^$]")
 
 
 @dataclass(frozen=True, slots=True)

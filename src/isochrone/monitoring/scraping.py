@@ -1,8 +1,8 @@
 """Where Prometheus finds the metrics pages of a fleet. Pure.
 
 Every target has the labels ``fleet``, ``role`` (worker, gateway, controller) and ``name``, which the rules use. The
-controllers can name the targets themselves (``http``): that follows every change of the fleet, and free ports. A list in
-the file (``static``) needs fixed ports. In a cluster, Kubernetes knows the pods (``kubernetes``).
+controllers can name the targets themselves (``http``): that follows every change of the fleet, and free ports. A list
+in the file (``static``) needs fixed ports. In a cluster, Kubernetes knows the pods (``kubernetes``).
 """
 
 from __future__ import annotations

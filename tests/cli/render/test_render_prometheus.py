@@ -62,7 +62,9 @@ def test_servers_without_a_fleet(tmp_path: Path) -> None:
 
 def test_the_links_lead_where_the_flag_says(fleet: Path) -> None:
     printed = json.loads(_run(fleet, "--runbooks", "https://wiki.example/isochrone/", "--json").stdout)
-    links = {rule["annotations"]["runbook_url"] for group in printed["groups"] for rule in group["rules"] if "alert" in rule}
+    links = {
+        rule["annotations"]["runbook_url"] for group in printed["groups"] for rule in group["rules"] if "alert" in rule
+    }
     assert "https://wiki.example/isochrone/worker-down.md" in links
     assert len(links) == 24
 

@@ -27,12 +27,12 @@ _PREFIX = "isochrone_controller_"
 
 
 async def samples(api: Api) -> dict[tuple[str, ...], float]:
-    """By name without the prefix, and the values of the labels."""
+    """By name without the prefix, and the values of the labels, sorted by the names of the labels."""
     answer = await api.client.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     return {
-        (sample.name.removeprefix(_PREFIX), *sample.labels.values()): sample.value
+        (sample.name.removeprefix(_PREFIX), *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
         if sample.name.startswith(_PREFIX)
@@ -63,12 +63,12 @@ def test_a_fleet_that_serves(tmp_path: Path) -> None:
             ("has_leader",): 1,
             ("store_connected",): 1,
             ("epoch",): 7,
-            ("worker_registered", "cpu-1", "cpu"): 1,
+            ("worker_registered", "cpu", "cpu-1"): 1,
             ("gateway_registered", "gw"): 1,
             ("model_served", "detector"): 1,
             ("model_served", "tracker"): 1,
-            ("model_share", "detector", "1", "committed"): 1,
-            ("model_share", "tracker", "1", "committed"): 1,
+            ("model_share", "detector", "committed", "1"): 1,
+            ("model_share", "tracker", "committed", "1"): 1,
         }
 
     with_api(tmp_path, scenario)
@@ -81,7 +81,7 @@ def test_what_is_expected_and_gone_is_shown(tmp_path: Path) -> None:
         record = GatewayRecord("gw", "::1", 8080, 9000, epoch=7, unserved={"detector": "no worker has it"})
         await api.write(KEYS.gateway("gw"), record)
         found = await samples(api)
-        assert found["worker_registered", "cpu-1", "cpu"] == 0
+        assert found["worker_registered", "cpu", "cpu-1"] == 0
         assert (found["model_served", "detector"], found["model_served", "tracker"]) == (0, 1)
         await api.remove(KEYS.gateway("gw"))
         found = await samples(api)
@@ -99,9 +99,9 @@ def test_rollouts_canaries_and_aborts_are_shown(tmp_path: Path) -> None:
         change = {"detector": Change("2", "1")}
         await api.write(KEYS.rollout("r1"), RolloutRecord("r1", change, CANARY, step=1))
         found = await samples(api)
-        assert found["model_share", "detector", "1", "committed"] == 0.75
-        assert found["model_share", "detector", "2", "canary"] == 0.25
-        assert found["rollout", "r1", "detector", "canary", "1"] == 1
+        assert found["model_share", "detector", "committed", "1"] == 0.75
+        assert found["model_share", "detector", "canary", "2"] == 0.25
+        assert found["rollout", "detector", "r1", "canary", "1"] == 1
         failed = (VerdictRecord("canary at 25%", False, "slower"),)
         for record, cause in (
             (RolloutRecord("r1", change, ABORTED, verdicts=failed), "evaluation"),
@@ -110,7 +110,7 @@ def test_rollouts_canaries_and_aborts_are_shown(tmp_path: Path) -> None:
         ):
             await api.write(KEYS.rollout("r1"), record)
             found = await samples(api)
-            assert found["rollout_aborted", "r1", "detector", cause] == 1
+            assert found["rollout_aborted", cause, "detector", "r1"] == 1
             assert not any(key[0] == "rollout" for key in found)
 
     with_api(tmp_path, scenario)

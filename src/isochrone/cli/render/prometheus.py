@@ -117,9 +117,7 @@ def prometheus(
         _check_addresses(fleet, controller or (), worker or (), gateway or ())
         limits = thresholds(fleet, flags, name)
         # The network policies of a cluster keep Prometheus from the control API.
-        rules = rules_document(
-            limits, with_controllers=fleet is not None and found != "kubernetes", runbooks=runbooks
-        )
+        rules = rules_document(limits, with_controllers=fleet is not None and found != "kubernetes", runbooks=runbooks)
         if fleet is not None:
             scraping = scrape_configs(fleet, found, controller or ())
         else:
@@ -127,7 +125,10 @@ def prometheus(
         if out is None:
             typer.echo(json.dumps(rules) if as_json else yaml_text([rules]), nl=as_json)
             return
-        files = {CONFIGURATION: yaml_text([configuration(limits.fleet, scraping)]), rules_file(limits.fleet): yaml_text([rules])}
+        files = {
+            CONFIGURATION: yaml_text([configuration(limits.fleet, scraping)]),
+            rules_file(limits.fleet): yaml_text([rules]),
+        }
         deleted = write_out(out, files)
     except SettingsError as error:
         for problem in error.errors:
@@ -157,4 +158,3 @@ def _check_addresses(
     for flag, given in (("--worker", workers), ("--gateway", gateways)):
         if fleet is not None and given:
             raise FlagError(flag, "no fleet.yaml beside it: the file says where its processes are", given[0])
-

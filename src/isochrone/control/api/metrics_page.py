@@ -69,9 +69,7 @@ def _processes(view: View) -> Iterator[Metric]:
     expected_workers, expected_gateways = _expected(view)
     for name, pool in sorted({**expected_workers, **pools}.items()):
         workers.add_metric((name, pool), float(name in pools))
-    gateways = GaugeMetricFamily(
-        _PREFIX + "gateway_registered", "0: expected, and not registered", labels=("gateway",)
-    )
+    gateways = GaugeMetricFamily(_PREFIX + "gateway_registered", "0: expected, and not registered", labels=("gateway",))
     registered = view.gateways
     for name in sorted({*expected_gateways, *registered}):
         gateways.add_metric((name,), float(name in registered))

@@ -38,8 +38,8 @@ def load_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
             3600,
             "info",
             "GPU {{ $labels.gpu_uuid }} is under-used",
-            "The GPU {{ $labels.gpu_uuid }} computed {{ $value | humanizePercentage }} of the last hour. A GPU that waits"
-            " costs as much as one that computes.",
+            "The GPU {{ $labels.gpu_uuid }} computed {{ $value | humanizePercentage }} of the last hour. A GPU that"
+            " waits costs as much as one that computes.",
         ),
         AlertRule(
             "NetworkJitter",
@@ -57,8 +57,8 @@ def load_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
             300,
             "warning",
             "The event loop of {{ $labels.name }} stalls",
-            "One in a hundred callbacks of {{ $labels.role }} {{ $labels.name }} ran {{ $value | humanizeDuration }} late"
-            " or later, over the last five minutes. Every request of the process waits that long.",
+            "One in a hundred callbacks of {{ $labels.role }} {{ $labels.name }} ran {{ $value | humanizeDuration }}"
+            " late or later, over the last five minutes. Every request of the process waits that long.",
         ),
         AlertRule(
             "CertificateExpires",

@@ -1,7 +1,7 @@
 """Alerts about the fleet's processes and its store. Pure.
 
-A worker or gateway is down if the controllers expect it and it is not registered, or if its metrics page cannot be read.
-Where the controllers name the targets, a lost process is no target any more, so that the first condition is needed.
+A worker or gateway is down if the controllers expect it and it is not registered, or if its metrics page cannot be
+read. Where the controllers name the targets, a lost process is no target any more, so that the first condition is needed.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             "StoreUnreachable",
-            "isochrone_controller_store_connected{FLEET} == 0 or isochrone_gateway_store_connected{FLEET} == 0",
+            _store_is_away(with_controllers=with_controllers),
             60,
             "critical",
             "{{ $labels.name }} does not reach the store",
-            "The {{ $labels.role }} {{ $labels.name }} has no connection to the store for a minute. It continues with the"
-            " last epoch that it knows.",
+            "The {{ $labels.role }} {{ $labels.name }} has no connection to the store for a minute. It continues with"
+            " the last epoch that it knows.",
         ),
         AlertRule(
             "GatewayStale",
-            "isochrone_gateway_epoch{FLEET} < on (fleet) group_left () max by (fleet) (isochrone_controller_epoch{FLEET})",
+            "isochrone_gateway_epoch{FLEET}"
+            " < on (fleet) group_left () max by (fleet) (isochrone_controller_epoch{FLEET})",
             60,
             "critical",
             "Gateway {{ $labels.name }} serves an old epoch",
@@ -80,6 +81,11 @@ def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
             " health checks, or was ejected as an outlier.",
         ),
     )
+
+
+def _store_is_away(*, with_controllers: bool) -> str:
+    roles = ("controller", "gateway") if with_controllers else ("gateway",)
+    return " or ".join(f"isochrone_{role}_store_connected{{FLEET}} == 0" for role in roles)
 
 
 def _down(role: str, labels: str, *, with_controllers: bool) -> str:

@@ -33,8 +33,8 @@ def slo_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
             "critical",
             "{{ $labels.model }} spends its error budget fast",
             "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} were late, failed or were"
-            f" rejected. The objective is {objective} in time: at this rate, the budget of 30 days is spent in five days"
-            " or less.",
+            f" rejected. The objective is {objective} in time: at this rate, the budget of 30 days is spent in five"
+            " days or less.",
         ),
         AlertRule(
             "ErrorBudgetBurnsSlowly",
@@ -42,8 +42,8 @@ def slo_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
             900,
             "warning",
             "{{ $labels.model }} spends its error budget faster than it earns it",
-            "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} were late, failed or were rejected"
-            f" over a day or more. The objective is {objective} in time: the budget of 30 days will not last.",
+            "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} were late, failed or were"
+            f" rejected over a day or more. The objective is {objective} in time: the budget of 30 days will not last.",
         ),
     )
 

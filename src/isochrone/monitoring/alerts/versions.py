@@ -20,8 +20,8 @@ def version_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
             60,
             "critical",
             "{{ $labels.model }} is not served",
-            "Some or all gateways would not answer a request to {{ $labels.model }}, for a minute. isochrone status says"
-            " why.",
+            "Some or all gateways would not answer a request to {{ $labels.model }}, for a minute. isochrone status"
+            " says why.",
             needs_controllers=True,
         ),
         AlertRule(
@@ -99,8 +99,8 @@ def _canary_is_slower(limits: Thresholds) -> str:
         f'max by (fleet, model, version) (isochrone_controller_model_share{{FLEET, part="{part}"}}) > 0'
         for part in ("canary", "committed")
     )
-    on = "on (fleet, model, version)"
+    on, limit = "on (fleet, model, version)", figure(limits.canary_ratio)
     return (
         f"({VERSION_P95}{{FLEET}} and {on} ({canary}) and {on} {VERSION_RATE} > {_ENOUGH})"
-        f" > on (fleet, model) group_left () {figure(limits.canary_ratio)} * ({VERSION_P95}{{FLEET}} and {on} ({committed}))"
+        f" > on (fleet, model) group_left () {limit} * ({VERSION_P95}{{FLEET}} and {on} ({committed}))"
     )
