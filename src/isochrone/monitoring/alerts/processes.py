@@ -1,7 +1,8 @@
 """Alerts about the fleet's processes and its store. Pure.
 
 A worker or gateway is down if the controllers expect it and it is not registered, or if its metrics page cannot be
-read. Where the controllers name the targets, a lost process is no target any more, so that the first condition is needed.
+read. Where the controllers name the targets, a lost process is no target any more, so that the first condition is
+needed.
 """
 
 from __future__ import annotations
