@@ -67,7 +67,7 @@ def test_models_without_a_deadline_have_that_of_the_flag() -> None:
 
 def test_jitter_and_lag_are_a_tenth_of_the_shortest_slo_unless_given() -> None:
     found = thresholds(fleet_of(), Flags())
-    assert (found.jitter_seconds, found.loop_lag_seconds) == (pytest.approx(0.01), pytest.approx(0.01))
+    assert found.jitter_seconds == found.loop_lag_seconds == pytest.approx(0.01)
     short = thresholds(fleet_of("name: short\ndefaults: {slo: {deadline_ms: 2}}"), Flags())
     assert (short.jitter_seconds, short.loop_lag_seconds) == (0.001, 0.005)
     given = thresholds(fleet_of(), Flags(jitter_seconds=0.3, loop_lag_seconds=0.4))

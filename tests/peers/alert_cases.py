@@ -17,7 +17,7 @@ CONTROLLER = _TARGET.format(role="controller", name="control-1")
 MODEL = 'model="detector"'
 VERSION = f'{MODEL}, version="1"'
 #: Minutes of every series.
-LENGTH = 200
+LENGTH = 80
 
 
 def _number(value: float) -> str:
@@ -120,18 +120,18 @@ class Case:
 
 CASES = (
     Case("LatencyOverSlo", requests(le_0_05=580, le_0_1=580, le_0_2=600)),
-    Case("ErrorBudgetBurnsFast", failures("model_failed", 150), minutes=150, also=("ErrorBudgetBurnsSlowly",)),
+    Case("ErrorBudgetBurnsFast", failures("model_failed", 150), minutes=40, also=("ErrorBudgetBurnsSlowly",)),
     # Rejections at the gateway count as well as failures at the worker.
     Case(
         "ErrorBudgetBurnsFast",
         {f'isochrone_gateway_rejections_total{{{GATEWAY}, {MODEL}, reason="unavailable"}}': growing(150)},
-        minutes=150,
+        minutes=40,
         also=("ErrorBudgetBurnsSlowly",),
     ),
-    Case("ErrorBudgetBurnsSlowly", failures("model_failed", 25), minutes=150),
+    Case("ErrorBudgetBurnsSlowly", failures("model_failed", 25), minutes=40),
     Case("BackPressure", queue(le_0_01=0, le_0_05=100, le_0_1=600)),
     Case("QueueFull", failures("queue_full", 3)),
-    Case("GpuUnderused", {_GPU: constant(0.05)}, {"gpu_uuid": "GPU-1"}, minutes=130),
+    Case("GpuUnderused", {_GPU: constant(0.05)}, {"gpu_uuid": "GPU-1"}, minutes=66),
     Case("NetworkJitter", {_ROUND_TRIP: f"0.0001+0x5 0.03+0x{LENGTH}"}, {"name": "gw", "worker": "10.0.0.7:8000"}),
     Case("EventLoopStalls", lag(le_0_001=2900, le_0_01=2900, le_0_05=3000), {"role": "worker", "name": "cpu-1"}),
     Case("CertificateExpires", {_CERTIFICATE: constant(10 * 86400)}, {"name": "cpu-1"}),
@@ -176,15 +176,15 @@ CASES = (
 #: Series that are not those of a healthy fleet, and still are no reason for an alert, with the minutes of the look.
 SILENT: tuple[tuple[str, Mapping[str, str], int], ...] = (
     ("a healthy fleet", {}, 14),
-    ("a healthy fleet, for hours", {}, 190),
-    ("an aborted rollout of more than an hour ago", {_ABORTED: constant(1)}, 90),
+    ("a healthy fleet, for longer", {}, 66),
+    ("an aborted rollout of more than an hour ago", {_ABORTED: constant(1)}, 66),
     # A hundred requests in five minutes are needed for a p99: these are fifty.
     ("few slow requests", requests(le_0_05=9.7, le_0_1=9.7, le_0_2=10), 14),
-    ("callers' mistakes and quotas", failures("invalid_argument", 300), 150),
+    ("callers' mistakes and quotas", failures("invalid_argument", 300), 40),
     (
         "rejections that a worker has counted",
         {f'isochrone_gateway_rejections_total{{{GATEWAY}, {MODEL}, reason="worker"}}': growing(300)},
-        150,
+        40,
     ),
     (
         "another fleet in trouble",
@@ -194,7 +194,7 @@ SILENT: tuple[tuple[str, Mapping[str, str], int], ...] = (
             for key, each in case.series.items()
             if key not in HEALTHY or each != HEALTHY[key]
         },
-        150,
+        40,
     ),
     (
         "a canary that is as fast",

@@ -30,7 +30,7 @@ def page(address: str) -> str:
 
 def of_other_machines() -> set[str]:
     """Metrics of GPUs and of models that this fleet does not have: what the code of the page makes of such."""
-    cache = ActivationSnapshot("m", "1", {}, {}, *([0] * 8), 0.0, 0.0, 0.1, False)
+    cache = ActivationSnapshot("m", "1", {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.1, False)
     divided = DividedSnapshot("m", "1", "edge", {}, {}, {}, 0, True, 0.0, 0.0, 0.0)
     families = [*activation_metrics([cache]), *division_metrics([divided])]
     return {family.name for family in families} | set(_FAMILIES)
