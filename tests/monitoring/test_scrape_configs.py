@@ -89,6 +89,8 @@ def test_a_cluster_knows_its_pods() -> None:
     assert discovery["selectors"][0]["label"].endswith("app.kubernetes.io/instance=plant")
     sources = {tuple(each.get("source_labels", ())) for each in config["relabel_configs"]}
     assert ("__meta_kubernetes_pod_label_app_kubernetes_io_component",) in sources
+    labels = {each.get("target_label") for each in config["relabel_configs"]}
+    assert {"fleet", "role", "name", "pool", "namespace", "pod"} <= labels
     assert ("__meta_kubernetes_pod_label_isochrone_serving_github_io_pool",) in sources
 
 

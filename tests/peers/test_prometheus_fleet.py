@@ -132,16 +132,41 @@ def test_late_answers_and_queues_fire_under_load(prometheus: Prometheus, fleet: 
     assert float(slow["value"][1]) > MODEL_MS / 1000
 
 
-def test_a_worker_that_hangs_is_down_and_comes_back(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
-    until(lambda: not prometheus.firing("WorkerDown"), "the workers")
-    process = fleet.pid("cpu-2")
+@contextmanager
+def stopped(fleet: SupervisedFleet, name: str) -> Iterator[None]:
+    """A process that hangs: it answers nothing, and its lease expires."""
+    process = fleet.pid(name)
     assert process is not None
     os.kill(process, signal.SIGSTOP)
     try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def test_a_worker_that_hangs_is_down_and_comes_back(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    until(lambda: not prometheus.firing("WorkerDown"), "the workers")
+    with stopped(fleet, "cpu-2"):
         (found,) = until(lambda: prometheus.firing("WorkerDown", worker="cpu-2", pool="cpu"), "WorkerDown")
         assert "Worker cpu-2 is down" in found["annotations"]["summary"]
         assert found["annotations"]["runbook_url"].endswith("/docs/runbooks/worker-down.md")
         assert not prometheus.firing("WorkerDown", worker="cpu-1")
-    finally:
-        os.kill(process, signal.SIGCONT)
     until(lambda: not prometheus.firing("WorkerDown"), "cpu-2 to come back")
+
+
+def test_a_gateway_that_hangs_is_down_and_its_models_are_not_served(
+    prometheus: Prometheus, fleet: SupervisedFleet
+) -> None:
+    with stopped(fleet, "gw"):
+        until(lambda: prometheus.firing("GatewayDown", gateway="gw"), "GatewayDown")
+        until(lambda: prometheus.firing("ModelUnserved", model=SOLO), "ModelUnserved")
+    for name in ("GatewayDown", "ModelUnserved"):
+        until(lambda name=name: not prometheus.firing(name), f"the end of {name}")  # type: ignore[misc]
+
+
+def test_a_controller_that_hangs_leaves_no_leader(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    with stopped(fleet, "control-1"):
+        until(lambda: prometheus.firing("ControllerDown", name="control-1"), "ControllerDown")
+        until(lambda: prometheus.firing("NoLeader", fleet="proof"), "NoLeader")
+    for name in ("ControllerDown", "NoLeader"):
+        until(lambda name=name: not prometheus.firing(name), f"the end of {name}")  # type: ignore[misc]

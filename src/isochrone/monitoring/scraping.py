@@ -172,6 +172,9 @@ def _pods(fleet: Fleet) -> dict[str, Any]:
             {"source_labels": [label + _meta(names.ROLE_LABEL)], "target_label": "role"},
             {"source_labels": [label + _meta(names.POOL_LABEL)], "target_label": "pool"},
             {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "name"},
+            # The Prometheus adapter, which scales pools, looks series up by these.
+            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
         ],
     }
 
