@@ -42,9 +42,9 @@ class Prometheus:
         except (urllib.error.URLError, ConnectionError):
             return False
 
-    def firing(self, name: str, **labels: str) -> list[dict[str, Any]]:
+    def firing(self, alert: str, /, **labels: str) -> list[dict[str, Any]]:
         """The alerts of a name that fire, with these labels."""
-        wanted = {"alertname": f"Isochrone{name}", **labels}
+        wanted = {"alertname": f"Isochrone{alert}", **labels}
         return [
             each
             for each in self.ask("alerts")["alerts"]
