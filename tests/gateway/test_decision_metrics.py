@@ -102,3 +102,20 @@ def test_a_page_without_models_has_their_families() -> None:
         page.add(piece)
     assert by_family(page.page()) == by_family(encode(collector))
     assert b"# TYPE isochrone_gateway_requests_total counter" in page.page()
+
+
+def test_a_gateway_of_a_fleet_says_whether_it_reaches_the_store() -> None:
+    gateway = Gateway(GatewayRules(), WireLimits())
+    collector = GatewayCollector(gateway, lambda: WireSnapshot(0, 0, 0, 0, 0, 0, LoopLag().histogram()))
+
+    def shown() -> list[float]:
+        name = "isochrone_gateway_store_connected"
+        (family,) = (family for family in collector.collect() if family.name == name)
+        return [sample.value for sample in family.samples]
+
+    assert shown() == []
+    connected = True
+    gateway.store_connected = lambda: connected
+    assert shown() == [1.0]
+    connected = False
+    assert shown() == [0.0]

@@ -59,6 +59,8 @@ class Gateway(RequestShell):
         super().__init__(rules, limits, monitoring, seed, clock)
         #: What its fleet's controller must know to read samples; "": nobody may.
         self.control_token = ""
+        #: In a fleet: whether what the store says is up to date.
+        self.store_connected: Callable[[], bool] | None = None
         #: If this process is one of several that serve as one: whether all are ready, and how the others are asked to
         #: look at the workers again.
         self.others_ready: Callable[[], bool] | None = None

@@ -119,9 +119,19 @@ class GatewayCollector(Collector):
         gateway = self._gateway
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs(committed)
+        yield self._store()
         yield from self._workers(members)
         yield from self._names()
         yield from wire_metrics(self._wire())
+
+    def _store(self) -> Metric:
+        """Without a sample for a gateway that belongs to no fleet."""
+        connected = GaugeMetricFamily(
+            _PREFIX + "store_connected", "0: the store is unreachable, and the last epoch is served", labels=()
+        )
+        if self._gateway.store_connected is not None:
+            connected.add_metric((), float(self._gateway.store_connected()))
+        return connected
 
     def _names(self) -> Iterator[Metric]:
         """Of names that this process has looked up: of workers, and of the store."""

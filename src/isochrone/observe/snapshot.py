@@ -87,6 +87,8 @@ class WireSnapshot:
     rejected: int
     #: The event loop's lag.
     loop_lag: Histogram
+    #: When the first certificate of a listener expires, in seconds since 1970; None: no TLS, or it cannot be read.
+    certificate_expires: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

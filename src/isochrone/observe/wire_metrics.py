@@ -27,6 +27,12 @@ def wire_metrics(wire: WireSnapshot) -> Iterator[Metric]:
     lag = HistogramMetricFamily("isochrone_event_loop_lag_seconds", "Delay of callbacks that were due")
     lag.add_metric((), _buckets(wire.loop_lag), wire.loop_lag.sum_ns / 1e9)
     yield lag
+    expires = GaugeMetricFamily(
+        "isochrone_certificate_expiry_timestamp_seconds", "When the certificate of a listener expires", labels=()
+    )
+    if wire.certificate_expires is not None:
+        expires.add_metric((), wire.certificate_expires)
+    yield expires
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -13,6 +13,7 @@ from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import UNACCOUNTED, MemoryBudget
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
+from isochrone.wire.tls import ServerTls
 
 
 class Listeners:
@@ -44,6 +45,8 @@ class Listeners:
 
     def snapshot(self) -> WireSnapshot:
         budget = self._budget
+        contexts = [listener.tls for listener in self._listeners if isinstance(listener.tls, ServerTls)]
+        expiries = [each.expires for each in contexts if each.expires is not None]
         return WireSnapshot(
             connections=sum(len(listener.connections) for listener in self._listeners),
             stalled=sum(listener.stalled for listener in self._listeners),
@@ -52,6 +55,7 @@ class Listeners:
             buffered_limit=budget.limit,
             rejected=budget.rejected,
             loop_lag=self._lag.histogram(),
+            certificate_expires=min(expiries, default=None),
         )
 
     async def stop(self, grace: float) -> int:

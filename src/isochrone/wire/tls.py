@@ -6,14 +6,23 @@ import ssl
 from pathlib import Path
 
 from isochrone.errors import ConfigError
+from isochrone.wire.certificates import first_expiry
 
 
-def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+class ServerTls(ssl.SSLContext):
+    """The context of a listener, with what it cannot say of itself."""
+
+    #: When the first certificate of its chain expires, in seconds since 1970; None: that cannot be read.
+    expires: float | None = None
+
+
+def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ServerTls:
     """For a listener; with ``client_ca``, clients must present a certificate that it signed."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerTls(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)
+        context.expires = first_expiry(certificate.read_text("ascii", "replace"))
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{certificate}, {key}", "certificate", "a PEM certificate and its key", str(error)) from None
     if client_ca is not None:

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from isochrone.cli.console import counted
-from isochrone.cli.render.writing import write_files
+from isochrone.cli.render.writing import write_out
 from isochrone.control.fleet.reading.parsing import read_text
 from isochrone.engines.kubernetes.rendering import DIRECTORIES, FORMATS, Format, notes, rendered
-from isochrone.errors import FlagError, IsochroneError
+from isochrone.errors import IsochroneError
 from isochrone.settings.problems import SettingsError
 
 EPILOG = """
@@ -63,7 +63,7 @@ def kubernetes(
         if out is None:
             _print(files, as_json)
             return
-        deleted = _write(out, files)
+        deleted = write_out(out, files)
     except SettingsError as error:
         for problem in error.errors:
             typer.secho(f"isochrone render: {problem}", fg="red", err=True)
@@ -76,16 +76,6 @@ def kubernetes(
         return
     gone = f", {counted(len(deleted), 'old file')} deleted" if deleted else ""
     typer.echo(f"{counted(len(files), 'file')} written to {out}{gone}")
-
-
-def _write(out: Path, files: dict[str, str]) -> list[str]:
-    expected = "a directory that can be written"
-    if out.exists() and not out.is_dir():
-        raise FlagError("--out", expected, f"{out}, which is a file")
-    try:
-        return write_files(out, files)
-    except OSError as error:
-        raise FlagError("--out", expected, f"{out} ({error.strerror or error})") from None
 
 
 def _chosen(form: str) -> Format:

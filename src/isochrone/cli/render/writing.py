@@ -7,6 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from isochrone.engines.kubernetes.packaging.yaml_text import MARK
+from isochrone.errors import FlagError
+
+
+def write_out(out: Path, files: Mapping[str, str]) -> list[str]:
+    """``write_files`` for the directory of a flag ``--out``. Raises ``FlagError`` if it cannot be written."""
+    expected = "a directory that can be written"
+    if out.exists() and not out.is_dir():
+        raise FlagError("--out", expected, f"{out}, which is a file")
+    try:
+        return write_files(out, files)
+    except OSError as error:
+        raise FlagError("--out", expected, f"{out} ({error.strerror or error})") from None
 
 
 def write_files(directory: Path, files: Mapping[str, str]) -> list[str]:

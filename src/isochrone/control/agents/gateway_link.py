@@ -88,6 +88,7 @@ class GatewayLink:
         gateway.fleet.lead()
         gateway.on_event = self._report_event
         gateway.control_token = record.control_token
+        gateway.store_connected = lambda: self.mirror.connected
 
     async def start(self) -> None:
         """Return when the gateway is registered and serves the committed epoch; wait for the store if need be."""

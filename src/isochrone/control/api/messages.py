@@ -35,6 +35,13 @@ class Health(msgspec.Struct, frozen=True):
     store: StoreState
 
 
+class ScrapeTarget(msgspec.Struct, frozen=True):
+    """Metrics pages and their labels, as Prometheus' HTTP service discovery reads them."""
+
+    targets: tuple[str, ...]
+    labels: dict[str, str]
+
+
 class ModelStatus(msgspec.Struct, frozen=True):
     name: str
     #: The version that is served; "": none yet.

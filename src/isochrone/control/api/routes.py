@@ -25,10 +25,13 @@ from isochrone.control.api.messages import (
     RolloutRequest,
     Rollouts,
     ScaleRequest,
+    ScrapeTarget,
     Status,
 )
+from isochrone.control.api.metrics_page import metrics_page
 from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, who_asks
 from isochrone.control.api.placement import explained, planned, stated
+from isochrone.control.api.scrape_targets import TARGETS_PATH, scrape_targets
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
@@ -57,6 +60,18 @@ async def _health(service: ControlService, request: Request) -> Response:
 
 async def _status(service: ControlService, request: Request) -> Response:
     return answer(fleet_status(service.view(), service.store_state()))
+
+
+async def _metrics(service: ControlService, request: Request) -> Response:
+    # Not on the loop, since a thousand workers take a while; so of a copy, since the loop changes the entries.
+    view = View(service.keys, dict(service.mirror.entries))
+    accept = request.headers.get("accept", "")
+    body, content_type = await asyncio.to_thread(metrics_page, view, service.store_state(), accept)
+    return Response(body, headers={"content-type": content_type})
+
+
+async def _scrape_targets(service: ControlService, request: Request) -> Response:
+    return answer(scrape_targets(service.view()))
 
 
 async def _read_fleet(service: ControlService, request: Request) -> Response:
@@ -249,6 +264,13 @@ _STATED_FIGURES = {
 OPERATIONS: tuple[Operation, ...] = (
     _get("/v1/health", "The health of this controller, and whether it reaches the store.", _health, Health),
     _get("/v1/status", "The whole fleet at one moment.", _status, Status),
+    _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None),
+    _get(
+        TARGETS_PATH,
+        "The metrics pages of workers and gateways, for the service discovery of Prometheus.",
+        _scrape_targets,
+        tuple[ScrapeTarget, ...],
+    ),
     _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
     _put(
         "/v1/fleet",

@@ -39,6 +39,8 @@ _SMALLEST: Final = frozenset(
         "isochrone_division_link_round_trip_seconds",
         "isochrone_gateway_worker_healthy",
         "isochrone_gateway_name_resolves",
+        "isochrone_gateway_store_connected",
+        "isochrone_certificate_expiry_timestamp_seconds",
         "isochrone_gateway_worker_round_trip_seconds",
     )
 )

@@ -1,0 +1,184 @@
+"""Where Prometheus finds the metrics pages of a fleet. Pure.
+
+Every target has the labels ``fleet``, ``role`` (worker, gateway, controller) and ``name``, which the rules use. The
+controllers can name the targets themselves (``http``): that follows every change of the fleet, and free ports. A list
+in the file (``static``) needs fixed ports. In a cluster, Kubernetes knows the pods (``kubernetes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from isochrone.control.api.scrape_targets import TARGETS_PATH
+from isochrone.control.fleet.derived.outside_servers import outside_servers
+from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
+from isochrone.control.fleet.settings.process_ports import (
+    EVERYWHERE,
+    WORKER_HOST,
+    counted_addresses,
+    ports_of_worker,
+)
+from isochrone.control.fleet.settings.quantities import join_address, split_address
+from isochrone.control.fleet.settings.spec import Fleet
+from isochrone.engines.kubernetes import names
+from isochrone.errors import ConfigError, FlagError
+
+Discovery = Literal["http", "static", "kubernetes"]
+DISCOVERIES: Final[tuple[Discovery, ...]] = ("http", "static", "kubernetes")
+
+#: How often Prometheus asks for it. A new worker is scraped after at most this long.
+_REFRESH: Final = "15s"
+#: How often pages are read. The shortest window of the rules, five minutes, then has twenty readings.
+INTERVAL: Final = "15s"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One metrics page."""
+
+    address: str
+    role: str
+    name: str
+    pool: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        found = {"role": self.role, "name": self.name}
+        return {**found, "pool": self.pool} if self.pool else found
+
+
+def plain_configs(fleet: str, workers: Sequence[str], gateways: Sequence[str]) -> list[dict[str, Any]]:
+    """Of servers without a fleet.yaml, by the addresses of their metrics pages."""
+    pages = [("--worker", "worker", each) for each in workers] + [("--gateway", "gateway", each) for each in gateways]
+    for flag, _, address in pages:
+        host, _, port = address.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise FlagError(flag, "HOST:PORT of a metrics page", repr(address))
+    return [_static(fleet, [Target(address, role, address) for _, role, address in pages])]
+
+
+def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """``controllers``: addresses in place of those of the file, where Prometheus runs on another machine."""
+    if discovery == "kubernetes":
+        return [_pods(fleet)]
+    found = list(_controllers(fleet, controllers))
+    if discovery == "static":
+        found += [*_gateways(fleet), *_workers(fleet), *_outside(fleet)]
+        return [_static(fleet.name, found)]
+    targets = [
+        {"url": f"http://{each.address}{TARGETS_PATH}", "refresh_interval": _REFRESH}
+        for each in found
+        if each.role == "controller"
+    ]
+    # Every controller gives the same list; targets that are equal are scraped once.
+    job = {
+        "job_name": f"isochrone-{fleet.name}-processes",
+        "http_sd_configs": targets,
+        "relabel_configs": [{"target_label": "fleet", "replacement": fleet.name}],
+    }
+    return [_static(fleet.name, found, "-controllers"), job]
+
+
+def _static(fleet: str, targets: Sequence[Target], suffix: str = "") -> dict[str, Any]:
+    configs = [{"targets": [each.address], "labels": {"fleet": fleet, **each.labels}} for each in targets]
+    return {"job_name": f"isochrone-{fleet}{suffix}", "static_configs": configs}
+
+
+def _controllers(fleet: Fleet, given: Sequence[str]) -> Iterator[Target]:
+    for index, (name, listen) in enumerate(counted_addresses(controller_names(fleet), fleet.control.listen)):
+        if given:
+            if index < len(given):
+                yield Target(given[index], "controller", name)
+            continue
+        host, port = split_address(listen)
+        if not port:
+            raise _free_port("control.listen", "the controllers")
+        yield Target(join_address(_reached(host), port), "controller", name)
+
+
+def _gateways(fleet: Fleet) -> Iterator[Target]:
+    for group, gateway in fleet.gateways.items():
+        if gateway.metrics_port < 0:
+            continue
+        if not gateway.metrics_port:
+            raise _free_port(f"gateways.{group}.metrics_port", f"the gateways {group}")
+        if gateway.processes > 1:
+            raise ConfigError(
+                "fleet.yaml",
+                f"gateways.{group}.processes",
+                "1, for --discovery static: only the first process of a gateway has a known metrics port",
+                str(gateway.processes),
+            )
+        for index, (name, listen) in enumerate(counted_addresses(gateway_names(fleet, group), gateway.listen)):
+            host, _ = split_address(listen)
+            yield Target(join_address(_reached(host), gateway.metrics_port + index), "gateway", name)
+
+
+def _workers(fleet: Fleet) -> Iterator[Target]:
+    for pool, spec in fleet.pools.items():
+        for index, name in enumerate(worker_names(fleet, pool)):
+            port = ports_of_worker(spec, index)[2]
+            if not port:
+                raise _free_port(f"pools.{pool}.first_port", f"the pool {pool}")
+            yield Target(join_address(WORKER_HOST, port), "worker", name, pool)
+
+
+def _outside(fleet: Fleet) -> Iterator[Target]:
+    for server in outside_servers(fleet).values():
+        if server.upstream.metrics_port:
+            address = join_address(server.upstream.host, server.upstream.metrics_port)
+            yield Target(address, "worker", server.name, server.pool)
+
+
+def _reached(host: str) -> str:
+    return _LOOPBACK if host in EVERYWHERE else host
+
+
+def _free_port(key: str, what: str) -> ConfigError:
+    return ConfigError(
+        "fleet.yaml",
+        key,
+        f"a fixed port, by which Prometheus finds {what}; with --discovery http the controllers name the ports",
+        "0, a free port",
+    )
+
+
+def _pods(fleet: Fleet) -> dict[str, Any]:
+    """Pods whose annotations say that they have a metrics page. The network policies of ``render kubernetes`` let
+    Prometheus read workers and gateways; the control API is not open to it."""
+    label, annotation = "__meta_kubernetes_pod_label_", "__meta_kubernetes_pod_annotation_prometheus_io_"
+    selector = ",".join(f"{key}={value}" for key, value in names.fleet_selector(fleet).items())
+    return {
+        "job_name": f"isochrone-{fleet.name}",
+        "kubernetes_sd_configs": [
+            {
+                "role": "pod",
+                "namespaces": {"names": [names.namespace(fleet)]},
+                "selectors": [{"role": "pod", "label": selector}],
+            }
+        ],
+        "relabel_configs": [
+            {"source_labels": [f"{annotation}scrape"], "action": "keep", "regex": "true"},
+            # A pod is a target once per port of its containers: the one of the metrics page is kept.
+            {
+                "source_labels": ["__meta_kubernetes_pod_container_port_name"],
+                "action": "keep",
+                "regex": "metrics",
+            },
+            {"target_label": "fleet", "replacement": fleet.name},
+            {"source_labels": [label + _meta(names.ROLE_LABEL)], "target_label": "role"},
+            {"source_labels": [label + _meta(names.POOL_LABEL)], "target_label": "pool"},
+            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "name"},
+            # The Prometheus adapter, which scales pools, looks series up by these.
+            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+        ],
+    }
+
+
+def _meta(label: str) -> str:
+    """A label of Kubernetes in the name of one of Prometheus."""
+    return "".join(each if each.isalnum() else "_" for each in label)
