@@ -125,7 +125,7 @@ $(PEERS)/.ready: scripts/setup_peers.sh
 	@touch $@
 
 test-peers: $(VENV)/.dev $(PEERS)/.ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m peers tests/peers $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m peers tests/peers $(ARGS)
 
 # Whole fleets, restarts and leases: most of them wait. Before a release, and after a change to what they test.
 test-long: $(VENV)/.dev
