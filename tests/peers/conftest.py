@@ -12,7 +12,6 @@ from worker_models import write_certificate, write_for_worker
 from bench.worker.peers.process import PeerUnavailable
 from server_process import ServerProcess, StartServer
 
-
 #: One at a time: each starts a whole Ray cluster, and two do not find enough of two cores.
 _OF_RAY = ("test_ray_cut_off", "test_ray_fleet")
 
