@@ -118,6 +118,8 @@ class TerminalRun:
             self._cells.clear()
         elif end in "hl" and parameters.startswith("?"):
             self.modes[parameters] = end == "h"
+            if parameters == "?1049":
+                self._cells.clear()
         else:
             assert end == "m", f"an unexpected sequence: {parameters}{end}"
 

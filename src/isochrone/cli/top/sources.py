@@ -46,7 +46,8 @@ class FleetSource:
 
     def sample(self) -> Sample:
         status = self._client.get("/v1/status", Status)
-        processes = {each.name: each.metrics for each in (*status.gateways, *status.workers) if each.metrics}
+        processes = {each.name: each.metrics for each in status.gateways if each.metrics}
+        processes |= {each.name: each.metrics for each in status.workers if each.metrics}
         pairs = self._pages.read_all({name: f"http://{address}/metrics" for name, address in processes.items()})
         return fleet_sample(status, pairs, time.time())
 
