@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from isochrone.cli.top.figures import between, of_a_worker_alone, of_models, of_part, quantile
 from isochrone.cli.top.readings import Reading, read_page
@@ -133,3 +137,16 @@ def test_lines_of_other_metrics_are_not_read_and_bad_values_do_not_count() -> No
     assert read_page("").sums == {}
     with pytest.raises(ValueError):
         read_page("isochrone_gateway_in_flight many\n")
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=20), st.floats(0, 1e9), max_size=6))
+def test_pages_are_read_as_prometheus_reads_them(counts: dict[str, float]) -> None:
+    family = CounterMetricFamily("isochrone_gateway_requests", "Requests", labels=("model",))
+    for model, count in counts.items():
+        family.add_metric((model,), count)
+    registry = CollectorRegistry()
+    registry.register(type("Page", (Collector,), {"collect": lambda self: [family]})())
+    page = generate_latest(registry).decode()
+    theirs = [sample for each in text_string_to_metric_families(page) for sample in each.samples]
+    ours = {name: each.sums["requests"] for name, each in read_page(page).models.items()}
+    assert ours == {sample.labels["model"]: sample.value for sample in theirs if sample.name.endswith("_total")}

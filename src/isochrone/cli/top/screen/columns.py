@@ -40,7 +40,7 @@ _IN_FLIGHT = Column("in_flight", "flight", "i", 6, 6, "requests in flight")
 _P99 = Column("p99_ms", "p99 ms", "l", 7, 2, "99th percentile of latency in milliseconds")
 _CPU = Column("cpu", "cpu", "c", 5, 8, "processor time, in percent of one core")
 _MEMORY = Column("memory", "mem", "m", 5, 9, "resident memory")
-_STATE = Column(STATE, "state", "s", 8, 3, "state")
+_STATE = Column(STATE, "state", "s", 8, 3, "serving, draining, …")
 
 
 def _name(kind: str) -> Column:

@@ -35,23 +35,26 @@ def details(view: View, glyphs: Glyphs) -> list[Text]:
     if line is None or sample is None:
         made.append(Text(f"this {SINGULAR[view.kind]} is no longer there", style="yellow"))
     else:
-        made += _facts(line)
+        made += _facts(line, view.width)
     made += _plots(view, glyphs)
     if sample is not None and line is not None:
         made += _parts(sample, view.kind, line.name)
     return made
 
 
-def _facts(line: Line) -> Iterator[Text]:
+def _facts(line: Line, width: int) -> Iterator[Text]:
     known = [("state", line.state)] if line.state else []
     for name, value in (*known, *line.facts):
         yield Text.assemble((fitted(name, max(_NAME_WIDTH, len(name) + 1)), "dim"), printable(value))
-    figures = [
-        f"{numbers.shown(name, line.figures.get(name))} {numbers.unit(name)}"
-        for name in numbers.figure_names()
-        if line.figures.get(name) is not None
-    ]
-    yield Text("  ".join(figures) or "no figures")
+    text = ""
+    for name in numbers.figure_names():
+        if line.figures.get(name) is not None:
+            figure = f"{numbers.shown(name, line.figures.get(name))} {numbers.unit(name)}"
+            if text and len(text) + 2 + len(figure) > width:
+                yield Text(text)
+                text = ""
+            text += f"  {figure}" if text else figure
+    yield Text(text or "no figures")
 
 
 def _plots(view: View, glyphs: Glyphs) -> Iterator[Text]:

@@ -10,7 +10,7 @@ _KEYS = (
     ("tab, left, right, 1 2 3", "models, workers, gateways"),
     ("up, down, page up, page down, home, end", "select a line (also k j g G)"),
     ("enter", "details of the line; escape goes back"),
-    ("/", "filter by name, label or state; escape clears it"),
+    ("/", "filter the list; escape clears it"),
     ("p, space", "pause and continue"),
     ("R", "reverse the order"),
     ("?, h", "this help"),

@@ -10,11 +10,11 @@ from rich.cells import cell_len, set_cell_size
 from isochrone.cli.top.screen.columns import NAME, Column
 
 #: Widths of a trend: at least, and at most.
-_LEAST_TREND, _MOST_TREND = 6, 60
+_LEAST_TREND, _MOST_TREND = 5, 60
 #: A name takes no more than this while trends have room for more.
-_USUAL_NAME = 24
-#: Columns of this rank and above make room for a trend.
-_DISPENSABLE = 7
+_USUAL_NAME = 20
+#: Columns of this rank and above make room for the first trend, and for the second one.
+_DISPENSABLE = (7, 10)
 
 
 def printable(text: str) -> str:
@@ -55,12 +55,14 @@ def widths(columns: Sequence[Column], names: Sequence[str], trends: int, width: 
     def excess() -> int:
         return name + sum(each.width + 1 for each in kept[1:]) + shown * (_LEAST_TREND + 1) - width
 
-    while excess() > 0 and (shown or any(each.rank >= _DISPENSABLE for each in kept)):
-        # The first trend is worth more than a column of little rank, the second one is not.
-        if shown <= 1 and any(each.rank >= _DISPENSABLE for each in kept):
-            kept.remove(max(kept, key=lambda each: each.rank))
-        else:
+    while excess() > 0:
+        last = max(kept, key=lambda each: each.rank)
+        if last.rank >= _DISPENSABLE[max(0, min(shown, 2) - 1)]:
+            kept.remove(last)
+        elif shown:
             shown -= 1
+        else:
+            break
     name = max(least, name - max(0, excess()))
     while excess() > 0 and len(kept) > 1:
         kept.remove(max(kept, key=lambda each: each.rank))
