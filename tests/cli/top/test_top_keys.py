@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from isochrone.cli.top.screen.keys import KeyReader
 
 
+def waits(reader: KeyReader) -> bool:
+    return reader.is_waiting
+
+
 @pytest.mark.parametrize(
     ("received", "keys"),
     [
@@ -28,15 +32,15 @@ def test_bytes_become_keys(received: bytes, keys: list[str]) -> None:
     # One byte at a time, as a slow connection brings them.
     reader = KeyReader()
     assert [key for byte in received for key in reader.feed(bytes([byte]))] == keys
-    assert not reader.is_waiting
+    assert not waits(reader)
 
 
 def test_a_lone_escape_waits_until_it_is_given_up() -> None:
     reader = KeyReader()
     assert reader.feed(b"\x1b") == []
-    assert reader.is_waiting
+    assert waits(reader)
     assert reader.give_up() == ["escape"]
-    assert not reader.is_waiting
+    assert not waits(reader)
     assert reader.give_up() == []
     assert reader.feed(b"\x1b[1") == []
     assert reader.give_up() == ["escape", "[", "1"]
@@ -50,4 +54,4 @@ def test_any_bytes_give_keys_and_keep_little(parts: list[bytes]) -> None:
             assert key
             assert key.isprintable()
     reader.give_up()
-    assert not reader.is_waiting
+    assert not waits(reader)

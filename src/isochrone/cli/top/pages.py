@@ -17,12 +17,12 @@ import httpx
 from isochrone.cli.top.figures import Pair
 from isochrone.cli.top.readings import Reading, read_page
 
-#: Seconds for one operation on a connection, and for a whole page.
+#: Seconds for one operation on a connection, and for a whole page or all pages of one update.
 _TIMEOUT = 2.0
 _WHOLE_TIMEOUT = 5.0
 #: A page with a thousand models has some 30 MB.
 _MOST_BYTES = 64 * 2**20
-_THREADS = 8
+_THREADS = 16
 
 
 class PageFailed(Exception):
@@ -57,10 +57,13 @@ class Pages:
         threads = [threading.Thread(target=read_some, daemon=True) for _ in range(min(_THREADS, len(urls)))]
         for thread in threads:
             thread.start()
+        ends = time.monotonic() + _WHOLE_TIMEOUT
         for thread in threads:
-            thread.join()
-        last, self._last = self._last, taken
-        return {name: _pair(last.get(name), taken[name]) for name in urls if name in taken}
+            thread.join(max(0.0, ends - time.monotonic()))
+        # Threads that are not done read no further page; what they still find is not used.
+        todo.clear()
+        last, self._last = self._last, dict(taken)
+        return {name: _pair(last.get(name), self._last[name]) for name in urls if name in self._last}
 
     def read(self, url: str) -> Pair:
         """The same of one page; raises ``PageFailed``."""
@@ -85,7 +88,8 @@ class Pages:
             raise PageFailed(f"it answered {error.response.status_code}") from None
         except httpx.TimeoutException:
             raise PageFailed(f"no answer within {_TIMEOUT:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RuntimeError) as error:
+            # RuntimeError: the client was closed meanwhile.
             raise PageFailed(str(error)) from None
 
 
