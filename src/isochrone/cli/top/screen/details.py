@@ -20,7 +20,8 @@ from isochrone.cli.top.screen.ordering import natural
 from isochrone.cli.top.screen.trends import Glyphs, condensed, plot
 from isochrone.cli.top.screen.view import View
 
-_PLOT_LINES = 3
+#: Lines of a plot, on a screen with fewer lines than the third number and on others.
+_LOW_PLOT, _HIGH_PLOT, _HIGH_SCREEN = 2, 4, 30
 _NAME_WIDTH = 14
 _PART_FIGURES = ("requests", "rejected", "failures", "in_flight", "p99_ms")
 _PART_WIDTH = 11
@@ -59,6 +60,7 @@ def _facts(line: Line, width: int) -> Iterator[Text]:
 
 def _plots(view: View, glyphs: Glyphs) -> Iterator[Text]:
     histories = view.data.histories
+    lines = _LOW_PLOT if view.height < _HIGH_SCREEN else _HIGH_PLOT
     for figure in TRENDS:
         series = histories.of(view.kind, view.detailed, figure)
         known = [value for value in series if value is not None]
@@ -73,7 +75,7 @@ def _plots(view: View, glyphs: Glyphs) -> Iterator[Text]:
         yield Text(title, style="cyan")
         width = min(view.width, KEPT)
         values = condensed(series, histories.updates, max(width, len(series)), width)
-        yield from (Text(row) for row in plot(values, width, _PLOT_LINES, glyphs))
+        yield from (Text(row) for row in plot(values, width, lines, glyphs))
 
 
 def _parts(sample: Sample, kind: str, name: str) -> Iterator[Text]:
