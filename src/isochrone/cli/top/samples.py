@@ -13,7 +13,7 @@ KINDS = (MODELS, WORKERS, GATEWAYS)
 #: One line of a kind.
 SINGULAR = {MODELS: "model", WORKERS: "worker", GATEWAYS: "gateway"}
 
-#: States of a line, from usual to unusual; the screen colors the last two.
+#: Severity of a line's state or of a notice; the screen has a color for each.
 USUAL, CHANGING, WARNING, FAULT = range(4)
 
 
