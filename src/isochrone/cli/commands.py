@@ -39,7 +39,7 @@ COMMANDS = {
     "control": ("isochrone.cli.processes.control", "Run one controller of a fleet."),
     "apply": ("isochrone.cli.fleet.changing.apply", "Apply a fleet file; shows the plan first."),
     "status": ("isochrone.cli.fleet.inspecting.status", "Show the state of the fleet."),
-    "top": ("isochrone.cli.fleet.inspecting.top", "Show live figures of models, gateways and workers."),
+    "top": ("isochrone.cli.top.command", "Show live figures of models, workers and gateways."),
     "rollout": ("isochrone.cli.rollouts.rollout", "Change model versions atomically."),
     "canary": ("isochrone.cli.rollouts.canary", "Evaluate new versions on a part of traffic."),
     "drain": ("isochrone.cli.fleet.changing.drain", "Send no new work to a worker or gateway."),

@@ -1,4 +1,4 @@
-"""Output of the control commands, without a controller: rollouts, status, figures of load, times, texts."""
+"""Output of the control commands, without a controller: rollouts, status, times, texts."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ import io
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from isochrone.cli.commands import COMMANDS
 from isochrone.cli.console import clock, ordinal, span
 from isochrone.cli.fleet.inspecting import status_view
-from isochrone.cli.fleet.inspecting.top import Seen, plain_lines
-from isochrone.cli.fleet.inspecting.top import picture as top_picture
-from isochrone.cli.fleet.inspecting.top_figures import (
-    Figures,
-    ModelFigures,
-    Reading,
-    between,
-    of_models,
-    quantile,
-    read_page,
-)
 from isochrone.cli.main import app
 from isochrone.cli.rollouts import view as rollout_view
 from isochrone.cli.rollouts.view import new_lines, outcome_text
@@ -279,117 +266,6 @@ def test_what_a_gateway_says_while_the_epoch_is_lost_is_marked() -> None:
     status = msgspec.structs.replace(a_status(), models=(known,))
     shown = " ".join(printed(status_view.picture(status, 100.0)).split())
     assert "detector 1 – – serving, says gateway gw-1 cpu" in shown
-
-
-# Load.
-
-PAGE = """
-# TYPE isochrone_gateway_requests_total counter
-isochrone_gateway_requests_total{model="a"} 10
-isochrone_gateway_requests_total{model="b"} 5
-isochrone_gateway_rejected_total{model="a"} 1
-isochrone_gateway_rejections_total{model="a",reason="queue_full"} 1
-isochrone_gateway_rejections_total{model="a",reason="worker"} 2
-isochrone_gateway_in_flight 3
-"""
-#: As workers write it: a counter of Triton's has no "_total" in its name, but is declared as one.
-WORKER_PAGE = """
-# TYPE nv_inference_request_success counter
-nv_inference_request_success{model="a",version="1"} 100
-nv_inference_request_failure{model="a",version="1",reason="OTHER"} 2
-nv_inference_request_failure{model="a",version="1",reason="REJECTED"} 7
-nv_inference_request_failure{model="a",version="1",reason="CANCELED"} 40
-nv_inference_pending_request_count{model="a",version="1"} 4
-isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="0.001"} 90
-isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="0.002"} 100
-isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="+Inf"} 100
-isochrone_request_duration_seconds_bucket{model="a",version="1",stage="queue",le="0.001"} 100
-# TYPE process_cpu_seconds_total counter
-process_cpu_seconds_total 2.5
-process_resident_memory_bytes 104857600
-"""
-
-
-def test_pages_of_gateways_and_workers_are_added_up() -> None:
-    assert read_page(PAGE).sums == {"requests": 15.0, "rejected": 3.0, "in_flight": 3.0}
-    worker = read_page(WORKER_PAGE)
-    assert worker.sums == {
-        "requests": 100.0,
-        "failures": 2.0,
-        "rejected": 7.0,
-        "in_flight": 4.0,
-        "cpu": 2.5,
-        "memory": 104857600.0,
-    }
-    assert {name: each.sums for name, each in worker.models.items()} == {
-        "a": {"requests": 100.0, "failures": 2.0, "rejected": 7.0, "in_flight": 4.0}
-    }
-    assert worker.buckets == {0.001: 90.0, 0.002: 100.0, float("inf"): 100.0}
-
-
-def test_figures_are_of_the_time_between_two_readings() -> None:
-    worker = read_page(WORKER_PAGE)
-    more = Reading(
-        {**worker.sums, "requests": 150.0, "cpu": 3.5}, {bound: count + 50 for bound, count in worker.buckets.items()}
-    )
-    figures = between(worker, more, 2.0)
-    assert (figures.requests, figures.failures, figures.in_flight, figures.rejected) == (25.0, 0.0, 4.0, 0.0)
-    assert (figures.cpu, figures.memory) == (0.5, 104857600.0)
-    # All fifty were under a millisecond.
-    assert figures.p99_ms == pytest.approx(0.99)
-    # A process that was started again counts from nothing.
-    assert between(more, worker, 2.0).requests == 50.0
-    assert between(worker, worker, 2.0).p99_ms is None
-    assert between(Reading(), worker, 2.0).requests is None
-
-
-@given(st.lists(st.floats(0.0001, 0.9999), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99]))
-def test_a_quantile_lies_in_the_bucket_that_holds_it(values: list[float], share: float) -> None:
-    bounds = [0.1, 0.2, 0.5, 1.0, float("inf")]
-    found = quantile({bound: float(sum(value <= bound for value in values)) for bound in bounds}, share)
-    assert found is not None
-    exact = sorted(values)[max(0, -int(-len(values) * share // 1) - 1)]
-    bucket = next(index for index, bound in enumerate(bounds) if exact <= bound)
-    assert (bounds[bucket - 1] if bucket else 0.0) <= found + 1e-9
-    assert found <= bounds[bucket] + 1e-9
-
-
-def test_models_are_added_up_over_gateways_and_workers() -> None:
-    gateway = read_page(PAGE)
-    later = Reading(
-        {**gateway.sums, "requests": 45.0}, {}, {**gateway.models, "a": Reading({"requests": 40.0, "rejected": 5.0})}
-    )
-    worker = read_page(WORKER_PAGE)
-    grown = {bound: count + 20 for bound, count in worker.buckets.items()}
-    model = Reading({**worker.models["a"].sums, "requests": 120.0}, grown)
-    busy = Reading(worker.sums, grown, {"a": model, "stage": Reading({"requests": 10.0})})
-    found = of_models([(gateway, later, 2.0)] * 2, [(worker, busy, 2.0)] * 2)
-    assert (found["a"].requests, found["a"].rejected, found["a"].runs) == (30.0, 2.0, 20.0)
-    assert found["a"].in_flight == 8.0
-    assert found["a"].p99_ms == pytest.approx(0.99)
-    # A model that only runs as a step of an ensemble, and a model without requests.
-    assert (found["stage"].requests, found["stage"].runs) == (None, 10.0)
-    assert found["b"].requests == 0.0
-    # The first reading of a worker has current values only, no rates.
-    first = of_models([], [(Reading(), busy, 0.0)])["a"]
-    assert (first.runs, first.in_flight, first.p99_ms) == (None, 4.0, None)
-
-
-def test_what_a_process_does_not_tell_is_left_out() -> None:
-    gateway = Figures(1234.0, 0.0, 0.25, 3.0, cpu=0.5, memory=2.0**27)
-    seen = Seen({"detector": ModelFigures(1234.0, runs=2468.0, p99_ms=1.5)}, {"gw-1": gateway})
-    lines = plain_lines(a_status(), seen, 0.0)
-    assert lines[0].endswith("model detector  1,234 req/s  2,468 runs/s  1.50 p99 ms")
-    assert lines[1].endswith("model tracker  no figures")
-    assert lines[2].endswith(
-        "gateway gw-1  1,234 req/s  0 rejected/s  0.2 failed/s  3 in flight  50% cpu  128 MiB memory"
-    )
-    assert lines[-1].endswith("worker cpu-1  no figures")
-    shown = " ".join(printed(top_picture(a_status(), seen)).split())
-    assert "detector 1 1,234 – – 2,468 – 1.50" in shown
-    assert "gw-1 1,234 0 0.2 3 – 50% 128 MiB" in shown
-    assert "cpu-1 (draining) – – – – –" in shown
-    assert "rollout r7 is canary: detector 1 → 2" in shown
 
 
 # Times.

@@ -1,4 +1,4 @@
-"""Commands that show the state of a fleet, its figures, events and logs. They change nothing.
+"""Commands that show the state of a fleet, its events and logs. They change nothing.
 
-All but ``logs`` ask a controller's API; ``top`` reads metrics pages, too.
+All but ``logs`` ask a controller's API.
 """

@@ -1,50 +1,23 @@
 """Rates and latency quantiles between two readings of a metrics page. Pure.
 
-Works for Isochrone's gateways and workers and for Triton. A figure that the page does not contain is None.
+A figure that the page does not contain is None.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from prometheus_client.parser import text_string_to_metric_families
+from isochrone.cli.top.readings import Reading
 
-_Key = TypeVar("_Key")
+#: Two readings of a page, and the seconds between them.
+Pair: TypeAlias = tuple[Reading, Reading, float]
 
-_GATEWAY = "isochrone_gateway_"
-#: Samples that are summed over their labels, without the ``_total`` that the parser adds to counters.
-_SUMS = {
-    f"{_GATEWAY}requests": "requests",
-    f"{_GATEWAY}rejections": "rejected",
-    f"{_GATEWAY}failures": "failures",
-    f"{_GATEWAY}in_flight": "in_flight",
-    "nv_inference_request_success": "requests",
-    "nv_inference_request_failure": "failures",
-    "nv_inference_pending_request_count": "in_flight",
-    "process_cpu_seconds": "cpu",
-    "process_resident_memory_bytes": "memory",
-}
-#: Gauges among them.
+#: Gauges of a page, and counters whose rates are shown.
 _LEVELS = ("in_flight", "memory")
 _RATES = ("requests", "rejected", "failures", "cpu")
-#: A worker's failures with this reason (Triton's) are rejections: the queue was full, or the deadline could not be met.
-_FAILURES, _REJECTED = "nv_inference_request_failure", "REJECTED"
-#: Callers gave these up, such as a gateway whose hedge was answered first: no failures.
-_CANCELED = "CANCELED"
-_BUCKETS = "isochrone_request_duration_seconds_bucket"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One page at one time, or its part on one model. Empty: there is no reading."""
-
-    sums: Mapping[str, float] = field(default_factory=dict)
-    #: Upper bound in seconds → requests up to it.
-    buckets: Mapping[float, float] = field(default_factory=dict)
-    models: Mapping[str, Reading] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,39 +49,6 @@ class ModelFigures:
     p99_ms: float | None = None
 
 
-def read_page(text: str) -> Reading:
-    """Parse a page; raises ``ValueError`` if it is not a metrics page."""
-    whole = _Sums()
-    models: dict[str, _Sums] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            model = sample.labels.get("model")
-            places = [whole] if model is None else [whole, models.setdefault(model, _Sums())]
-            name = sample.name if sample.name in _SUMS else sample.name.removesuffix("_total")
-            if name in _SUMS:
-                reason = sample.labels.get("reason") if name == _FAILURES else None
-                if reason == _CANCELED:
-                    continue
-                for place in places:
-                    _add(place.sums, "rejected" if reason == _REJECTED else _SUMS[name], sample.value)
-            elif sample.name == _BUCKETS and sample.labels.get("stage") == "request":
-                for place in places:
-                    _add(place.buckets, float(sample.labels["le"]), sample.value)
-    return Reading(whole.sums, whole.buckets, {name: Reading(each.sums, each.buckets) for name, each in models.items()})
-
-
-class _Sums:
-    """A reading under construction."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, float] = {}
-        self.buckets: dict[float, float] = {}
-
-
-def _add(into: dict[_Key, float], key: _Key, value: float) -> None:
-    into[key] = into.get(key, 0.0) + value
-
-
 def between(before: Reading, after: Reading, seconds: float) -> Figures:
     """The figures between two readings. A counter that decreased (a restart) counts from 0."""
     rates = {name: _rate(before, after, name, seconds) for name in _RATES}
@@ -116,10 +56,8 @@ def between(before: Reading, after: Reading, seconds: float) -> Figures:
     return Figures(**rates, **levels, p99_ms=_p99_ms([_since(before, after)]))
 
 
-def of_models(
-    gateways: Iterable[tuple[Reading, Reading, float]], workers: Iterable[tuple[Reading, Reading, float]]
-) -> dict[str, ModelFigures]:
-    """By model, from (before, after, seconds between them) of every gateway and worker."""
+def of_models(gateways: Iterable[Pair], workers: Iterable[Pair]) -> dict[str, ModelFigures]:
+    """By model, from the readings of every gateway and worker."""
     asked = [(before, after, seconds) for before, after, seconds in gateways if before.sums]
     run = list(workers)
     names = sorted({name for _, after, _ in (*asked, *run) for name in after.models})
@@ -139,7 +77,22 @@ def of_models(
     return found
 
 
-def _of(model: str, before: Reading, after: Reading, seconds: float) -> tuple[Reading, Reading, float]:
+def of_a_worker_alone(pair: Pair) -> dict[str, ModelFigures]:
+    """By model, from the page of a worker whose gateways are not known: its requests are those that it answered."""
+    found = of_models((), (pair,))
+    parts = {name: of_part(name, pair) for name in found}
+    return {
+        name: replace(each, requests=parts[name].requests, rejected=parts[name].rejected, failures=parts[name].failures)
+        for name, each in found.items()
+    }
+
+
+def of_part(model: str, pair: Pair) -> Figures:
+    """The figures of one model on one process."""
+    return between(*_of(model, *pair))
+
+
+def _of(model: str, before: Reading, after: Reading, seconds: float) -> Pair:
     # A model that appeared in between counts from 0; without an earlier page there is no reading.
     empty = Reading({"in_flight": 0.0}) if before.sums else Reading()
     return before.models.get(model, empty), after.models.get(model, Reading()), seconds

@@ -1,0 +1,99 @@
+"""Read the metrics pages of many processes at once; each reading is kept for comparison with the next.
+
+A page that cannot be read in its time gives no figures. The threads are daemons: a process that hangs never delays the
+end of the command.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+
+import httpx
+
+from isochrone.cli.top.figures import Pair
+from isochrone.cli.top.readings import Reading, read_page
+
+#: Seconds for one operation on a connection, and for a whole page or all pages of one update.
+_TIMEOUT = 2.0
+_WHOLE_TIMEOUT = 5.0
+#: A page with a thousand models has some 30 MB.
+_MOST_BYTES = 64 * 2**20
+_THREADS = 16
+
+
+class PageFailed(Exception):
+    """A page that cannot be read; the message says why."""
+
+
+class Pages:
+    """The metrics pages of a fleet, or of one process."""
+
+    def __init__(self) -> None:
+        self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        self._last: dict[str, tuple[float, Reading]] = {}
+
+    def __enter__(self) -> Pages:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def read_all(self, urls: Mapping[str, str]) -> dict[str, Pair]:
+        """By name: the last reading and the present one. Without an earlier reading, the first is empty."""
+        todo, taken = deque(urls.items()), dict[str, tuple[float, Reading]]()
+
+        def read_some() -> None:
+            while todo:
+                try:
+                    name, url = todo.popleft()
+                    taken[name] = self._read(url)
+                except (IndexError, PageFailed):
+                    continue
+
+        threads = [threading.Thread(target=read_some, daemon=True) for _ in range(min(_THREADS, len(urls)))]
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + _WHOLE_TIMEOUT
+        for thread in threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+        # Threads that are not done read no further page; what they still find is not used.
+        todo.clear()
+        last, self._last = self._last, dict(taken)
+        return {name: _pair(last.get(name), self._last[name]) for name in urls if name in self._last}
+
+    def read(self, url: str) -> Pair:
+        """The same of one page; raises ``PageFailed``."""
+        last = self._last.pop(url, None)
+        self._last[url] = taken = self._read(url)
+        return _pair(last, taken)
+
+    def _read(self, url: str) -> tuple[float, Reading]:
+        ends = time.monotonic() + _WHOLE_TIMEOUT
+        content = bytearray()
+        try:
+            with self._client.stream("GET", url, headers={"accept": "text/plain"}) as answer:
+                answer.raise_for_status()
+                for part in answer.iter_bytes():
+                    content += part
+                    if time.monotonic() > ends or len(content) > _MOST_BYTES:
+                        raise PageFailed(
+                            f"the page is larger than {_MOST_BYTES} bytes or takes over {_WHOLE_TIMEOUT} s"
+                        )
+            return time.monotonic(), read_page(content.decode("utf-8", "replace"))
+        except httpx.HTTPStatusError as error:
+            raise PageFailed(f"it answered {error.response.status_code}") from None
+        except httpx.TimeoutException:
+            raise PageFailed(f"no answer within {_TIMEOUT:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RuntimeError) as error:
+            # RuntimeError: the client was closed meanwhile.
+            raise PageFailed(str(error)) from None
+
+
+def _pair(before: tuple[float, Reading] | None, after: tuple[float, Reading]) -> Pair:
+    # Without an earlier reading there are no rates.
+    at, reading = before or (after[0], Reading())
+    return reading, after[1], after[0] - at
