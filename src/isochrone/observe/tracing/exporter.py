@@ -70,7 +70,8 @@ class TraceExporter:
             return
         self._thread.join(seconds)
         if self._thread.is_alive() and self._sink is not None:
-            self._sink.close()
+            # On a thread, since closing may wait for the export that hangs.
+            threading.Thread(target=self._sink.close, name="trace-closer", daemon=True).start()
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
