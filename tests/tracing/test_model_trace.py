@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, ModelFailed, QueueFull
-from isochrone.observe.tracing.record import TraceQueue
+from isochrone.observe.tracing.record import RequestRecord, TraceQueue
 from isochrone.observe.tracing.tail_sampling import MINUTE_NS, TraceShare
 from isochrone.observe.tracing.trace_parent import parse_trace_parent
 from isochrone.worker.tracing.model_trace import ModelTrace
@@ -25,7 +25,11 @@ def traced(rate: int = 0, count: int = -1, limit: int = 1000) -> tuple[ModelTrac
 
 
 def reasons(queue: TraceQueue) -> list[str]:
-    return [each.reason for each in queue.take(10_000)]
+    return [each.reason for each in records(queue)]
+
+
+def records(queue: TraceQueue) -> list[RequestRecord]:
+    return [RequestRecord._make(each) for each in queue.take(10_000)]
 
 
 ERRORS = (ModelFailed("m"), QueueFull("q"), DeadlineExceeded("d"), Cancelled("c"))
@@ -49,7 +53,7 @@ def test_every_miss_error_and_sampled_caller_is_kept(
         if late or sampled or (error is not None and not isinstance(error, Cancelled)):
             expected.add(str(number))
     trace.tick(now_ns())
-    kept = queue.take(10_000)
+    kept = records(queue)
     assert expected <= {each.request_id for each in kept}
     # Beside them only the share of the others.
     assert len(kept) - len(expected) <= (len(ends) // rate if rate else 0)
@@ -69,7 +73,7 @@ def test_the_slowest_are_kept_when_their_minute_is_over() -> None:
     trace.tick(now)
     assert len(queue) == 0
     trace.tick(now_ns() + MINUTE_NS)
-    kept = queue.take(100)
+    kept = records(queue)
     assert [(each.reason, each.request_id) for each in kept] == [
         ("slowest", str(number)) for number in range(19, 14, -1)
     ]
@@ -96,7 +100,7 @@ def test_a_full_queue_drops_and_counts() -> None:
 def test_a_request_is_a_child_of_its_caller() -> None:
     trace, queue = traced()
     trace.finished(request(context=caller(5, 6)))
-    (record,) = queue.take(10)
+    (record,) = records(queue)
     assert (record.trace_id, record.parent_id, record.trace_state) == (5, 6, "a=b")
     assert record.span_id not in (0, 6)
     assert record.reason == "caller"
@@ -107,7 +111,7 @@ def test_a_request_without_a_valid_caller_begins_a_trace(context: Mapping[str, s
     trace, queue = traced(rate=1)
     for _ in range(2):
         trace.finished(request(context=context))
-    first, second = queue.take(10)
+    first, second = records(queue)
     assert first.parent_id == second.parent_id == 0
     assert first.trace_id and second.trace_id and first.trace_id != second.trace_id
 
@@ -118,7 +122,7 @@ def test_what_is_sent_on_is_the_span_of_the_request() -> None:
     sent = trace.begin(made)
     assert trace.begin(made) is sent
     trace.finished(made)
-    (record,) = queue.take(10)
+    (record,) = records(queue)
     named = parse_trace_parent(sent["traceparent"])
     assert named is not None
     assert (named.trace_id, named.span_id, named.is_sampled) == (5, record.span_id, True)
@@ -149,7 +153,7 @@ def test_steps_are_kept_or_dropped_with_their_request(late: bool) -> None:
     trace.failed(request(context=sent), ModelFailed("m"))
     assert len(queue) == 0
     trace.finished(whole)
-    kept = queue.take(10)
+    kept = records(queue)
     if not late:
         assert kept == []
         return
@@ -195,7 +199,7 @@ def test_members_of_a_batch_are_linked() -> None:
     for each in members:
         trace.finished(each)
     trace.batch_over()
-    kept = queue.take(10)
+    kept = records(queue)
     assert [each.reason for each in kept] == ["share", "deadline_miss"]
     batches = {id(each.batch) for each in kept}
     assert len(batches) == 1
@@ -209,4 +213,4 @@ def test_members_of_a_batch_are_linked() -> None:
     trace.finished(other)
     trace.batch_over()
     trace.finished(request(late=True))
-    assert [each.batch for each in queue.take(10)] == [None, None]
+    assert [each.batch for each in records(queue)] == [None, None]

@@ -11,7 +11,7 @@ import pytest
 from isochrone.observe.tracing.exporter import TraceExporter
 from isochrone.observe.tracing.record import TraceQueue
 from isochrone.observe.tracing.settings import ExportSettings
-from isochrone.observe.tracing.spans import Span
+from isochrone.observe.tracing.spans import Span, spans_of
 from isochrone.observe.tracing.tail_sampling import TraceShare
 from isochrone.clock import now_ns
 from isochrone.worker.tracing.model_trace import ModelTrace
@@ -44,7 +44,7 @@ class ListSink:
 
 def exporting(sink: ListSink, settings: ExportSettings = SOON, limit: int = 100) -> tuple[TraceExporter, TraceQueue]:
     queue = TraceQueue(limit)
-    exporter = TraceExporter(queue, settings, lambda: sink)
+    exporter = TraceExporter(queue, settings, lambda: sink, spans_of)
     exporter.start()
     return exporter, queue
 
@@ -109,7 +109,7 @@ def test_a_sink_that_cannot_be_opened_ends_the_thread_alone() -> None:
     def fails() -> ListSink:
         raise ImportError("no such package")
 
-    exporter = TraceExporter(TraceQueue(1), SOON, fails)
+    exporter = TraceExporter(TraceQueue(1), SOON, fails, spans_of)
     exporter.start()
     exporter.stop(10)
     assert not exporter._thread.is_alive()
@@ -117,7 +117,7 @@ def test_a_sink_that_cannot_be_opened_ends_the_thread_alone() -> None:
 
 @pytest.mark.parametrize("started", [False, True])
 def test_a_stop_may_come_at_any_time(started: bool) -> None:
-    exporter = TraceExporter(TraceQueue(1), SOON, ListSink)
+    exporter = TraceExporter(TraceQueue(1), SOON, ListSink, spans_of)
     if started:
         exporter.start()
     exporter.stop(10)

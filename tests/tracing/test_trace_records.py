@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import NEVER
 from isochrone.observe.tracing.record import ERROR, SHARE, BatchMembers, RequestRecord, TraceQueue
-from isochrone.observe.tracing.spans import Span, links_to, spans_of
+from isochrone.observe.tracing.spans import INTERNAL, SERVER, Span, links_to, spans_of
 
 OFFSET = 1_000_000
 
@@ -46,7 +46,7 @@ def record(**changes: Any) -> RequestRecord:
 
 def spans(given: RequestRecord) -> dict[str, Span]:
     numbers = count(100)
-    return {span.name: span for span in spans_of(given, OFFSET, lambda: next(numbers))}
+    return {span.name: span for span in spans_of(tuple(given), OFFSET, lambda: next(numbers))}
 
 
 def test_the_stages_of_a_request() -> None:
@@ -55,7 +55,7 @@ def test_the_stages_of_a_request() -> None:
     request, queue, batch, compute = made.values()
     assert [(span.start - OFFSET, span.end - OFFSET) for span in made.values()] == [(5, 55), (10, 20), (20, 50), (30, 40)]
     assert {span.trace_id for span in made.values()} == {7}
-    assert (request.span_id, request.parent_id, request.is_server) == (8, 9, True)
+    assert (request.span_id, request.parent_id, request.kind) == (8, 9, SERVER)
     assert (queue.parent_id, batch.parent_id, compute.parent_id) == (8, 8, batch.span_id)
     assert request.attributes == {
         "isochrone.model": "m",
@@ -87,7 +87,7 @@ def test_steps_are_children_of_their_ensemble() -> None:
     made = spans(record(model="all", steps=[tuple(step)]))
     assert list(made) == ["infer all", "infer step", "queue", "batch", "compute"]
     assert made["infer step"].parent_id == 8
-    assert not made["infer step"].is_server
+    assert made["infer step"].kind == INTERNAL
     assert made["queue"].parent_id == 80
 
 
@@ -131,6 +131,6 @@ def test_records_leave_the_queue_in_order() -> None:
     queue = TraceQueue(10)
     for number in range(5):
         queue.put(tuple(record(span_id=number)))
-    assert [each.span_id for each in queue.take(3)] == [0, 1, 2]
-    assert [each.span_id for each in queue.take(3)] == [3, 4]
+    assert [RequestRecord._make(each).span_id for each in queue.take(3)] == [0, 1, 2]
+    assert [RequestRecord._make(each).span_id for each in queue.take(3)] == [3, 4]
     assert queue.take(3) == []

@@ -9,15 +9,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
 
 import structlog
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.observe.tracing.record import TraceQueue
 from isochrone.observe.tracing.settings import ExportSettings
-from isochrone.observe.tracing.spans import Span, spans_of
+from isochrone.observe.tracing.spans import Span
 
 log = structlog.get_logger(__name__)
 
@@ -41,14 +41,21 @@ class Sink(Protocol):
         ...
 
 
+#: The spans of a record: its values, ns from the monotonic clock to the epoch, and what makes span ids.
+SpansOf = Callable[[tuple[Any, ...], int, Callable[[], int]], Iterable[Span]]
+
+
 class TraceExporter:
     """Exports the records of a queue."""
 
-    def __init__(self, queue: TraceQueue, settings: ExportSettings, sink: Callable[[], Sink]) -> None:
+    def __init__(
+        self, queue: TraceQueue, settings: ExportSettings, sink: Callable[[], Sink], spans_of: SpansOf
+    ) -> None:
         """``sink`` is called on the thread: it may import much."""
         self._queue = queue
         self._settings = settings
         self._open = sink
+        self._spans_of = spans_of
         self._sink: Sink | None = None
         self._stopping = threading.Event()
         self._opened = threading.Event()
@@ -101,7 +108,7 @@ class TraceExporter:
             left -= len(records)
             offset = time.time_ns() - now_ns()
             try:
-                self._sink.export([span for record in records for span in spans_of(record, offset, self._span_id)])
+                self._sink.export([span for record in records for span in self._spans_of(record, offset, self._span_id)])
             except Exception as error:
                 self._complain(len(records), error)
                 if self._stopping.is_set():

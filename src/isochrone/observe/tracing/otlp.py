@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import isochrone
 from isochrone.observe.tracing.settings import ExportSettings
-from isochrone.observe.tracing.spans import Span
+from isochrone.observe.tracing.spans import SERVER, Span
 
 _PACKAGES: Final = {
     "http": "opentelemetry.exporter.otlp.proto.http",
@@ -66,7 +66,7 @@ class OtlpSink:
         def context(trace_id: int, span_id: int, *, is_remote: bool = False) -> Any:
             return SpanContext(trace_id, span_id, is_remote, sampled, state)
 
-        parent = context(span.trace_id, span.parent_id, is_remote=span.is_server) if span.parent_id else None
+        parent = context(span.trace_id, span.parent_id, is_remote=span.kind == SERVER) if span.parent_id else None
         return ReadableSpan(
             name=span.name,
             context=context(span.trace_id, span.span_id),
@@ -74,7 +74,7 @@ class OtlpSink:
             resource=self._resource,
             attributes=span.attributes,
             links=[Link(SpanContext(trace, linked, True, sampled)) for trace, linked in span.links],
-            kind=SpanKind.SERVER if span.is_server else SpanKind.INTERNAL,
+            kind=SpanKind[span.kind.upper()],
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
             start_time=span.start,
             end_time=span.end,

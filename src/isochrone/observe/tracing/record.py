@@ -90,16 +90,16 @@ class TraceQueue:
         return len(self._records)
 
     def put(self, record: tuple[Any, ...]) -> None:
-        """``record``: the values of a ``RequestRecord``."""
+        """``record``: the values of a record, of which the first is the reason."""
         if len(self._records) >= self._limit:
             self.dropped += 1
             return
         self._records.append(record)
         self.kept[record[0]] += 1
 
-    def take(self, most: int) -> list[RequestRecord]:
+    def take(self, most: int) -> list[tuple[Any, ...]]:
         """The oldest records, at most so many."""
-        taken: list[RequestRecord] = []
+        taken: list[tuple[Any, ...]] = []
         while self._records and len(taken) < most:
-            taken.append(RequestRecord._make(self._records.popleft()))
+            taken.append(self._records.popleft())
         return taken

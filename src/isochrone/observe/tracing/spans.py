@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.observe.tracing.record import BatchMembers, RequestRecord
 
-_Attribute = str | int | float | bool
+Attribute = str | int | float | bool
+#: Kinds of spans.
+SERVER: Final = "server"
+CLIENT: Final = "client"
+INTERNAL: Final = "internal"
 #: Links of one span: OpenTelemetry's default limit.
 _MAX_LINKS: Final = 128
 
@@ -30,22 +34,25 @@ class Span:
     parent_id: int
     start: int
     end: int
-    attributes: dict[str, _Attribute] = field(default_factory=dict)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
     #: (trace, span).
     links: tuple[tuple[int, int], ...] = ()
     #: The message of an error; None: no error.
     error: str | None = None
-    #: Whether it answers a caller outside of this process, by which the parent is remote.
-    is_server: bool = False
+    #: SERVER: it answers a caller outside of this process, so that its parent is remote. CLIENT: it asks another process.
+    kind: str = INTERNAL
     trace_state: str = ""
 
 
-def spans_of(record: RequestRecord, offset: int, new_span_id: Callable[[], int]) -> Iterator[Span]:
-    """The spans of a request and of its steps. ``offset``: from the monotonic clock to the epoch, in ns."""
-    yield from _spans(record, offset, new_span_id, is_server=True)
+def spans_of(values: tuple[Any, ...], offset: int, new_span_id: Callable[[], int]) -> Iterator[Span]:
+    """The spans of a request and of its steps.
+
+    ``values``: those of a ``RequestRecord``. ``offset``: from the monotonic clock to the epoch, in ns.
+    """
+    yield from _spans(RequestRecord._make(values), offset, new_span_id, SERVER)
 
 
-def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], *, is_server: bool) -> Iterator[Span]:
+def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], kind: str) -> Iterator[Span]:
     yield Span(
         f"infer {record.model}",
         record.trace_id,
@@ -55,12 +62,12 @@ def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], *
         record.ended + offset,
         _attributes(record),
         error=record.error_message or record.error_code if record.error_code else None,
-        is_server=is_server,
+        kind=kind,
         trace_state=record.trace_state,
     )
     if record.steps is not None:
         for step in list(record.steps):
-            yield from _spans(RequestRecord._make(step), offset, new_span_id, is_server=False)
+            yield from _spans(RequestRecord._make(step), offset, new_span_id, INTERNAL)
         return
 
     def child(
@@ -68,7 +75,7 @@ def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], *
         parent_id: int,
         start: int,
         end: int,
-        attributes: dict[str, _Attribute] | None = None,
+        attributes: dict[str, Attribute] | None = None,
         links: tuple[tuple[int, int], ...] = (),
     ) -> Span:
         own = (start + offset, end + offset, attributes or {}, links)
@@ -99,8 +106,8 @@ def links_to(batch: BatchMembers, own_span_id: int) -> tuple[tuple[int, int], ..
     return (*spans, *(caller for caller in batch.callers if caller not in answered))[:_MAX_LINKS]
 
 
-def _attributes(record: RequestRecord) -> dict[str, _Attribute]:
-    attributes: dict[str, _Attribute] = {
+def _attributes(record: RequestRecord) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {
         "isochrone.model": record.model,
         "isochrone.version": record.version,
         "isochrone.rows": record.rows,
@@ -117,7 +124,7 @@ def _attributes(record: RequestRecord) -> dict[str, _Attribute]:
     return attributes
 
 
-def _batch_attributes(record: RequestRecord) -> dict[str, _Attribute]:
+def _batch_attributes(record: RequestRecord) -> dict[str, Attribute]:
     batch = record.batch
     if batch is None:
         return {"isochrone.batch.requests": 1, "isochrone.batch.rows": record.rows}

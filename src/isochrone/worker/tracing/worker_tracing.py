@@ -14,6 +14,7 @@ from isochrone.observe.tracing.exporter import Sink, TraceExporter
 from isochrone.observe.tracing.otlp import OtlpSink, missing_package
 from isochrone.observe.tracing.record import TraceQueue
 from isochrone.observe.tracing.settings import EXPORT_OPTIONS, OPENTELEMETRY, ExportSettings, SamplingSettings
+from isochrone.observe.tracing.spans import spans_of
 from isochrone.observe.tracing.tail_sampling import TraceShare
 from isochrone.worker.trace_settings import TraceSettings
 from isochrone.worker.tracing.model_trace import ModelTrace
@@ -50,7 +51,7 @@ class WorkerTracing:
         if given.get("trace_mode") == [OPENTELEMETRY]:
             export = ExportSettings.read({name: given[name] for name in EXPORT_OPTIONS if name in given})
             self._queue = TraceQueue(export.bsp_max_queue_size)
-            self._exporter = TraceExporter(self._queue, export, lambda: sink(export))
+            self._exporter = TraceExporter(self._queue, export, lambda: sink(export), spans_of)
             if sink is OtlpSink and (package := missing_package(export)):
                 self.problem = (
                     f"--trace-config mode=opentelemetry needs the package {package}: pip install isochrone[tracing]"
