@@ -88,7 +88,7 @@ def test_a_count_is_shared_by_all_models_that_inherit_it() -> None:
     assert worker.a.trace is not None
     worker.a.trace.finished(request(model="a"))
     assert worker.tracing.apply("a", {})["trace_count"] == ["4"]
-    assert worker.tracing.apply("", {})["trace_count"] == ["3"]
+    assert worker.tracing.apply("", {})["trace_count"] == ["0"]
 
 
 def test_requests_that_reach_no_version_are_kept_as_errors() -> None:
@@ -127,3 +127,10 @@ def test_wrong_options_of_the_command_line() -> None:
         Worker(**ON, url=["ftp://x"])
     with pytest.raises(InvalidArgument, match="--trace-config mode: expected triton or opentelemetry"):
         Worker(trace_mode=["jaeger"])
+
+
+def test_settings_of_one_model_leave_the_others_alone() -> None:
+    worker = Worker(**ON)
+    before = worker.b.trace
+    worker.tracing.apply("a", {"trace_rate": ["7"]})
+    assert worker.b.trace is before

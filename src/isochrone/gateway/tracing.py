@@ -7,7 +7,6 @@ caller's. Everything but ``start`` and ``stop`` runs on the event loop's thread.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from isochrone.gateway.requests.trail import Trail, TrailedAttempt
 from isochrone.observe.snapshot import TraceSnapshot
 from isochrone.observe.tracing.exporter import Sink, TraceExporter
 from isochrone.observe.tracing.gateway_record import AttemptRecord, gateway_spans
+from isochrone.observe.tracing.identities import new_span_id, new_trace_id
 from isochrone.observe.tracing.otlp import OtlpSink
 from isochrone.observe.tracing.record import CALLER, DEADLINE_MISS, ERROR, SHARE, SLOWEST, TraceQueue
 from isochrone.observe.tracing.settings import ExportSettings
@@ -31,7 +31,6 @@ _MAX_MESSAGE = 500
 _MAX_STATE = 512
 #: The length of a header field in one byte.
 _MAX_PARENT = 127
-_random_bits = random.Random().getrandbits
 
 
 class GatewayTrace:
@@ -88,7 +87,7 @@ class GatewayTrace:
         trail: Trail | None = request.trail
         if trail is None:
             trail = request.trail = self._begin(request)
-        span_id = _random_bits(64) or 1
+        span_id = new_span_id()
         trail.attempts.append(TrailedAttempt(attempt, span_id, now_ns()))
         attempt.trace_parent = write_trace_parent(trail.trace_id, span_id, bool(trail.reason)).encode()
 
@@ -97,12 +96,12 @@ class GatewayTrace:
         text = head.get(b"traceparent")
         parent = parse_trace_parent(text.decode("latin-1")) if text is not None else None
         if parent is None:
-            trace_id, parent_id, state = _random_bits(128) or 1, 0, ""
+            trace_id, parent_id, state = new_trace_id(), 0, ""
         else:
             trace_id, parent_id = parent.trace_id, parent.span_id
             state = (head.get(b"tracestate") or b"").decode("latin-1")[:_MAX_STATE]
         reason = CALLER if parent is not None and parent.is_sampled else SHARE if self._share.is_due() else ""
-        return Trail(trace_id, _random_bits(64) or 1, parent_id, state, reason)
+        return Trail(trace_id, new_span_id(), parent_id, state, reason)
 
     def _answered(self, request: Any, attempt: UpstreamAttempt) -> None:
         if request.trail is None:

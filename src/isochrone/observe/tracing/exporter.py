@@ -6,7 +6,6 @@ daemon, so a process ends while an export hangs.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from isochrone.clock import SECOND, now_ns
+from isochrone.observe.tracing.identities import new_span_id
 from isochrone.observe.tracing.record import TraceQueue
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.observe.tracing.spans import Span
@@ -60,7 +60,6 @@ class TraceExporter:
         self._stopping = threading.Event()
         self._opened = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trace-exporter", daemon=True)
-        self._random = random.Random()
         #: Traces whose export failed; they are lost.
         self.failed = 0
         self._last_complaint = -_QUIET_NS
@@ -108,7 +107,7 @@ class TraceExporter:
             left -= len(records)
             offset = time.time_ns() - now_ns()
             try:
-                self._sink.export([span for record in records for span in self._spans_of(record, offset, self._span_id)])
+                self._sink.export([span for record in records for span in self._spans_of(record, offset, new_span_id)])
             except Exception as error:
                 self._complain(len(records), error)
                 if self._stopping.is_set():
@@ -130,6 +129,3 @@ class TraceExporter:
                 error=f"{type(error).__name__}: {error}",
                 traces=self.failed,
             )
-
-    def _span_id(self) -> int:
-        return self._random.getrandbits(64) or 1

@@ -7,12 +7,12 @@ queue. Everything runs on the event loop's thread.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, DeadlineExceeded
+from isochrone.observe.tracing.identities import new_span_id, new_trace_id
 from isochrone.observe.tracing.record import CALLER, DEADLINE_MISS, ERROR, SHARE, SLOWEST, BatchMembers, TraceQueue
 from isochrone.observe.tracing.tail_sampling import SlowestOfMinute, TraceShare
 from isochrone.observe.tracing.trace_parent import TraceParent, parse_trace_parent, says_sampled
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 #: Steps of one request that are recorded; a stream through an ensemble may have any number.
 _MAX_STEPS: Final = 64
 _MAX_MESSAGE: Final = 500
-
-_random_bits = random.Random().getrandbits
 
 
 class ModelTrace:
@@ -59,9 +57,9 @@ class ModelTrace:
             trace_id, parent_id, reason = received.trace_id, received.span_id, received.reason
         else:
             parent = _parent(received)
-            trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (_new_trace_id(), 0)
+            trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (new_trace_id(), 0)
             reason = CALLER if parent and parent.is_sampled else SHARE if self._share.is_due() else ""
-        sent = self._begun[request] = SentContext(received, trace_id, _new_span_id(), parent_id, reason)
+        sent = self._begun[request] = SentContext(received, trace_id, new_span_id(), parent_id, reason)
         return sent
 
     # The end of a request.
@@ -132,8 +130,8 @@ class ModelTrace:
             trace_id, span_id, parent_id = sent.trace_id, sent.span_id, sent.parent_id
         else:
             parent = _parent(received)
-            trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (_new_trace_id(), 0)
-            span_id = _new_span_id()
+            trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (new_trace_id(), 0)
+            span_id = new_span_id()
         batch = self._batch_of(request)
         if batch is not None:
             batch.kept.append((trace_id, span_id, parent_id))
@@ -177,7 +175,7 @@ class ModelTrace:
         if len(members) < 2 or request.compute_start != members[0].compute_start:
             return None
         if self._batch is None:
-            self._batch = BatchMembers(_new_span_id(), len(members), self._rows)
+            self._batch = BatchMembers(new_span_id(), len(members), self._rows)
             for member in members:
                 caller = _parent(member.trace_context)
                 if caller is not None:
@@ -204,11 +202,3 @@ def _parent(received: Mapping[str, str] | None) -> TraceParent | None:
     """The span of the caller; None: there is none, or its header is invalid."""
     text = received.get("traceparent") if received is not None else None
     return parse_trace_parent(text) if text is not None else None
-
-
-def _new_trace_id() -> int:
-    return _random_bits(128) or 1
-
-
-def _new_span_id() -> int:
-    return _random_bits(64) or 1

@@ -83,7 +83,7 @@ class WorkerTracing:
         settings = self._settings.apply(model_name, changes)
         if changes and self._exporter is not None:
             self._share_settings(model_name)
-            self._attach_all()
+            self._attach_all(model_name)
         share = self._shares.get(model_name, self._shared)
         if self._exporter is not None and settings["trace_count"] != ["-1"]:
             settings = {**settings, "trace_count": [str(share.left)]}
@@ -107,14 +107,18 @@ class WorkerTracing:
 
     # Models.
 
-    def _attach_all(self) -> None:
+    def _attach_all(self, model_name: str = "") -> None:
+        """By new settings of a model, or of all."""
         now = now_ns()
-        for trace in (*self._models.values(), *(() if self._unknown is None else (self._unknown,))):
-            trace.close(now)
-        self._models.clear()
-        self._unknown = self._trace("", now)
+        for model in [model_name] if model_name else [*self._models]:
+            trace = self._models.pop(model, None)
+            if trace is not None:
+                trace.close(now)
+        if not model_name:
+            self._unknown = self._trace("", now)
         for each in self._statistics():
-            self.attach(each)
+            if not model_name or each.model_name == model_name:
+                self.attach(each)
 
     def attach(self, statistics: TracedStatistics) -> None:
         """A version is served, or the settings of its model have changed."""
