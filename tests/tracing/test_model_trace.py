@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traced_requests import caller, request
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, ModelFailed, QueueFull
@@ -16,7 +17,6 @@ from isochrone.observe.tracing.tail_sampling import MINUTE_NS, TraceShare
 from isochrone.observe.tracing.trace_parent import parse_trace_parent
 from isochrone.worker.tracing.model_trace import ModelTrace
 from isochrone.worker.tracing.sent_context import SentContext
-from traced_requests import caller, request
 
 
 def traced(rate: int = 0, count: int = -1, limit: int = 1000) -> tuple[ModelTrace, TraceQueue]:
@@ -113,7 +113,7 @@ def test_a_request_without_a_valid_caller_begins_a_trace(context: Mapping[str, s
         trace.finished(request(context=context))
     first, second = records(queue)
     assert first.parent_id == second.parent_id == 0
-    assert first.trace_id and second.trace_id and first.trace_id != second.trace_id
+    assert 0 != first.trace_id != second.trace_id != 0
 
 
 def test_what_is_sent_on_is_the_span_of_the_request() -> None:

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 
 import pytest
+from traced_requests import request
 
+from isochrone.clock import now_ns
 from isochrone.observe.tracing.exporter import TraceExporter
 from isochrone.observe.tracing.record import TraceQueue
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.observe.tracing.spans import Span, spans_of
 from isochrone.observe.tracing.tail_sampling import TraceShare
-from isochrone.clock import now_ns
 from isochrone.worker.tracing.model_trace import ModelTrace
-from traced_requests import request
 
 SOON = ExportSettings(bsp_schedule_delay=1, bsp_max_export_batch_size=4)
 

@@ -53,7 +53,12 @@ def test_the_stages_of_a_request() -> None:
     made = spans(record())
     assert list(made) == ["infer m", "queue", "batch", "compute"]
     request, queue, batch, compute = made.values()
-    assert [(span.start - OFFSET, span.end - OFFSET) for span in made.values()] == [(5, 55), (10, 20), (20, 50), (30, 40)]
+    assert [(span.start - OFFSET, span.end - OFFSET) for span in made.values()] == [
+        (5, 55),
+        (10, 20),
+        (20, 50),
+        (30, 40),
+    ]
     assert {span.trace_id for span in made.values()} == {7}
     assert (request.span_id, request.parent_id, request.kind) == (8, 9, SERVER)
     assert (queue.parent_id, batch.parent_id, compute.parent_id) == (8, 8, batch.span_id)

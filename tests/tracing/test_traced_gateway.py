@@ -1,4 +1,4 @@
-"""A real gateway before two real workers, and a real OTLP receiver: one trace through both, retries and hedges in it."""
+"""A real gateway before two real workers, and a real OTLP receiver: one trace through both, with its attempts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otlp_receiver import Receiver, attributes, receiving
+from traced_models import call_grpc, call_http, context, identity, write_sleeps
 
 from gateway_process import GatewayProcess, start_gateway
-from otlp_receiver import Receiver, attributes, receiving
 from server_process import ServerProcess, start_server
-from traced_models import call_grpc, call_http, context, identity, write_sleeps
 
 RULES = """
 defaults:
@@ -94,7 +94,9 @@ def test_hedges_are_siblings(gateway: GatewayProcess, receiver: Receiver) -> Non
         return [each for each in all_spans if each.trace_id == identity(0xB0, 16) and each.name == "attempt"] or None
 
     attempts = receiver.wait_for(find)
-    whole = next(each for each in receiver.spans if each.name == "gateway hedged" and each.trace_id == identity(0xB0, 16))
+    whole = next(
+        each for each in receiver.spans if each.name == "gateway hedged" and each.trace_id == identity(0xB0, 16)
+    )
     assert len(attempts) == 2
     assert {each.parent_span_id for each in attempts} == {whole.span_id}
     assert {attributes(each)["isochrone.hedge"] for each in attempts} == {False, True}
@@ -114,7 +116,9 @@ def test_errors_and_misses_are_kept(gateway: GatewayProcess, receiver: Receiver)
     unknown = of_trace(receiver, 0xC1, 1)
     assert attributes(unknown[0])["isochrone.kept"] == "error"
     missed = of_trace(receiver, 0xC2, 1)
-    assert attributes(next(each for each in missed if each.name == "gateway plain"))["isochrone.kept"] == "deadline_miss"
+    assert (
+        attributes(next(each for each in missed if each.name == "gateway plain"))["isochrone.kept"] == "deadline_miss"
+    )
 
 
 def test_attempts_that_failed_are_errors(receiver: Receiver, tmp_path: Path) -> None:

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-
 from otlp_receiver import Receiver, attributes, receiving
-from server_process import ServerProcess, StartServer, start_server
 from traced_models import (
     call_grpc,
     call_http,
@@ -24,6 +22,8 @@ from traced_models import (
     write_remote,
     write_sleeps,
 )
+
+from server_process import ServerProcess, StartServer, start_server
 
 ON = ("--trace-config=level=TIMESTAMPS", "--trace-config=rate=0")
 TOGETHER = 4
@@ -92,9 +92,7 @@ def test_members_of_a_batch_are_linked(server: ServerProcess, receiver: Receiver
         each.start()
     for each in callers:
         each.join()
-    requests = [
-        receiver.request("batched", isochrone__request_id=str(number)) for number in range(TOGETHER - 1)
-    ]
+    requests = [receiver.request("batched", isochrone__request_id=str(number)) for number in range(TOGETHER - 1)]
     batches = [receiver.children(request)["batch"] for request in requests]
     assert len({attributes(batch)["isochrone.batch.id"] for batch in batches}) == 1
     for number, batch in enumerate(batches):
@@ -193,7 +191,9 @@ def test_settings_by_stock_clients(server: ServerProcess, receiver: Receiver, ki
 def metrics(server: ServerProcess) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
-    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("isochrone_trace")}
+    return {
+        line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("isochrone_trace")
+    }
 
 
 def test_traces_are_counted(server: ServerProcess, receiver: Receiver) -> None:

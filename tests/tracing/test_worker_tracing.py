@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from traced_requests import request
 
 from isochrone.errors import InvalidArgument, NotFound, Unsupported
 from isochrone.observe.tracing.spans import Span
 from isochrone.worker.tracing.model_trace import ModelTrace
 from isochrone.worker.tracing.worker_tracing import WorkerTracing
-from traced_requests import request
 
 ON = {"trace_mode": ["opentelemetry"], "trace_level": ["TIMESTAMPS"], "trace_rate": ["1"]}
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import tritonclient.grpc
 import tritonclient.http
-from sample_models import write_config, write_python
 
 from isochrone.observe.tracing.trace_parent import write_trace_parent
+from sample_models import write_config, write_python
 
 _TENSORS = """
     input { name: "X" data_type: TYPE_FP32 dims: [1] }
@@ -68,7 +68,9 @@ def write_ensemble(directory: Path, *steps: str) -> None:
 
 def write_remote(directory: Path, endpoint: str, model: str) -> None:
     parameters = {"endpoints": endpoint, "remote_model": model}
-    text = "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items())
+    text = "".join(
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items()
+    )
     write_config(directory, f'backend: "remote"\n{_TENSORS}{text}')
     (directory / "1").mkdir()
 

@@ -36,9 +36,7 @@ _MAX_PARENT = 127
 class GatewayTrace:
     """The traces of one gateway."""
 
-    def __init__(
-        self, export: ExportSettings, rate: int, sink: Callable[[ExportSettings], Sink] = OtlpSink
-    ) -> None:
+    def __init__(self, export: ExportSettings, rate: int, sink: Callable[[ExportSettings], Sink] = OtlpSink) -> None:
         """``rate``: one in so many requests, beside those that are kept for a reason of their own; 0: none."""
         self._queue = TraceQueue(export.bsp_max_queue_size)
         self._exporter = TraceExporter(self._queue, export, lambda: sink(export), gateway_spans)

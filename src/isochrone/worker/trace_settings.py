@@ -1,8 +1,8 @@
 """Triton's trace settings: validated, stored and returned, per model and global, as the trace extension describes.
 
 A model inherits the global settings that it does not override. Clearing a model's setting restores the global one;
-clearing a global one restores that of the command line. ``worker.tracing`` does what they say in the mode ``opentelemetry``;
-in the mode ``triton`` no file is written, and the settings exist for clients.
+clearing a global one restores that of the command line. In the mode ``opentelemetry``, ``worker.tracing`` does what
+they say; in the mode ``triton`` no file is written, and the settings exist for clients.
 """
 
 from __future__ import annotations

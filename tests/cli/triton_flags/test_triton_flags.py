@@ -204,7 +204,9 @@ def test_trace_settings_by_both_kinds_of_flags() -> None:
         "trace_file": ["t"],
         "log_frequency": ["2"],
     }
-    assert warnings("--trace-level=TIMESTAMPS")[0].startswith("trace_level is kept and shown, but no traces are written")
+    assert warnings("--trace-level=TIMESTAMPS")[0].startswith(
+        "trace_level is kept and shown, but no traces are written"
+    )
     assert warnings("--trace-level=OFF") == []
     assert len(warnings("--trace-config=opentelemetry,url=localhost:4318/v1/traces")) == 1
     exported = (

@@ -40,5 +40,7 @@ def read_trace(given: Sequence[str]) -> tuple[ExportSettings | None, int]:
     if mode:
         return ExportSettings.read(options), rate
     if given:
-        raise InvalidArgument(f"--trace-config {given[0][:200]} has no effect without --trace-config mode=opentelemetry")
+        raise InvalidArgument(
+            f"--trace-config {given[0][:200]} has no effect without --trace-config mode=opentelemetry"
+        )
     return None, rate

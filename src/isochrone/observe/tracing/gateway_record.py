@@ -1,7 +1,8 @@
 """The record of one request through a gateway, and its spans.
 
-A request is one span (``gateway MODEL``). Its children are ``place``, until the first attempt is sent, and one ``attempt``
-for each sending: retries follow each other, hedges are beside each other. A worker's spans are children of its attempt.
+A request is one span (``gateway MODEL``). Its children are ``place``, until the first attempt is sent, and one
+``attempt`` for each sending: retries follow each other, hedges are beside each other. A worker's spans are children of
+its attempt.
 """
 
 from __future__ import annotations

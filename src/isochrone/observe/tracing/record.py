@@ -1,7 +1,7 @@
 """The record of one finished request: plain values that the event loop leaves for the exporter's thread.
 
-The event loop makes tuples in the order of ``RequestRecord``; the exporter reads them by name (``RequestRecord._make``).
-Instants are monotonic ns, and 0 if the request did not come so far.
+The event loop makes tuples in the order of ``RequestRecord``; the exporter reads them by name. Instants are monotonic
+ns, and 0 if the request did not come so far.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Span:
     links: tuple[tuple[int, int], ...] = ()
     #: The message of an error; None: no error.
     error: str | None = None
-    #: SERVER: it answers a caller outside of this process, so that its parent is remote. CLIENT: it asks another process.
+    #: SERVER: it answers a caller of another process, where its parent is. CLIENT: it asks another process.
     kind: str = INTERNAL
     trace_state: str = ""
 
@@ -90,9 +90,7 @@ def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], k
         yield child("queue", record.span_id, record.enqueued, record.dispatched)
     if record.compute_end > record.compute_start:
         links = () if record.batch is None else links_to(record.batch, record.span_id)
-        batch = child(
-            "batch", record.span_id, record.dispatched, record.compute_end, _batch_attributes(record), links
-        )
+        batch = child("batch", record.span_id, record.dispatched, record.compute_end, _batch_attributes(record), links)
         yield batch
         if record.infer_end > record.infer_start:
             yield child("compute", batch.span_id, record.infer_start, record.infer_end)

@@ -48,7 +48,7 @@ class ModelTrace:
     # The start of a request that makes others.
 
     def begin(self, request: InferRequest) -> SentContext:
-        """The context that a request sends on, the same each time. Its end is recorded under the span that this names."""
+        """The context that a request sends on, the same each time: it names the span that its end is recorded under."""
         known = self._begun.get(request)
         if known is not None:
             return known
@@ -116,7 +116,12 @@ class ModelTrace:
             self._queue.put(self._record(reason, request, sent, now, error))
 
     def _add_step(
-        self, request: InferRequest, parent: SentContext, sent: SentContext | None, now: int, error: IsochroneError | None
+        self,
+        request: InferRequest,
+        parent: SentContext,
+        sent: SentContext | None,
+        now: int,
+        error: IsochroneError | None,
     ) -> None:
         if len(parent.steps) < _MAX_STEPS:
             parent.steps.append(self._record("", request, sent, now, error))
