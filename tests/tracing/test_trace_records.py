@@ -101,7 +101,7 @@ def test_a_batch_is_linked_to_its_other_members() -> None:
     # Two members may be kept; the caller of the first is 1-10, and a third member has a caller, too.
     batch.kept += [(1, 11, 10), (7, 8, 9)]
     batch.callers += [(1, 10), (7, 9), (2, 20)]
-    assert links_to(batch, 8) == ((1, 11), (2, 20))
+    assert links_to(batch, 7, 8, 9) == ((1, 11), (2, 20))
     made = spans(record(batch=batch))
     assert made["batch"].links == ((1, 11), (2, 20))
     assert made["batch"].attributes == {
@@ -114,7 +114,7 @@ def test_a_batch_is_linked_to_its_other_members() -> None:
 def test_links_are_bounded() -> None:
     batch = BatchMembers(1, 1000, 1000)
     batch.kept += [(1, number, 0) for number in range(1, 1001)]
-    assert len(links_to(batch, 1)) == 128
+    assert len(links_to(batch, 1, 1, 0)) == 128
 
 
 @given(st.integers(1, 20), st.lists(st.booleans(), max_size=200))
@@ -139,3 +139,9 @@ def test_records_leave_the_queue_in_order() -> None:
     assert [RequestRecord._make(each).span_id for each in queue.take(3)] == [0, 1, 2]
     assert [RequestRecord._make(each).span_id for each in queue.take(3)] == [3, 4]
     assert queue.take(3) == []
+
+
+def test_a_member_that_is_not_among_the_kept_is_not_linked_to_its_own_caller() -> None:
+    batch = BatchMembers(77, 2, 2)
+    batch.callers += [(7, 9), (2, 20)]
+    assert links_to(batch, 7, 8, 9) == ((2, 20),)

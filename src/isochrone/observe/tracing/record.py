@@ -65,7 +65,7 @@ class BatchMembers:
         self.span_id = span_id
         self.requests = requests
         self.rows = rows
-        #: (trace, span, parent span) of each member whose trace may be kept.
+        #: (trace, span, parent span) of each member that is kept, or is if its ensemble is.
         self.kept: list[tuple[int, int, int]] = []
         #: (trace, span) of the callers of all members that sent a trace context.
         self.callers: list[tuple[int, int]] = []

@@ -89,18 +89,20 @@ def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], k
     if record.dispatched > record.enqueued:
         yield child("queue", record.span_id, record.enqueued, record.dispatched)
     if record.compute_end > record.compute_start:
-        links = () if record.batch is None else links_to(record.batch, record.span_id)
+        links = (
+            () if record.batch is None else links_to(record.batch, record.trace_id, record.span_id, record.parent_id)
+        )
         batch = child("batch", record.span_id, record.dispatched, record.compute_end, _batch_attributes(record), links)
         yield batch
         if record.infer_end > record.infer_start:
             yield child("compute", batch.span_id, record.infer_start, record.infer_end)
 
 
-def links_to(batch: BatchMembers, own_span_id: int) -> tuple[tuple[int, int], ...]:
-    """The other members of a batch: their spans if they may be kept, otherwise the spans of their callers."""
+def links_to(batch: BatchMembers, trace_id: int, span_id: int, parent_id: int) -> tuple[tuple[int, int], ...]:
+    """The members of a batch beside the given one: their spans if they are kept, otherwise those of their callers."""
     kept = list(batch.kept)
-    spans = [(trace, span) for trace, span, _ in kept if span != own_span_id]
-    answered = {(trace, parent) for trace, _, parent in kept}
+    spans = [(trace, span) for trace, span, _ in kept if span != span_id]
+    answered = {(trace_id, parent_id), *((trace, parent) for trace, _, parent in kept)}
     return (*spans, *(caller for caller in batch.callers if caller not in answered))[:_MAX_LINKS]
 
 

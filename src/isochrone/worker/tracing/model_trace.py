@@ -138,7 +138,8 @@ class ModelTrace:
             trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (new_trace_id(), 0)
             span_id = new_span_id()
         batch = self._batch_of(request)
-        if batch is not None:
+        if batch is not None and reason != SLOWEST:
+            # Of the slowest so far, few are kept in the end.
             batch.kept.append((trace_id, span_id, parent_id))
         return (
             reason,
