@@ -19,6 +19,7 @@ defaults:
 models:
   plain: {hedge: false}
 """
+pytestmark = pytest.mark.long
 ONLY_REASONS = "--trace-config=rate=0"
 
 
@@ -86,7 +87,8 @@ def test_one_trace_through_gateway_and_worker(gateway: GatewayProcess, receiver:
 
 
 def test_hedges_are_siblings(gateway: GatewayProcess, receiver: Receiver) -> None:
-    for _ in range(40):
+    # The delay of hedges is learned from some of them.
+    for _ in range(400):
         assert call_http(gateway.http_url, "hedged", 0) == 200
     assert call_http(gateway.http_url, "hedged", 500, traceparent=context(0xB0)) == 200
 

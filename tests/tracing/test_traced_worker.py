@@ -139,6 +139,7 @@ def test_steps_of_an_ensemble_are_in_its_trace(server: ServerProcess, receiver: 
         assert {*steps} == {"infer sleeps", "infer second"}
 
 
+@pytest.mark.long
 def test_a_remote_stage_is_a_child_of_this_workers_span(
     server: ServerProcess, receiver: Receiver, server_factory: StartServer, tmp_path: Path
 ) -> None:
@@ -210,6 +211,7 @@ def test_traces_are_counted(server: ServerProcess, receiver: Receiver) -> None:
 PATIENT = ("--trace-config=opentelemetry,timeout=600000", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_collector_that_hangs(server_factory: StartServer, models: Path, protocol: str) -> None:
     with receiving(protocol, hangs=True) as hanging:
@@ -222,6 +224,7 @@ def test_a_collector_that_hangs(server_factory: StartServer, models: Path, proto
             assert metrics(server)["isochrone_trace_dropped_total"] == 25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_collector_that_is_away(server_factory: StartServer, models: Path, protocol: str) -> None:
     with receiving(protocol) as gone:
