@@ -23,21 +23,22 @@ class TraceShare:
     Triton's ``trace_rate`` and ``trace_count``: of one model, or of all models without settings of their own.
     """
 
-    __slots__ = ("_rate", "_until", "left")
+    __slots__ = ("_rate", "left", "until")
 
     def __init__(self, rate: int, count: int) -> None:
         #: 0: no share.
         self._rate = rate
-        self._until = rate
+        #: The number of requests until one is due, that one included; 0 and below: none ever is.
+        self.until = rate
         #: Traces that may still be kept; -1: any number.
         self.left = count
 
     def is_due(self) -> bool:
         """Counts a request; True for every ``rate``-th, the first of which is number ``rate``."""
-        self._until -= 1
-        if self._until:
+        self.until -= 1
+        if self.until:
             return False
-        self._until = self._rate
+        self.until = self._rate
         return True
 
     def spend(self) -> bool:
