@@ -67,6 +67,7 @@ class Caller(RecordedRequest):
 class Run:
     def __init__(self, request: InferRequest) -> None:
         self.request = request
+        self.trace_context = request.trace_context
 
 
 def of_a_division(caller: InferRequest) -> InferRequest:

@@ -17,6 +17,7 @@ from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
 from isochrone.gateway.housekeeping import Steps
 from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
+from isochrone.observe.trace_metrics import trace_metrics
 from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_unexpected
@@ -123,6 +124,7 @@ class GatewayCollector(Collector):
         yield from self._workers(members)
         yield from self._names()
         yield from wire_metrics(self._wire())
+        yield from trace_metrics(None if gateway.tracing is None else gateway.tracing.snapshot())
 
     def _store(self) -> Metric:
         """Without a sample for a gateway that belongs to no fleet."""

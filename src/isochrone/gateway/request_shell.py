@@ -39,6 +39,7 @@ from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
+    from isochrone.gateway.tracing import GatewayTrace
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +92,8 @@ class RequestShell:
         self._members = MonitoredMembers(
             self.fleet, self.outliers, self.monitoring, self.housekeeping, self._member_lost, self._freezer.left, clock
         )
+        #: None: requests are not traced. Set before the first route is made.
+        self.tracing: GatewayTrace | None = None
         self._tasks = BackgroundTasks()
         #: Done when a request or a stream comes while nothing is under way; None: something is.
         self.resting: asyncio.Future[None] | None = None
@@ -129,6 +132,8 @@ class RequestShell:
             # Nearly all answers.
             self.execute(self.machine.answered(request, attempt, outcome, self.clock()))
             return
+        if outcome is not _ANSWERED and self.tracing is not None:
+            self.tracing.attempt_ended(attempt, outcome.name.lower())
         report = request.load_report(attempt) if attempt.asks else None
         is_rejected = outcome is _NOT_BEGUN or outcome is _REJECTED
         is_version_gone = is_rejected and request.is_version_gone(attempt)
@@ -141,6 +146,8 @@ class RequestShell:
     def lost(self, attempt: UpstreamAttempt, error: IsochroneError) -> None:
         """A connection broke, or was never made."""
         if not attempt.over:
+            if self.tracing is not None:
+                self.tracing.lost(attempt, error)
             self.execute(self.machine.lost(attempt.request, attempt, error, self.clock()))
 
     def streaming(self, attempt: UpstreamAttempt) -> None:
@@ -154,6 +161,8 @@ class RequestShell:
 
     def cancelled(self, request: CallerRequest) -> None:
         """A caller has gone."""
+        if self.tracing is not None:
+            self.tracing.caller_gone(request)
         self.execute(self.machine.cancelled(request, self.clock()))
 
     def release(self) -> int:
@@ -193,6 +202,8 @@ class RequestShell:
     # Instructions.
 
     def execute(self, instructions: list[Instruction]) -> None:
+        if self.tracing is not None:
+            self.tracing.note(instructions)
         caller: Any
         for do, caller, subject in instructions:
             try:

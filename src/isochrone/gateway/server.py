@@ -20,6 +20,7 @@ from typing import ClassVar, Protocol
 import structlog
 
 from isochrone.build_info import IS_COMPILED
+from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.front.application import GatewayApplication
@@ -28,7 +29,10 @@ from isochrone.gateway.metrics import GatewayMetricsApplication
 from isochrone.gateway.monitoring.discovery import DnsSource, FileSource
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.observe.tracing.otlp import missing_package
+from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.protocol.application import ByPath, SameOrigin
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -44,6 +48,10 @@ log = structlog.get_logger(__name__)
 _COLLECTIONS = (100, 1, 4000)
 #: Callers' connections worked on before their requests are written to workers, which then work beside the gateway.
 _FLUSH_EVERY = 8
+#: Between two looks for the end of a minute of which the slowest are traced.
+_SLOWEST_SECONDS = 1.0
+#: For the export of the last traces when the gateway stops.
+_TRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,10 @@ class GatewaySettings:
     tls: ssl.SSLContext | None = None
     limits: WireLimits = field(default_factory=WireLimits)
     seed: int | None = None
+    #: Where traces go; None: requests are not traced.
+    export: ExportSettings | None = None
+    #: One in so many requests is traced, beside those that are kept for a reason of their own; 0: none.
+    trace_rate: int = 1000
 
 
 class StartFailed(Exception):
@@ -123,6 +135,8 @@ class GatewayServer:
         #: Not among the others: its connections are no callers'.
         self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
+        self._tracing = None if settings.export is None else GatewayTrace(settings.export, settings.trace_rate)
+        self.gateway.tracing = self._tracing
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
@@ -156,6 +170,13 @@ class GatewayServer:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if self.settings.export is not None and (package := missing_package(self.settings.export)):
+            raise StartFailed(
+                f"--trace-config mode=opentelemetry needs the package {package}: pip install isochrone[tracing]"
+            )
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.start)
+            self._tasks.append(asyncio.ensure_future(self._look_for_slowest(self._tracing)))
         settings = self.settings
         gateway = self.gateway
         application = self.make_application()
@@ -203,6 +224,11 @@ class GatewayServer:
             log.info("ready", workers=len(gateway.fleet.healthy), compiled=IS_COMPILED, **self.ports)
         else:
             self._group.ready()
+
+    async def _look_for_slowest(self, tracing: GatewayTrace) -> None:
+        while True:
+            await asyncio.sleep(_SLOWEST_SECONDS)
+            tracing.tick(now_ns())
 
     def make_application(self) -> Application:
         """What its port serves."""
@@ -280,6 +306,9 @@ class GatewayServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await gateway.close()
+        if self._tracing is not None:
+            self._tracing.close()
+            await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)

@@ -33,6 +33,7 @@ from isochrone.observe.machine import MachineCollector
 from isochrone.observe.model_metrics import counters, model_metrics
 from isochrone.observe.server_metrics import server_metrics
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
+from isochrone.observe.trace_metrics import trace_metrics
 from isochrone.observe.wire_metrics import wire_metrics
 
 _MODEL_LABELS: Final = ("model", "version")
@@ -166,6 +167,7 @@ class _Families(Collector):
         snapshot = self._snapshot
         yield from activation_metrics(snapshot.activations)
         yield from division_metrics(snapshot.divided)
+        yield from trace_metrics(snapshot.traces)
         yield from device_metrics(snapshot.device_memory, snapshot.padded_rows, snapshot.captured_graphs)
         yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:

@@ -214,6 +214,18 @@ class CapturedGraphs:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSnapshot:
+    """Traces of requests. Counts start with the process."""
+
+    #: By the reason for which they are kept, every reason from the start.
+    kept: Mapping[str, int]
+    #: Kept, and dropped since the queue to the exporter was full.
+    dropped: int
+    #: Kept, and lost since the collector did not take them.
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """The server's own part of a scrape."""
 
@@ -232,3 +244,5 @@ class ServerSnapshot:
     #: Models with an activation cache.
     activations: Sequence[ActivationSnapshot] = ()
     divided: Sequence[DividedSnapshot] = ()
+    #: None: traces are not exported.
+    traces: TraceSnapshot | None = None

@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -51,6 +52,8 @@ log = structlog.get_logger(__name__)
 #: The longest time that a thread waits for the interpreter; the default of 5 ms would add to tail latency.
 _SWITCH_INTERVAL = 0.0001
 _TICK = 0.1
+#: For the export of the last traces when the server stops.
+_TRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,10 @@ class Worker:
                 " each worker a port of its own behind a gateway to reach them all",
                 shared=sorted(self.settings.shared_ports),
             )
+        if self.service.tracing.problem:
+            raise StartFailed(self.service.tracing.problem)
+        if self.service.tracing.exports:
+            await in_thread(self.service.tracing.start)
         self.catalog.watchdog.start()
         await self._listen()
         await self._load_models()
@@ -368,11 +375,12 @@ class Worker:
         return self.service.snapshot(self._listeners.snapshot())
 
     async def _tick(self) -> None:
-        """Checks for stuck runs ten times a second."""
+        """Checks for stuck runs ten times a second, and for the end of a traced minute."""
         while True:
             await asyncio.sleep(_TICK)
             try:
                 self.catalog.check_stuck()
+                self.service.tracing.tick(now_ns())
             except Exception as error:
                 # The next look must come, for all models.
                 log.error("a look for stuck runs failed", exc_info=error)
@@ -407,6 +415,9 @@ class Worker:
         self.catalog.watchdog.stop()
         if self.service.shared_memory is not None:
             self.service.shared_memory.close()
+        if self.service.tracing.exports:
+            self.service.tracing.close()
+            await in_thread(partial(self.service.tracing.stop, _TRACE_SECONDS))
         if self._gpus is not None:
             await in_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:

@@ -32,7 +32,7 @@ from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.load import WorkerLoad
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
-from isochrone.worker.trace_settings import TraceSettings
+from isochrone.worker.tracing.worker_tracing import WorkerTracing
 
 if TYPE_CHECKING:
     from isochrone.observe.logs import Settings as LogSettings
@@ -88,7 +88,8 @@ class WorkerService(InferenceService):
         self.fence = Fence()
         self._strict_readiness = strict_readiness
         self._is_complete = is_complete
-        self._trace = TraceSettings(trace or {})
+        self.tracing = WorkerTracing(trace or {}, lambda: [each.statistics for each in catalog.all_versions()])
+        catalog.on_served = lambda served: self.tracing.attach(served.statistics)
         #: True once start-up is done; False again when stopping.
         self.accepting = False
         self.stopping = False
@@ -100,8 +101,8 @@ class WorkerService(InferenceService):
     # The hot path.
 
     def infer(self, request: InferRequest) -> None:
-        if self._logs_requests:
-            self._infer_and_log(request)
+        if self._observes_requests:
+            self._infer_observed(request)
         else:
             self._infer(request)
 
@@ -114,17 +115,23 @@ class WorkerService(InferenceService):
             served.reject_unary(request.endpoint())
         served.submit(request)
 
-    def _infer_and_log(self, request: InferRequest) -> None:
-        """At verbose level 2 and above."""
-        logged = (LoggedStream if request.takes_many else LoggedRequest)(request)
+    def _infer_observed(self, request: InferRequest) -> None:
+        """At verbose level 2 and above, or while a model is traced."""
+        logged = (LoggedStream if request.takes_many else LoggedRequest)(request) if self._logs_requests else None
+        submitted = request if logged is None else logged
         try:
-            self._infer(logged)
+            self._infer(submitted)
         except IsochroneError as error:
-            logged.log(error.code, error=str(error))
+            if submitted.served_by is None:
+                # No version has seen it: one that has records it itself.
+                self.tracing.rejected(submitted, error)
+            if logged is not None:
+                logged.log(error.code, error=str(error))
             raise
 
     def _apply_verbosity(self) -> None:
         self._logs_requests = int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES
+        self._observes_requests = self._logs_requests or self.tracing.is_on
 
     # Metadata of models.
 
@@ -233,9 +240,14 @@ class WorkerService(InferenceService):
     def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
         if model_name and not self.catalog.versions(model_name):
             raise InvalidArgument(f"Request for unknown model : {model_name[:200]}")
-        settings = self._trace.apply(model_name, changes)
-        if changes.get("trace_level") and settings["trace_level"] != ["OFF"]:
-            log.warning("trace_level is kept and shown, but no traces are written", model=model_name or "all")
+        settings = self.tracing.apply(model_name, changes)
+        self._apply_verbosity()
+        if changes.get("trace_level") and settings["trace_level"] != ["OFF"] and not self.tracing.exports:
+            log.warning(
+                "trace_level is kept and shown, but no traces are written; start the server with"
+                " --trace-config mode=opentelemetry",
+                model=model_name or "all",
+            )
         return settings
 
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
@@ -290,6 +302,7 @@ class WorkerService(InferenceService):
             _captured_graphs(versions),
             tuple(served.activations.snapshot() for served in versions if served.activations is not None),
             tuple(served.runner.snapshot() for served in versions if isinstance(served.runner, DividedRunner)),
+            self.tracing.snapshot(),
         )
 
     @property

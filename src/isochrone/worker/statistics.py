@@ -19,7 +19,9 @@ from isochrone.clock import now_ns
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot
 
 if TYPE_CHECKING:
+    from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.tracing.model_trace import ModelTrace
 
 #: Ints per request: eight timestamps and its rows.
 _WIDTH: Final = 9
@@ -63,11 +65,14 @@ class ModelStatistics:
         "_wall_clock_ns",
         "model_name",
         "model_version",
+        "trace",
     )
 
     def __init__(self, model_name: str, model_version: str, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.model_name = model_name
         self.model_version = model_version
+        #: Records requests of a model that is traced; None: it is not.
+        self.trace: ModelTrace | None = None
         #: Only for the protocol's ``last_inference``, which is a wall-clock time.
         self._wall_clock_ns = wall_clock_ns
         self._pending_times: list[int] = []
@@ -106,6 +111,8 @@ class ModelStatistics:
         )
         if len(times) >= _FOLD_AT:
             self.fold()
+        if self.trace is not None:
+            self.trace.finished(request)
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
@@ -119,6 +126,8 @@ class ModelStatistics:
         times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
         if len(times) >= _FOLD_AT:
             self.fold()
+        if self.trace is not None:
+            self.trace.finished(request)
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""
@@ -140,6 +149,11 @@ class ModelStatistics:
         """Counts a request that was rejected on arrival; as in Triton, ``fail`` includes it."""
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
+    def trace_failure(self, request: InferRequest, error: IsochroneError) -> None:
+        """Records a request that failed or was rejected, beside its count."""
+        if self.trace is not None:
+            self.trace.failed(request, error)
+
     def record_cache_hit(self, request: InferRequest, now: int, lookup_ns: int) -> None:
         """Counts an answer from the cache: a success with a queue time, but without inference."""
         self._cache_hits += 1
@@ -148,6 +162,8 @@ class ModelStatistics:
         waits += (now - request.arrived, request.dispatched - request.enqueued)
         if len(waits) >= _FOLD_AT:
             self.fold()
+        if self.trace is not None:
+            self.trace.finished(request)
 
     def record_reused(self, request: InferRequest, now: int) -> None:
         """Counts an answer from the activation cache: a success with a queue time, but without inference."""
@@ -156,6 +172,8 @@ class ModelStatistics:
         waits += (now - request.arrived, request.dispatched - request.enqueued)
         if len(waits) >= _FOLD_AT:
             self.fold()
+        if self.trace is not None:
+            self.trace.finished(request)
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
         """Counts a miss, in addition to the success of the computed answer."""

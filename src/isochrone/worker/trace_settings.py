@@ -1,7 +1,8 @@
 """Triton's trace settings: validated, stored and returned, per model and global, as the trace extension describes.
 
 A model inherits the global settings that it does not override. Clearing a model's setting restores the global one;
-clearing a global one restores that of the command line. Nothing is traced yet: the settings exist for clients.
+clearing a global one restores that of the command line. In the mode ``opentelemetry``, ``worker.tracing`` does what
+they say; in the mode ``triton`` no file is written, and the settings exist for clients.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from isochrone.errors import InvalidArgument, Unsupported
+from isochrone.observe.tracing.settings import EXPORT_OPTIONS, OPENTELEMETRY
 
 _DEFAULTS: dict[str, list[str]] = {
     "trace_level": ["OFF"],
@@ -34,8 +36,12 @@ class TraceSettings:
         """``initial`` are the settings of the command line, which a reset of the global settings restores."""
         self._initial = {**_DEFAULTS, **(initial or {})}
         for key, value in self._initial.items():
-            if key not in ("trace_file", "trace_mode"):
+            if key not in ("trace_file", "trace_mode", *EXPORT_OPTIONS):
                 self._initial[key] = _checked(key, value)
+        if self._initial["trace_mode"] not in (["triton"], [OPENTELEMETRY]):
+            raise InvalidArgument(
+                f"--trace-config mode: expected triton or opentelemetry, given {self._initial['trace_mode'][-1][:50]!r}"
+            )
         self._global = dict(self._initial)
         self._models: dict[str, Settings] = {}
 
@@ -51,7 +57,8 @@ class TraceSettings:
             else:
                 own[key] = self._initial[key]
         settings = {**self._global, **own}
-        if given.get("trace_level") not in (None, [_OFF]) and settings["trace_file"] == [""]:
+        is_on = given.get("trace_level") not in (None, [_OFF])
+        if is_on and settings["trace_mode"] == ["triton"] and settings["trace_file"] == [""]:
             raise InvalidArgument(
                 "Attempting to set invalid trace setting :trace file name is not given; "
                 "start the server with --trace-config=triton,file=PATH"
@@ -64,7 +71,14 @@ class TraceSettings:
             self._models.pop(model_name, None)
         return settings
 
+    def has_own(self, model_name: str) -> bool:
+        """Whether a model overrides any of the global settings."""
+        return model_name in self._models
+
     def _read(self, key: str, value: list[str] | None) -> list[str] | None:
+        if key in EXPORT_OPTIONS and key in self._initial:
+            # Nor where the spans go.
+            raise Unsupported(f"trace setting '{key}' can not be updated through network protocol")
         if key not in _DEFAULTS:
             raise InvalidArgument(f"trace setting '{key[:50]}': expected one of {', '.join(_DEFAULTS)}")
         if key == "trace_file":

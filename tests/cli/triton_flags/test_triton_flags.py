@@ -204,10 +204,26 @@ def test_trace_settings_by_both_kinds_of_flags() -> None:
         "trace_file": ["t"],
         "log_frequency": ["2"],
     }
-    assert warnings("--trace-level=TIMESTAMPS") == ["trace_level is kept and shown, but no traces are written"]
+    assert warnings("--trace-level=TIMESTAMPS")[0].startswith(
+        "trace_level is kept and shown, but no traces are written"
+    )
     assert warnings("--trace-level=OFF") == []
     assert len(warnings("--trace-config=opentelemetry,url=localhost:4318/v1/traces")) == 1
-    for wrong in ("level", "speed=1", "triton,speed=1"):
+    exported = (
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=opentelemetry,url=localhost:4318/v1/traces",
+        "--trace-config=opentelemetry,resource=service.name=a",
+        "--trace-config=opentelemetry,resource=zone=b=c",
+    )
+    assert warnings(*exported) == []
+    assert settings(*exported).trace == {
+        "trace_mode": ["opentelemetry"],
+        "trace_level": ["TIMESTAMPS"],
+        "url": ["localhost:4318/v1/traces"],
+        "resource": ["service.name=a", "zone=b=c"],
+    }
+    for wrong in ("level", "speed=1", "triton,speed=1", "opentelemetry,speed=1"):
         with pytest.raises(BadFlag, match="--trace-config: expected"):
             settings(f"--trace-config={wrong}")
 

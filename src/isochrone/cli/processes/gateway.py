@@ -12,6 +12,7 @@ import typer
 import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
     DnsOption,
@@ -98,6 +99,7 @@ def gateway(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
+    trace_config: TraceOption = None,
     log_json: LogJsonOption = False,
 ) -> None:
     """Route requests to workers. By default each goes to the least busy of those that answer within about twice the
@@ -105,6 +107,7 @@ def gateway(
     try:
         host, port = read_listen(listen)
         sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)
+        export, trace_rate = read_trace(trace_config or ())
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -122,6 +125,8 @@ def gateway(
             tls=read_tls(tls_cert, tls_key),
             limits=parse_limits(limit or []),
             seed=seed,
+            export=export,
+            trace_rate=trace_rate,
         )
         logs.configure(json=log_json)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)

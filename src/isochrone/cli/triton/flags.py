@@ -187,7 +187,9 @@ FLAGS: tuple[Flag, ...] = (
         "trace-config",
         _TEXT,
         _DONE,
-        "Initial trace settings, as the trace API shows them. Traces are not written yet, and a warning says so.",
+        "Initial trace settings, as the trace API shows them. mode=opentelemetry with level=TIMESTAMPS exports traces"
+        " over OTLP: opentelemetry,url and resource and bsp_* as in Triton; also protocol (http or grpc) and timeout"
+        " (ms). The mode triton writes no file, and a warning says so.",
     ),
     # Backends
     Flag("backend-directory", _TEXT, _NONE, _SHARED_LIBRARIES),

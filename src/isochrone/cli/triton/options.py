@@ -14,6 +14,7 @@ from pathlib import Path
 from isochrone.cli.triton.command_line import BadFlag, GivenFlags
 from isochrone.cli.triton.model_settings import load_settings
 from isochrone.observe import logs
+from isochrone.observe.tracing.settings import EXPORT_OPTIONS, OPENTELEMETRY
 from isochrone.protocol.access.restrictions import APIS, RequiredHeader
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.wire.tls import server_context
@@ -128,12 +129,14 @@ def _trace(given: GivenFlags) -> Mapping[str, list[str]]:
     settings: dict[str, list[str]] = {}
 
     def put(name: str, value: str) -> None:
-        # Levels accumulate; of other settings the last value counts.
-        settings[name] = [*settings.get(name, []), value] if name == "trace_level" else [value]
+        # Levels and attributes of the server accumulate; of other settings the last value counts.
+        accumulates = name in ("trace_level", "resource")
+        settings[name] = [*settings.get(name, []), value] if accumulates else [value]
 
     for flag, name in _OLD_TRACE_FLAGS.items():
         for value in given.all(flag):
             put(name, value)
+    exported: list[str] = []
     for text in given.all("trace-config"):
         mode, comma, rest = text.partition(",")
         setting, equals, value = (rest if comma else text).partition("=")
@@ -143,11 +146,22 @@ def _trace(given: GivenFlags) -> Mapping[str, list[str]]:
             put(_TRACE_SETTINGS[setting], value)
         elif comma and mode == "triton" and setting in _TRITON_TRACE_SETTINGS:
             put(_TRITON_TRACE_SETTINGS[setting], value)
-        elif comma and mode == "opentelemetry":
-            given.warnings.append(f"--trace-config {text} has no effect: traces are not exported")
+        elif comma and mode == OPENTELEMETRY and setting in EXPORT_OPTIONS:
+            put(setting, value)
+            exported.append(text)
         else:
-            known = [*_TRACE_SETTINGS, *(f"triton,{name}" for name in _TRITON_TRACE_SETTINGS)]
+            known = [
+                *_TRACE_SETTINGS,
+                *(f"triton,{name}" for name in _TRITON_TRACE_SETTINGS),
+                *(f"{OPENTELEMETRY},{name}" for name in EXPORT_OPTIONS),
+            ]
             raise BadFlag(f"--trace-config: expected one of {', '.join(known)}, given {text!r}")
+    if settings.get("trace_mode") == [OPENTELEMETRY]:
+        return settings
+    for text in exported:
+        given.warnings.append(f"--trace-config {text} has no effect without --trace-config mode=opentelemetry")
     if any(level != "OFF" for level in settings.get("trace_level", [])):
-        given.warnings.append("trace_level is kept and shown, but no traces are written")
-    return settings
+        given.warnings.append(
+            "trace_level is kept and shown, but no traces are written; --trace-config mode=opentelemetry exports them"
+        )
+    return {name: value for name, value in settings.items() if name not in EXPORT_OPTIONS}

@@ -24,6 +24,7 @@ from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
+from isochrone.gateway.front.trace_fields import TRACE_PARENT, trace_parent_field
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -143,7 +144,8 @@ class GrpcRoute(Route):
         )
         #: By their first field: the model that messages name, and by their length what they have in common.
         self._known: dict[bytes, tuple[ServedModel, dict[int, Layout]]] = {}
-        passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
+        dropped = _NOT_FORWARDED if gateway.tracing is None else _NOT_FORWARDED | {TRACE_PARENT}
+        passed = tuple(field for field in head.headers if field[0] not in dropped)
         own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
         self.plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
         asking = (*own, *passed, (ORCA_FORMAT_HEADER, b"bin"))
@@ -258,6 +260,8 @@ class GrpcRequest(CallerRequest):
             block += attempt.replica_set.stage_field
         if attempt.division is not None:
             block += division_field(attempt.division)
+        if attempt.trace_parent:
+            block += trace_parent_field(attempt.trace_parent)
         body, start = self.message, self.start
         length = len(body) - start
         stamp = attempt.replica_set.stamp

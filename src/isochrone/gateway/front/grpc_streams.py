@@ -33,6 +33,7 @@ from isochrone.gateway.front.grpc_requests import (
 )
 from isochrone.gateway.front.rejected_messages import RejectedMessages
 from isochrone.gateway.front.stamps import Stamps
+from isochrone.gateway.front.trace_fields import trace_parent_field
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
@@ -390,6 +391,8 @@ class StreamRequest(CallerStream):
         block += attempt.replica_set.stage_field
         if attempt.division is not None:
             block += division_field(attempt.division)
+        if attempt.trace_parent:
+            block += trace_parent_field(attempt.trace_parent)
         sent = attempt.replica.endpoint.handle.connections.open_stream(block, (), attempt, end=False)
         attempt.sent = sent
         if isinstance(sent, Waiting):

@@ -18,6 +18,7 @@ from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field, division_line
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
+from isochrone.gateway.front.trace_fields import TRACE_PARENT, trace_parent_field
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -119,6 +120,8 @@ class HttpRoute(Route):
         # One that makes no sense is for the worker to refuse.
         self.json_length = int(length) if length is not None and length.isdigit() and len(length) <= 12 else -1
         dropped = _NOT_FORWARDED | self.dropped | _named_by_connection(head)
+        if gateway.tracing is not None:
+            dropped |= {TRACE_PARENT}
         self._passed: Headers = tuple(header for header in head.headers if header[0] not in dropped)
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
@@ -315,6 +318,8 @@ class HttpRequest(CallerRequest):
                 block += _timeout_field(self.deadline - now_ns())
             if attempt.division is not None:
                 block += division_field(attempt.division)
+            if attempt.trace_parent:
+                block += trace_parent_field(attempt.trace_parent)
             if length < _JOIN_LIMIT:
                 attempt.sent = connections.open_whole(block, body, attempt)
             else:
@@ -323,6 +328,8 @@ class HttpRequest(CallerRequest):
         head = self.route.outgoing(attempt.replica_set, attempt.asks)
         if attempt.division is not None:
             head += division_line(attempt.division)
+        if attempt.trace_parent:
+            head += b"traceparent: %s\r\n" % attempt.trace_parent
         if self.deadline == NEVER:
             head = b"%scontent-length: %d\r\n\r\n" % (head, length)
         else:

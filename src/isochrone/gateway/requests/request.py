@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.policies.base import Demand
     from isochrone.gateway.replicas import Replica
+    from isochrone.gateway.requests.trail import Trail
     from isochrone.gateway.resilience.breaker import Breaker
     from isochrone.gateway.resilience.suspects import Key
     from isochrone.gateway.traffic.divisions import Choice
@@ -50,6 +51,8 @@ class Attempt:
     breaker_round = FIRST_ROUND
     #: How a divided model runs it; None: the gateway decides nothing about that model.
     division: Choice | None = None
+    #: The trace context that it sends on in place of the caller's; b"": the gateway is not traced.
+    trace_parent: bytes = b""
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         #: Its answer is being passed on: no other attempt can replace it.
@@ -112,6 +115,8 @@ class Request:
     fingerprint: bytes | None = None
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None
+    #: What a traced gateway notes of it; None: nothing.
+    trail: Trail | None = None
 
     def __init__(self, arrived: int) -> None:
         self.arrived = arrived

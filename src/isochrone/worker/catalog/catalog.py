@@ -87,6 +87,8 @@ class Catalog:
         self._dependents = Dependents(self)
         self._calls: CallsOfModels | None = None
         self._closing = False
+        #: Called with each version before requests can find it.
+        self.on_served: Callable[[ServedVersion], None] | None = None
 
     # Look-up.
 
@@ -331,6 +333,8 @@ class Catalog:
         name = description.name
         replaced: list[ServedVersion] = []
         for served in made:
+            if self.on_served is not None:
+                self.on_served(served)
             key = (name, served.model_version)
             if key in self._served:
                 replaced.append(self._served[key])

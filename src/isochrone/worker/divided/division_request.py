@@ -30,6 +30,7 @@ class DivisionRequest(InferRequest):
 
     __slots__ = (
         "_runner",
+        "_trace_context",
         "given_up",
         "has_begun",
         "is_ordered",
@@ -42,11 +43,19 @@ class DivisionRequest(InferRequest):
     )
 
     def __init__(
-        self, runner: Answered, original: InferRequest, division: Division, version: ServedVersion, now: int
+        self,
+        runner: Answered,
+        original: InferRequest,
+        division: Division,
+        version: ServedVersion,
+        now: int,
+        trace_context: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(_plan(original.plan, version), original.id, original.inputs, now, original.deadline)
         self._runner = runner
         self.original = original
+        #: That of the request's own span, if its model is traced.
+        self._trace_context = trace_context
         self.run_in = division
         self.version = version
         #: Another run has taken its place: its answer is not used.
@@ -75,7 +84,7 @@ class DivisionRequest(InferRequest):
 
     @property
     def trace_context(self) -> Mapping[str, str] | None:
-        return self.original.trace_context
+        return self.original.trace_context if self._trace_context is None else self._trace_context
 
     @property
     def division(self) -> str:

@@ -98,7 +98,9 @@ class DividedRunner:
 
     def _child(self, request: InferRequest, division: Division, version: ServedVersion) -> DivisionRequest:
         now = now_ns()
-        child = DivisionRequest(self, request, division, version, now)
+        trace = self._statistics.trace
+        context = None if trace is None else trace.begin(request)
+        child = DivisionRequest(self, request, division, version, now, context)
         times = self.watch.times.get(division.name)
         child.overdue_at = now + patience(0.0 if times is None else times.late, request.deadline - now)
         return child
@@ -204,6 +206,7 @@ class DividedRunner:
 
     def _end(self, request: InferRequest, error: IsochroneError) -> None:
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._statistics.trace_failure(request, error)
         self._request_ended()
         if request.cancelled:
             request.dropped()

@@ -49,6 +49,7 @@ class EnsembleRun:
         "_running_steps",
         "_unsent",
         "request",
+        "trace_context",
         "versions",
     )
 
@@ -58,9 +59,14 @@ class EnsembleRun:
         request: InferRequest,
         versions: list[ServedVersion],
         ended: Callable[[EnsembleRun, IsochroneError | None], None],
+        trace_context: Mapping[str, str] | None = None,
     ) -> None:
-        """``versions`` holds one version per step. ``ended`` is called once, before the caller gets its answer."""
+        """``versions`` holds one version per step. ``ended`` is called once, before the caller gets its answer.
+
+        ``trace_context`` is what the steps get.
+        """
         self.request = request
+        self.trace_context = trace_context
         self.versions = versions
         self._graph = graph
         self._ended = ended
@@ -349,7 +355,7 @@ class StepRequest(InferRequest):
 
     @property
     def trace_context(self) -> Mapping[str, str] | None:
-        return self._run.request.trace_context
+        return self._run.trace_context
 
     @property
     def division(self) -> str:

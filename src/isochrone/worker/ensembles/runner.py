@@ -44,7 +44,9 @@ class EnsembleRunner:
         for version in versions:
             # It stays loaded until the run ends, even if it is replaced while an earlier step runs.
             version.hold()
-        run = EnsembleRun(self._graph, request, versions, self._ended)
+        trace = self._statistics.trace
+        context = request.trace_context if trace is None else trace.begin(request)
+        run = EnsembleRun(self._graph, request, versions, self._ended, context)
         self._running.add(run)
         run.start()
 
@@ -63,6 +65,7 @@ class EnsembleRunner:
         request, now = run.request, now_ns()
         if error is not None:
             self._statistics.record_failure(error.code, now - request.arrived)
+            self._statistics.trace_failure(request, error)
         else:
             request.infer_end = request.compute_end = now
             self._statistics.record_batch(request.plan.batch_size, 0, now - request.infer_start, 0)

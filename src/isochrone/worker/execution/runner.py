@@ -64,6 +64,7 @@ class Runner:
 
     def _send_failure(self, request: InferRequest, error: IsochroneError) -> None:
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._statistics.trace_failure(request, error)
         self._request_ended()
         if request.cancelled:
             request.dropped()

@@ -168,6 +168,7 @@ class JobsUnderWay:
         request = job.request
         self._failures.request_failed(error)
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._statistics.trace_failure(request, error)
         self._over(job)
         if request.cancelled:
             request.dropped()

@@ -1,10 +1,10 @@
 """The runner of one version of a remote model: sends every request on at once, on the event loop.
 
 What travels along: the time that is left of the deadline, the priority, the id, the parameters (those of a sequence
-among them), the version, the versions of stages that the caller pins, and the trace context. While time is left, a
-request of which nothing has run is sent to another endpoint; so is one that an endpoint does not have the model for, or
-not the package to decompress. A request whose connection broke is sent once more: its server may have died, perhaps by
-this request. Other failures are the caller's.
+among them), the version, the versions of stages that the caller pins, and the trace context (that of its own span
+if the model is traced). While time is left, a request of which nothing has run is sent to another endpoint; so is one
+that an endpoint does not have the model for, or not the package to decompress. A request whose connection broke is sent
+once more: its server may have died, perhaps by this request. Other failures are the caller's.
 """
 
 from __future__ import annotations
@@ -238,7 +238,8 @@ class RemoteRunner:
         if plan.sequence_id:
             parameters["sequence_id"] = plan.sequence_id
             parameters["sequence_start"], parameters["sequence_end"] = plan.sequence_start, plan.sequence_end
-        headers = dict(request.trace_context or {})
+        trace = self._statistics.trace
+        headers = dict((request.trace_context if trace is None else trace.begin(request)) or {})
         if (pins := request.stages) is not None:
             headers[STAGES_HEADER.decode()] = write_stages(pins)
         if self.link.is_watched:
@@ -279,6 +280,7 @@ class RemoteRunner:
     def _fail(self, request: InferRequest, error: IsochroneError) -> None:
         self._failures.request_failed(error)
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._statistics.trace_failure(request, error)
         self._request_ended()
         if request.cancelled:
             request.dropped()

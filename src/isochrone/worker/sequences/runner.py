@@ -141,10 +141,20 @@ class SequenceRunner(Runner):
         self._start_all(now)
         if results is None:
             results = [self._row(outputs or {}, batch.row_of(index)) for index in range(len(batch.requests))]
-        self._settle(batch, results, error, marks)
+        self._settle_traced(batch, results, error, marks)
 
     def _row(self, outputs: Tensors, row: int) -> Tensors:
         return {name: array[row : row + 1] for name, array in outputs.items()} if self._batched else outputs
+
+    def _settle_traced(
+        self, batch: SequenceBatch, results: list[Tensors], error: IsochroneError | None, marks: list[int]
+    ) -> None:
+        trace = self._statistics.trace
+        if trace is not None:
+            trace.batch_answered(batch.requests, len(batch.requests))
+        self._settle(batch, results, error, marks)
+        if trace is not None:
+            trace.batch_over()
 
     def _settle(
         self, batch: SequenceBatch, results: list[Tensors], error: IsochroneError | None, marks: list[int]

@@ -46,6 +46,15 @@ class BatchAnswers:
 
     def settle(self, batch: Batch) -> None:
         """Answers the callers of a batch that has run."""
+        trace = self._statistics.trace
+        if trace is None:
+            self._settle(batch)
+            return
+        trace.batch_answered(batch.requests, batch.rows)
+        self._settle(batch)
+        trace.batch_over()
+
+    def _settle(self, batch: Batch) -> None:
         for request in batch.dropped:
             self.fail(request, Cancelled("the caller has gone"))
         if batch.error is not None:

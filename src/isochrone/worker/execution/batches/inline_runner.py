@@ -282,6 +282,7 @@ class InlineRunner(QueuedRunner):
                 return
             # Nothing has run, as if it had been rejected on arrival.
             self._statistics.record_rejected(error.code)
+            self._statistics.trace_failure(request, error)
             self._request_ended()
             if request.cancelled:
                 request.dropped()

@@ -1,0 +1,216 @@
+"""What the event loop records of the requests of one traced model.
+
+A model that is not traced has no ``ModelTrace``: its requests cost one test for None. For the others, ``finished`` and
+``failed`` decide by comparisons of ints (``tail_sampling``), and only a request that is kept leaves a tuple in the
+queue. Everything runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from isochrone.clock import now_ns
+from isochrone.errors import Cancelled, DeadlineExceeded
+from isochrone.observe.tracing.identities import new_span_id, new_trace_id
+from isochrone.observe.tracing.record import CALLER, DEADLINE_MISS, ERROR, SHARE, SLOWEST, BatchMembers, TraceQueue
+from isochrone.observe.tracing.tail_sampling import SlowestOfMinute, TraceShare
+from isochrone.observe.tracing.trace_parent import TraceParent, parse_trace_parent, says_sampled
+from isochrone.worker.tracing.sent_context import SentContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isochrone.errors import IsochroneError
+    from isochrone.protocol.messages import InferRequest
+
+#: Steps of one request that are recorded; a stream through an ensemble may have any number.
+_MAX_STEPS: Final = 64
+_MAX_MESSAGE: Final = 500
+
+
+class ModelTrace:
+    """Records requests of one model, of all its versions."""
+
+    __slots__ = ("_batch", "_begun", "_members", "_queue", "_rows", "_share", "_slowest")
+
+    def __init__(self, share: TraceShare, queue: TraceQueue, now: int) -> None:
+        self._share = share
+        self._queue = queue
+        self._slowest = SlowestOfMinute(now)
+        #: Requests that have sent their context on and have not ended.
+        self._begun: dict[InferRequest, SentContext] = {}
+        #: The batch that is being answered, and its record if a member of it may be kept.
+        self._members: Sequence[InferRequest] = ()
+        self._rows = 0
+        self._batch: BatchMembers | None = None
+
+    # The start of a request that makes others.
+
+    def begin(self, request: InferRequest) -> SentContext:
+        """The context that a request sends on, the same each time: it names the span that its end is recorded under."""
+        known = self._begun.get(request)
+        if known is not None:
+            return known
+        received = request.trace_context
+        if isinstance(received, SentContext):
+            trace_id, parent_id, reason = received.trace_id, received.span_id, received.reason
+        else:
+            parent = _parent(received)
+            trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (new_trace_id(), 0)
+            reason = CALLER if parent and parent.is_sampled else SHARE if self._share.is_due() else ""
+        sent = self._begun[request] = SentContext(received, trace_id, new_span_id(), parent_id, reason)
+        return sent
+
+    # The end of a request.
+
+    def finished(self, request: InferRequest) -> None:
+        """A request is about to be answered with its outputs."""
+        now = now_ns()
+        received = request.trace_context
+        if received is None and request.deadline >= now and not self._begun:
+            # Nearly all requests: what follows, without its calls.
+            share = self._share
+            if share.until != 1 and now - request.arrived <= self._slowest.threshold:
+                share.until -= 1
+                return
+        sent = self._begun.pop(request, None) if self._begun else None
+        if type(received) is SentContext:
+            self._add_step(request, received, sent, now, None)
+            return
+        if request.deadline < now:
+            reason = DEADLINE_MISS
+        else:
+            reason = self._sampled(received, sent)
+            if not reason:
+                duration = now - request.arrived
+                if duration > self._slowest.threshold and self._share.left:
+                    self._slowest.add(duration, self._record(SLOWEST, request, sent, now, None))
+                return
+        self._keep(reason, request, sent, now, None)
+
+    def failed(self, request: InferRequest, error: IsochroneError) -> None:
+        """A request is about to be answered with an error, or its caller has gone."""
+        now = now_ns()
+        received = request.trace_context
+        sent = self._begun.pop(request, None) if self._begun else None
+        if type(received) is SentContext:
+            self._add_step(request, received, sent, now, error)
+            return
+        if request.deadline < now or isinstance(error, DeadlineExceeded):
+            reason = DEADLINE_MISS
+        elif not isinstance(error, Cancelled):
+            reason = ERROR
+        else:
+            # The caller's doing, unless it gave up at its deadline.
+            reason = self._sampled(received, sent)
+            if not reason:
+                return
+        self._keep(reason, request, sent, now, error)
+
+    def _sampled(self, received: Mapping[str, str] | None, sent: SentContext | None) -> str:
+        if sent is not None:
+            return sent.reason
+        if received is not None and says_sampled(received.get("traceparent", "")):
+            return CALLER
+        return SHARE if self._share.is_due() else ""
+
+    def _keep(
+        self, reason: str, request: InferRequest, sent: SentContext | None, now: int, error: IsochroneError | None
+    ) -> None:
+        if self._share.spend():
+            self._queue.put(self._record(reason, request, sent, now, error))
+
+    def _add_step(
+        self,
+        request: InferRequest,
+        parent: SentContext,
+        sent: SentContext | None,
+        now: int,
+        error: IsochroneError | None,
+    ) -> None:
+        if len(parent.steps) < _MAX_STEPS:
+            parent.steps.append(self._record("", request, sent, now, error))
+
+    def _record(
+        self, reason: str, request: InferRequest, sent: SentContext | None, now: int, error: IsochroneError | None
+    ) -> tuple[Any, ...]:
+        """The values of a ``RequestRecord``."""
+        plan, served, received = request.plan, request.served_by, request.trace_context
+        if sent is not None:
+            trace_id, span_id, parent_id = sent.trace_id, sent.span_id, sent.parent_id
+        else:
+            parent = _parent(received)
+            trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (new_trace_id(), 0)
+            span_id = new_span_id()
+        batch = self._batch_of(request)
+        if batch is not None and reason != SLOWEST:
+            # Of the slowest so far, few are kept in the end.
+            batch.kept.append((trace_id, span_id, parent_id))
+        return (
+            reason,
+            plan.model_name,
+            plan.model_version if served is None else served.model_version,
+            request.id,
+            plan.batch_size,
+            request.arrived,
+            request.enqueued,
+            request.dispatched,
+            request.compute_start,
+            request.infer_start,
+            request.infer_end,
+            request.compute_end,
+            now,
+            request.deadline,
+            trace_id,
+            span_id,
+            parent_id,
+            received.get("tracestate", "") if received is not None and parent_id else "",
+            "" if error is None else error.code,
+            "" if error is None else error.message[:_MAX_MESSAGE],
+            batch,
+            None if sent is None else sent.steps,
+        )
+
+    # Batches.
+
+    def batch_answered(self, requests: Sequence[InferRequest], rows: int) -> None:
+        """The next calls of ``finished`` and ``failed`` are of these requests, which ran together."""
+        self._members, self._rows, self._batch = requests, rows, None
+
+    def batch_over(self) -> None:
+        self._members, self._batch = (), None
+
+    def _batch_of(self, request: InferRequest) -> BatchMembers | None:
+        members = self._members
+        # Where answers keep their order, a request of an earlier batch may be answered in between.
+        if len(members) < 2 or request.compute_start != members[0].compute_start:
+            return None
+        if self._batch is None:
+            self._batch = BatchMembers(new_span_id(), len(members), self._rows)
+            for member in members:
+                caller = _parent(member.trace_context)
+                if caller is not None:
+                    self._batch.callers.append((caller.trace_id, caller.span_id))
+        return self._batch
+
+    # The slowest.
+
+    def tick(self, now: int) -> None:
+        """Keeps the slowest of a minute that is over. Called some times a second."""
+        self._put_slowest(self._slowest.ended(now))
+
+    def close(self, now: int) -> None:
+        """Keeps the slowest so far: the model is no longer traced, or not with these settings."""
+        self._put_slowest(self._slowest.close(now))
+
+    def _put_slowest(self, records: list[tuple[Any, ...]]) -> None:
+        for record in records:
+            if self._share.spend():
+                self._queue.put(record)
+
+
+def _parent(received: Mapping[str, str] | None) -> TraceParent | None:
+    """The span of the caller; None: there is none, or its header is invalid."""
+    text = received.get("traceparent") if received is not None else None
+    return parse_trace_parent(text) if text is not None else None
