@@ -1,4 +1,6 @@
-"""A gateway's metrics page: requests, rejections, retries and hedges per model; health and load per worker."""
+"""A gateway's metrics page: requests, latencies, rejections, retries and hedges per model; latencies per agent; health
+and load per worker.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from prometheus_client.registry import Collector
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
+from isochrone.gateway.control_calls.agent_page import AgentPage
 from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
+from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
+from isochrone.gateway.latencies.agent_report import agent_report
 from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.fleet.member import Member
     from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.gateway import Gateway
+    from isochrone.gateway.latencies.agents import Agent
 
 _PREFIX = "isochrone_gateway_"
 #: Name, help, attribute of a served model.
@@ -55,6 +61,8 @@ _DECISIONS = {
 _MODELS_PER_PIECE = 1
 #: The same of workers and committed versions, which have fewer samples each.
 _PER_PIECE = 4
+#: The same of agents, which have a histogram each.
+_AGENTS_PER_PIECE = 2
 #: Bytes of a page up to which it is written at once. A thousand models make 1.3 MB, which take 2 ms to write.
 _WRITTEN_AT_ONCE = 131_072
 
@@ -68,8 +76,11 @@ class GatewayCollector(Collector):
         self._resolver = names
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._of_models(list(self._gateway.fleet.models.values()))
         fleet = self._gateway.fleet
+        models = list(fleet.models.values())
+        yield from self._of_models(models)
+        yield from duration_metrics(models)
+        yield from agent_metrics(self._agents())
         yield from self._of_gateway(list(fleet.committed.items()), list(fleet.members.values()))
 
     def pieces(self) -> Iterator[Iterator[Metric]]:
@@ -77,12 +88,16 @@ class GatewayCollector(Collector):
         models = list(self._gateway.fleet.models.values())
         for start in range(0, max(1, len(models)), _MODELS_PER_PIECE):
             yield self._of_models(models[start : start + _MODELS_PER_PIECE])
+            yield duration_metrics(models[start : start + _MODELS_PER_PIECE])
         committed = list(self._gateway.fleet.committed.items()) if self._gateway.fleet.is_led else []
         for start in range(0, len(committed), _PER_PIECE):
             yield self._versions(committed[start : start + _PER_PIECE])
         members = list(self._gateway.fleet.members.values())
         for start in range(0, len(members), _PER_PIECE):
             yield self._workers(members[start : start + _PER_PIECE])
+        agents = self._agents()
+        for start in range(0, max(1, len(agents)), _AGENTS_PER_PIECE):
+            yield agent_metrics(agents[start : start + _AGENTS_PER_PIECE])
         yield self._of_gateway((), ())
 
     def _of_models(self, models: Sequence[ServedModel]) -> Iterator[Metric]:
@@ -117,11 +132,20 @@ class GatewayCollector(Collector):
     def _of_gateway(self, committed: Sequence[tuple[str, Commitment]], members: Sequence[Member]) -> Iterator[Metric]:
         """``committed``, ``members``: those whose samples have not come yet."""
         gateway = self._gateway
+        yield CounterMetricFamily(
+            _PREFIX + "agent_replacements",
+            "Agents that lost figures of their own to agents with more requests or misses",
+            gateway.fleet.agents.replacements,
+        )
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs(committed)
         yield from self._workers(members)
         yield from self._names()
         yield from wire_metrics(self._wire())
+
+    def _agents(self) -> list[Agent]:
+        agents = self._gateway.fleet.agents
+        return [agents.rest, *agents.tracked.values()] if agents.is_on else []
 
     def _names(self) -> Iterator[Metric]:
         """Of names that this process has looked up: of workers, and of the store."""
@@ -228,9 +252,10 @@ class GatewayMetricsApplication:
         self._process = ProcessCollector(registry=None)
         self._rendering = BackgroundTasks()
         self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)
+        self._agents = AgentPage(lambda: agent_report(gateway.fleet.agents))
 
     def route(self, head: Head) -> Route:
-        page = self._pages.route(head)
+        page = self._pages.route(head) or self._agents.route(head)
         if page is not None:
             return page
         error = error_unless_metrics(head)

@@ -18,6 +18,7 @@ from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field, division_line
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
+from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -104,6 +105,7 @@ class HttpRoute(Route):
         self.kind = kind
         self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
+        self.agent = agent_name(head.get(gateway.fleet.agent_header))
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
@@ -249,6 +251,8 @@ class HttpRequest(CallerRequest):
         self.served = served
         self.demand = served.plain_demand
         self.route = route
+        if route.agent:
+            self.agent = route.agent
         if not route.is_plain:
             self.version, self.asked_epoch, self.kind = route.version, route.epoch, route.kind
         exchange.owner = self
@@ -354,6 +358,9 @@ class HttpRequest(CallerRequest):
 
     def is_version_gone(self, attempt: UpstreamAttempt) -> bool:
         return attempt.status in (404, 503) and bool(attempt.replica_set.version) and not self.route.version
+
+    def is_late(self, attempt: UpstreamAttempt) -> bool:
+        return attempt.status == 504
 
     def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
         for name, value in attempt.headers:

@@ -50,6 +50,9 @@ class Attempt:
     breaker_round = FIRST_ROUND
     #: How a divided model runs it; None: the gateway decides nothing about that model.
     division: Choice | None = None
+    #: When its answer was whole, and what that is to the caller (a number of ``latencies.version_durations``).
+    answered_at = 0
+    ended_as = 0
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         #: Its answer is being passed on: no other attempt can replace it.
@@ -110,11 +113,16 @@ class Request:
     #: Addresses of the endpoints it may go to; None: any.
     subset: frozenset[str] | None = None
     fingerprint: bytes | None = None
+    #: The caller, as it calls itself (``latencies.agents.agent_name``); "": it does not.
+    agent = ""
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None
 
     def __init__(self, arrived: int) -> None:
-        self.arrived = arrived
+        #: When it came. What waited for a worker counts as arrived when it goes on; ``came_at`` stays.
+        self.arrived = self.came_at = arrived
+        #: When it was first sent; 0: it was not.
+        self.sent_at = 0
         #: In flight; two when a hedge was sent.
         self.attempts: list[Attempt] = []
         #: Replicas it was sent to.

@@ -21,7 +21,17 @@ from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call, gather, raise_error
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.metrics.group_metrics import GroupCollector
-from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, as_open_metrics, parse, render, retire
+from isochrone.multiprocess.metrics.page_sum import (
+    Counts,
+    Page,
+    add_up,
+    as_open_metrics,
+    parse,
+    render,
+    retire,
+    settle,
+    without_ended,
+)
 from isochrone.protocol.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
@@ -80,13 +90,20 @@ class GroupPages:
                 if pid
             }
         )
+        kept = self._retired
         for number, answer in answers.items():
             if isinstance(answer, IsochroneError):
                 continue
             raise_error(answer)
             if board.pid(number) == pids[number]:
                 # Otherwise another one may have answered, whose counts would be retired as the earlier one's.
-                self._last[number] = pids[number], parse(bytes(answer.body).decode())
+                page = parse(bytes(answer.body).decode())
+                if number in self._last:
+                    self._retired = settle(self._last[number][1], page, self._retired)
+                self._last[number] = pids[number], page
+        self._retired = without_ended((page for _, page in self._last.values()), self._retired)
+        if self._retired != kept:
+            _write_counts(self._group.retired_file, self._retired)
 
 
 def _read_counts(path: Path) -> Counts:

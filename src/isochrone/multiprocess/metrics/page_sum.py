@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client.utils import floatToGoString
 
-from isochrone.multiprocess.metrics.gauge_rules import grows, rule
+from isochrone.multiprocess.metrics.gauge_rules import grows, is_passing, rule
 
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
+#: The label that passing series are told apart by.
+_OWNER = re.compile(r'[{,]agent="((?:[^"\\]|\\.)*)"')
 _EOF = "# EOF"
 _LABEL = "process"
 _TOTAL = "_total"
@@ -97,6 +99,39 @@ def retire(page: Page, known: Mapping[tuple[str, str], float]) -> Counts:
     return counts
 
 
+def settle(before: Page, after: Page, known: Mapping[tuple[str, str], float]) -> Counts:
+    """The counts of ended processes, with those of series that a living one has ended between two of its pages.
+
+    Without them the sum over the processes would fall, where another process still has the series. A series that began
+    anew is known by a value that fell; then all that its owner had before is final.
+    """
+    newer = {key: value for family in after.families.values() for key, value in family.samples.items()}
+    older = {
+        key: value
+        for name, family in before.families.items()
+        if is_passing(name) and grows(name, family.kind)
+        for key, value in family.samples.items()
+    }
+    ended = {_owner(labels) for (name, labels), value in older.items() if newer.get((name, labels), -1.0) < value}
+    counts = dict(known)
+    for key, value in older.items():
+        if _owner(key[1]) in ended:
+            counts[key] = counts.get(key, 0.0) + value
+    return counts
+
+
+def without_ended(pages: Iterable[Page], counts: Counts) -> Counts:
+    """Without the counts of passing series that no process has any more: of those there may be any number."""
+    living = {
+        key
+        for page in pages
+        for name, family in page.families.items()
+        if is_passing(name)
+        for key in family.samples
+    }
+    return {key: value for key, value in counts.items() if not is_passing(key[0]) or key in living}
+
+
 def render(page: Page, more: Iterable[str] = ()) -> str:
     """The page as text; ``more`` are lines of further families."""
     lines: list[str] = []
@@ -144,6 +179,11 @@ def _combined(how: str, values: list[float]) -> float:
             return sum(values) / len(values)
         case _:
             return sum(values)
+
+
+def _owner(labels: str) -> str:
+    found = _OWNER.search(labels)
+    return found[1] if found is not None else ""
 
 
 def _number(value: float) -> str:
