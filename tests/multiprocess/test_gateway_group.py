@@ -116,3 +116,13 @@ def test_a_port_in_use(both: Both) -> None:
     assert ended.returncode == 1
     assert f"cannot listen on {both.gateway.http_url} for gateway" in ended.stderr
     assert "--listen" in ended.stderr
+
+
+def test_durations_add_up(both: Both) -> None:
+    name = "isochrone_gateway_request_duration_seconds_count"
+    before = sum(samples(both.gateway, name, model="identity_int32").values())
+    infer_over_many_connections(both.gateway, "identity_int32")
+    assert sum(samples(both.gateway, name, model="identity_int32").values()) == before + MANY
+    bucket = name.replace("count", "bucket")
+    found = samples(both.gateway, bucket, model="identity_int32", outcome="answered", le="+Inf")
+    assert sum(found.values()) == sum(samples(both.gateway, name, model="identity_int32", outcome="answered").values())

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from isochrone.gateway.latencies.durations import COARSE_BOUNDS_NS, OWN_BOUNDS_NS
 from isochrone.gateway.latencies.version_durations import OUTCOMES
+from isochrone.observe.exemplars import with_exemplars
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.served_model import ServedModel
@@ -31,7 +32,8 @@ def duration_metrics(models: Iterable[ServedModel]) -> Iterator[Metric]:
             for outcome, durations in zip(OUTCOMES, version.of_outcome, strict=True):
                 if durations is not None:
                     labels = (served.name, version.version, outcome)
-                    whole.add_metric(labels, durations.cumulative(), durations.sum_ns / 1e9)
+                    buckets = with_exemplars(durations.cumulative(), durations.exemplars)
+                    whole.add_metric(labels, buckets, durations.sum_ns / 1e9)
         share = served.durations.own
         if share.total:
             own.add_metric((served.name,), share.cumulative(OWN_BOUNDS_NS, OWN_BOUNDS_NS), share.sum_ns / 1e9)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -21,6 +20,7 @@ from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.latencies.agent_report import agent_report
 from isochrone.observe.metrics_pieces import MetricsPieces
+from isochrone.observe.page_formats import encoder
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.application import error_unless_metrics
@@ -280,11 +280,7 @@ class GatewayMetricsApplication:
 
     async def _render(self, accept: str) -> tuple[list[bytes], str]:
         """(body, content type), rendered a piece in each turn of the loop."""
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):
-            # prometheus_client raises for a malformed version in the header.
-            encode, content_type = choose_encoder("")
+        encode, content_type = encoder(accept)
         return await self._housekeeping.do(self._put_together(MetricsPieces(encode))), content_type
 
     def _put_together(self, page: MetricsPieces) -> Steps[list[bytes]]:

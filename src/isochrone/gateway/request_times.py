@@ -10,6 +10,7 @@ is the time before the first sending and after the last byte of the worker's ans
 from __future__ import annotations
 
 from bisect import bisect_left
+from time import time_ns
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, Internal, InvalidArgument, IsochroneError, NotFound
@@ -23,6 +24,7 @@ from isochrone.gateway.latencies.version_durations import (
     VersionDurations,
 )
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.observe.exemplars import Exemplar
 
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
@@ -86,7 +88,9 @@ class RequestTimes:
     def _count(self, request: CallerRequest, version: VersionDurations, outcome: int, ended: int) -> None:
         duration = ended - request.came_at
         bucket = bisect_left(BOUNDS_NS, duration)
-        version.add(outcome, bucket, duration)
+        durations = version.add(outcome, bucket, duration)
+        if request.trace_id:
+            durations.exemplars[bucket] = Exemplar(request.trace_id, duration, time_ns())
         agent = request.agent
         if agent:
             agents = self._fleet.agents

@@ -32,6 +32,7 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import relayed_message, report_of_message
+from isochrone.observe.exemplars import sampled_trace
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
@@ -134,6 +135,7 @@ class GrpcRoute(Route):
         self.gateway = gateway
         self.call = CallHead(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
+        self.trace_id = sampled_trace((head.get(b"traceparent") or b"").decode("latin-1"))
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load
         self.timeout_ns = self.call.timeout_ns
@@ -218,6 +220,8 @@ class GrpcRequest(CallerRequest):
         self.start = start
         if route.agent:
             self.agent = route.agent
+        if route.trace_id:
+            self.trace_id = route.trace_id
         if route.epoch is not None:
             self.asked_epoch = route.epoch
         timeout = route.timeout_ns

@@ -120,6 +120,7 @@ class StreamRequest(CallerStream):
         self.gateway = route.gateway
         self.exchange = stream
         self.agent = route.agent
+        self.trace_id = route.trace_id
         timeout = route.call.timeout_ns
         if timeout:
             self.deadline = stream.arrived + timeout

@@ -28,6 +28,7 @@ from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
+from isochrone.observe.exemplars import sampled_trace
 from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
@@ -106,6 +107,7 @@ class HttpRoute(Route):
         self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
+        self.trace_id = sampled_trace((head.get(b"traceparent") or b"").decode("latin-1"))
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
@@ -253,6 +255,8 @@ class HttpRequest(CallerRequest):
         self.route = route
         if route.agent:
             self.agent = route.agent
+        if route.trace_id:
+            self.trace_id = route.trace_id
         if not route.is_plain:
             self.version, self.asked_epoch, self.kind = route.version, route.epoch, route.kind
         exchange.owner = self

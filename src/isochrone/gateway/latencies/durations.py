@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from isochrone.observe.exemplars import Exemplar
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
 #: Of whole requests, in ns: those of the workers' pages, from 50 µs.
@@ -34,11 +35,13 @@ def bucket_of(duration_ns: int) -> int:
 class Durations:
     """The durations of some requests. ``counts`` are not cumulative; the last bucket has no upper bound."""
 
-    __slots__ = ("counts", "sum_ns")
+    __slots__ = ("counts", "exemplars", "sum_ns")
 
     def __init__(self, bounds: tuple[int, ...] = BOUNDS_NS) -> None:
         self.counts = [0] * (len(bounds) + 1)
         self.sum_ns = 0
+        #: By bucket: the last value of a sampled trace. Mostly empty.
+        self.exemplars: dict[int, Exemplar] = {}
 
     def add(self, bucket: int, duration_ns: int) -> None:
         self.counts[bucket] += 1

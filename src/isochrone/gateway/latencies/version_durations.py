@@ -32,13 +32,15 @@ class VersionDurations:
         self.version = version
         self.of_outcome: list[Durations | None] = [None] * len(OUTCOMES)
 
-    def add(self, outcome: int, bucket: int, duration_ns: int) -> None:
+    def add(self, outcome: int, bucket: int, duration_ns: int) -> Durations:
+        """Count a request; returns where it was counted."""
         durations = self.of_outcome[outcome]
         if durations is None:
             durations = self.of_outcome[outcome] = Durations()
         # ``Durations.add``, without the call.
         durations.counts[bucket] += 1
         durations.sum_ns += duration_ns
+        return durations
 
 
 class ModelDurations:

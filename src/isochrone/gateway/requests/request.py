@@ -115,6 +115,8 @@ class Request:
     fingerprint: bytes | None = None
     #: The caller, as it calls itself (``latencies.agents.agent_name``); "": it does not.
     agent = ""
+    #: The trace that the caller samples; "": none.
+    trace_id = ""
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from prometheus_client.exposition import choose_encoder
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
@@ -32,6 +31,7 @@ from isochrone.multiprocess.metrics.page_sum import (
     settle,
     without_ended,
 )
+from isochrone.observe.page_formats import PLAIN_WITH_EXEMPLARS, encoder
 from isochrone.protocol.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 #: Seconds a process gets for its page: half of what Prometheus gives a scrape, and more than a busy machine's stalls.
 _PAGE_SECONDS = 5.0
+_ACCEPT = ((b"accept", PLAIN_WITH_EXEMPLARS.encode()),)
 
 
 class GroupPages:
@@ -54,10 +55,7 @@ class GroupPages:
 
     async def render(self, accept: str) -> tuple[bytes, str]:
         """(body, content type) in the format of the Accept header."""
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):
-            encode, content_type = choose_encoder("")
+        encode, content_type = encoder(accept)
         board = self._group.board
         async with self._turn:
             await self._ask()
@@ -85,7 +83,7 @@ class GroupPages:
                 _write_counts(self._group.retired_file, self._retired)
         answers = await gather(
             {
-                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS)
+                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS, headers=_ACCEPT)
                 for number, pid in pids.items()
                 if pid
             }
