@@ -3,8 +3,8 @@
 A gateway's shell and request machine with a codec that sends and answers nothing: no sockets, one worker. Rounds of
 requests are counted (without an agent, of 50 agents, of agents that each come once) and not counted, in turn, by the
 thread's own time. In the interpreted build a round that is not counted runs the same code without the calls that count.
-Compiled code does not let them be taken out: there the counting alone is timed. The difference is to be seen beside what
-a whole request costs a gateway, sockets included (`python -m bench.gateway.hop`). See bench/README.md.
+Compiled code does not let them be taken out: there the counting alone is timed. The difference is to be seen beside
+what a whole request costs a gateway, sockets included (`python -m bench.gateway.hop`). See bench/README.md.
 """
 
 import argparse

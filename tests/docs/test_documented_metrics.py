@@ -39,7 +39,7 @@ WIRE = WireSnapshot(0, 0, 0, 0, 0, 0, EMPTY)
 #: One of everything that a worker may have.
 SERVER = ServerSnapshot(
     wire=WIRE,
-    cache=CacheSnapshot(0, 0, 0, 0, 0, 0, 0, 0),
+    cache=CacheSnapshot(0, 0, 1, 0, 0, 0, 0, 0),
     generation=(GenerationSnapshot("m", "1", 0, 0, 0, 0, 0, 0, {}, 0, 0, 0, 0, EMPTY, EMPTY),),
     device_memory=(DeviceMemory("cuda:0", "m", "1", 0, "weights", 0),),
     padded_rows=(PaddedRows("m", "1", 0),),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.exposition import generate_latest
 
 from isochrone.gateway.duration_metrics import agent_metrics
 from isochrone.gateway.latencies.agents import AgentLatencies, AgentRules
 from isochrone.gateway.latencies.durations import bucket_of
 from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, parse, retire, settle, without_ended
 from isochrone.observe.metrics_pieces import MetricsPieces
-from prometheus_client.exposition import generate_latest
 
 COUNT = "isochrone_gateway_agent_request_duration_seconds_count"
 #: The process that answers, the agent, and its duration in ms; None: somebody reads the page.

@@ -66,7 +66,9 @@ def count(gateway: GatewayProcess, outcome: str) -> float:
 
 
 def infer(gateway: GatewayProcess, **headers: str) -> int:
-    return ask(gateway.http_port, "POST", INFER, ECHO_BYTES, {k.replace("_", "-"): v for k, v in headers.items()}).status
+    return ask(
+        gateway.http_port, "POST", INFER, ECHO_BYTES, {k.replace("_", "-"): v for k, v in headers.items()}
+    ).status
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_exemplars_lead_from_buckets_to_traces(fleet: Fleet) -> None:
         sample.name == f"{DURATION}_bucket"
         and sample.exemplar is not None
         and sample.exemplar.labels == {"trace_id": trace}
-        and 0 < sample.exemplar.value
+        and sample.exemplar.value > 0
         for family in parse_open_metrics(at_gateway)
         for sample in family.samples
     )

@@ -1,5 +1,5 @@
 """How long requests take, as callers see it: counts for the metrics page, of versions and of agents. All pure.
 
 ``durations`` is one histogram. ``version_durations`` has those of a model, by version and outcome. ``frequent_keys``
-finds the most frequent keys of a stream in fixed memory, and ``agents`` keeps the latencies of the agents that it finds.
+finds the most frequent keys of a stream in fixed memory, and ``agents`` keeps the latencies of those.
 """

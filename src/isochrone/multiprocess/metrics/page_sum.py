@@ -136,11 +136,7 @@ def settle(before: Page, after: Page, known: Mapping[tuple[str, str], float]) ->
 def without_ended(pages: Iterable[Page], counts: Counts) -> Counts:
     """Without the counts of passing series that no process has any more: of those there may be any number."""
     living = {
-        key
-        for page in pages
-        for name, family in page.families.items()
-        if is_passing(name)
-        for key in family.samples
+        key for page in pages for name, family in page.families.items() if is_passing(name) for key in family.samples
     }
     return {key: value for key, value in counts.items() if not is_passing(key[0]) or key in living}
 
