@@ -66,7 +66,8 @@ class NoCodec(CallerRequest):
     def _never(self, *arguments: Any) -> Any:
         raise NotImplementedError
 
-    reject = cut_off = copy = offer = streams_answer = begin_streaming = pass_on = _never
+    reject = cut_off = copy = offer = _never  # type: ignore[assignment]
+    streams_answer = begin_streaming = pass_on = _never  # type: ignore[assignment]
 
 
 def scene() -> tuple[Gateway, Any]:

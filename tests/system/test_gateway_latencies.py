@@ -214,7 +214,7 @@ def test_exemplars_lead_from_buckets_to_traces(fleet: Fleet) -> None:
         and sample.exemplar is not None
         and sample.exemplar.labels == {"trace_id": trace}
         and sample.exemplar.value > 0
-        for family in parse_open_metrics(at_gateway)
+        for family in parse_open_metrics(at_gateway)  # type: ignore[no-untyped-call]
         for sample in family.samples
     )
     assert sum(f'trace_id="{trace}"' in text for text in at_workers) == 1

@@ -2,8 +2,8 @@
 
 Agents name themselves, so anybody can invent millions of them. The agents with the most requests, and those with the
 most deadline misses, have figures of their own: exact, from the request on with which they got them. All others share
-the figures of ``rest``. An agent gets figures of its own when most of its count is certainly its own
-(``KeyCount.is_proven``): one of many names that come once each never does, once every counter is taken.
+the figures of ``rest``. ``ranking`` decides who has figures of its own: one of many names that come once each does not,
+once every place is taken.
 
 ``age`` halves the weights once a minute: who was heavy an hour ago makes room for who is heavy now.
 """
@@ -16,7 +16,8 @@ from typing import Final
 
 from isochrone.clock import SECOND
 from isochrone.gateway.latencies.durations import Durations
-from isochrone.gateway.latencies.frequent_keys import FrequentKeys, KeyCount
+from isochrone.gateway.latencies.frequent_keys import KeyCount
+from isochrone.gateway.latencies.ranking import Ranking
 from isochrone.settings.ranges import Count
 
 #: Weights of requests and misses halve this often.
@@ -51,15 +52,15 @@ def agent_name(value: bytes | None) -> str:
 
 
 class Agent:
-    """The figures of one agent. ``counter``: its place among those with the most requests; None: it has none."""
+    """The figures of one agent. ``counter``: of its place among those with the most requests; None: it has none."""
 
     __slots__ = ("counter", "durations", "misses", "name")
 
-    def __init__(self, name: str, counter: KeyCount | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.durations = Durations()
         self.misses = 0
-        self.counter = counter
+        self.counter: KeyCount | None = None
 
     def merge(self, other: Agent) -> None:
         self.durations.merge(other.durations)
@@ -80,8 +81,8 @@ class AgentLatencies:
         #: The figures of agents that lost theirs, and how many did.
         self.replaced = Agent("")
         self.replacements = 0
-        self._by_requests = FrequentKeys(max(1, most))
-        self._by_misses = FrequentKeys(max(1, most))
+        self._by_requests = Ranking(max(1, most))
+        self._by_misses = Ranking(max(1, most))
         self._halved_at = 0
 
     def record(self, name: str, bucket: int, duration_ns: int, is_miss: bool) -> None:
@@ -115,30 +116,28 @@ class AgentLatencies:
         return sum(agent.durations.total for agent in everybody)
 
     def _count(self, name: str) -> Agent:
-        """Count a request of an agent without a place among the heavy ones: the figures it belongs to."""
-        counter, lost = self._by_requests.add(name)
-        if lost is not None:
-            heavy = self.tracked.get(lost)
-            if heavy is not None:
-                heavy.counter = None
-                if self._by_misses.get(lost) is None:
-                    self._forget(heavy)
+        """Count a request of an agent without a place among those with the most requests: the figures it belongs to."""
+        dropped = self._by_requests.add(name)
+        if dropped is not None:
+            loser = self.tracked[dropped]
+            loser.counter = None
+            if dropped not in self._by_misses.places:
+                self._forget(loser)
+        counter = self._by_requests.places.get(name)
         agent = self.tracked.get(name)
-        if agent is not None:
-            agent.counter = counter
-            return agent
-        return self._track(name) if counter.is_proven else self.rest
+        if counter is None:
+            return agent or self.rest
+        if agent is None:
+            agent = self.tracked[name] = Agent(name)
+        agent.counter = counter
+        return agent
 
     def _count_miss(self, name: str, agent: Agent) -> Agent:
-        counter, lost = self._by_misses.add(name)
-        if lost is not None:
-            heavy = self.tracked.get(lost)
-            if heavy is not None and heavy.counter is None:
-                self._forget(heavy)
-        return self._track(name) if agent is self.rest and counter.is_proven else agent
-
-    def _track(self, name: str) -> Agent:
-        agent = self.tracked[name] = Agent(name, self._by_requests.get(name))
+        dropped = self._by_misses.add(name)
+        if dropped is not None and self.tracked[dropped].counter is None:
+            self._forget(self.tracked[dropped])
+        if agent is self.rest and name in self._by_misses.places:
+            agent = self.tracked[name] = Agent(name)
         return agent
 
     def _forget(self, agent: Agent) -> None:

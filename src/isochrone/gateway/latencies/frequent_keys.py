@@ -41,7 +41,7 @@ class KeyCount:
 class _Place(NamedTuple):
     """A counter's place in the heap: the count that it had, and a number that no other has."""
 
-    count: int
+    known: int
     number: int
     counter: KeyCount
 
@@ -74,7 +74,7 @@ class FrequentKeys:
             heappush(self._heap, _Place(1, len(self._heap), counter))
             return counter, None
         place = self._heap[0]
-        while place.count != place.counter.count:
+        while place.known != place.counter.count:
             heapreplace(self._heap, _Place(place.counter.count, place.number, place.counter))
             place = self._heap[0]
         lost = place.counter
