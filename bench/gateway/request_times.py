@@ -103,6 +103,7 @@ def counting(gateway: Gateway, served: Any, agent: Callable[[int], str], count: 
     made = [NoCodec(gateway, served, agent(number)) for number in range(count)]
     for request in made:
         gateway.arrive(request)
+        gateway.answered(request.last)
     pairs = [(request, request.last) for request in made]
     gc.collect()
     gc.disable()
@@ -111,8 +112,6 @@ def counting(gateway: Gateway, served: Any, agent: Callable[[int], str], count: 
         times.answered(request, attempt, now_ns())
     taken = time.thread_time_ns() - started
     gc.enable()
-    for request in made:
-        gateway.cancelled(request)
     return taken / count
 
 

@@ -53,7 +53,7 @@ def shown(page: str) -> dict[tuple[str, str], tuple[str, float, float]]:
             sample.exemplar.value,
             float(sample.exemplar.timestamp),
         )
-        for family in parse_open_metrics(page)  # type: ignore[no-untyped-call]
+        for family in parse_open_metrics(page)
         for sample in family.samples
         if sample.exemplar is not None
     }

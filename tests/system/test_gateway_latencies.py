@@ -120,9 +120,8 @@ def test_the_own_share_is_a_part_of_the_whole(scene: tuple[GatewayProcess, Worke
     gateway, _ = scene
     infer(gateway)
     own = "isochrone_gateway_own_duration_seconds"
-    (total,) = samples(gateway, f"{own}_count", model="echo").values()
-    assert total == count(gateway, "answered")
-    (seconds,) = samples(gateway, f"{own}_sum", model="echo").values()
+    assert sum(samples(gateway, f"{own}_count", model="echo").values()) == count(gateway, "answered")
+    seconds = sum(samples(gateway, f"{own}_sum", model="echo").values())
     assert 0 < seconds < sum(samples(gateway, f"{DURATION}_sum", outcome="answered").values())
 
 
@@ -214,7 +213,7 @@ def test_exemplars_lead_from_buckets_to_traces(fleet: Fleet) -> None:
         and sample.exemplar is not None
         and sample.exemplar.labels == {"trace_id": trace}
         and sample.exemplar.value > 0
-        for family in parse_open_metrics(at_gateway)  # type: ignore[no-untyped-call]
+        for family in parse_open_metrics(at_gateway)
         for sample in family.samples
     )
     assert sum(f'trace_id="{trace}"' in text for text in at_workers) == 1

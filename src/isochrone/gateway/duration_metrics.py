@@ -25,18 +25,19 @@ def duration_metrics(models: Iterable[ServedModel]) -> Iterator[Metric]:
     own = HistogramMetricFamily(
         "isochrone_gateway_own_duration_seconds",
         "The part of answered requests' time before the first sending and after the worker's answer",
-        labels=("model",),
+        labels=("model", "version"),
     )
     for served in models:
         for version in served.durations.versions():
+            version.fold()
             for outcome, durations in zip(OUTCOMES, version.of_outcome, strict=True):
                 if durations is not None:
                     labels = (served.name, version.version, outcome)
                     buckets = with_exemplars(durations.cumulative(), durations.exemplars)
                     whole.add_metric(labels, buckets, durations.sum_ns / 1e9)
-        share = served.durations.own
-        if share.total:
-            own.add_metric((served.name,), share.cumulative(OWN_BOUNDS_NS, OWN_BOUNDS_NS), share.sum_ns / 1e9)
+            if version.own.total:
+                shares = version.own.cumulative(OWN_BOUNDS_NS, OWN_BOUNDS_NS)
+                own.add_metric((served.name, version.version), shares, version.own.sum_ns / 1e9)
     yield from (whole, own)
 
 

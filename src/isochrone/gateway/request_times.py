@@ -14,12 +14,13 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, Internal, InvalidArgument, IsochroneError, NotFound
-from isochrone.gateway.latencies.durations import BOUNDS_NS, OWN_BOUNDS_NS
+from isochrone.gateway.latencies.durations import BOUNDS_NS, Durations
 from isochrone.gateway.latencies.version_durations import (
     ANSWERED,
     CANCELLED,
     DEADLINE_EXCEEDED,
     FAILED,
+    FOLD_AT,
     REJECTED,
     VersionDurations,
 )
@@ -59,16 +60,20 @@ class RequestTimes:
         """An attempt's answer has gone back."""
         if request.shadow is not None:
             return
+        version = attempt.replica_set.durations
         if request.kind is _STREAM:
-            self._count(request, attempt.replica_set.durations, attempt.ended_as, attempt.streaming_at or now)
-            return
-        if attempt.ended_as == ANSWERED:
-            own = request.served.durations.own
-            # A request may have been sent, in vain, before it waited for a worker.
-            own_ns = max(0, request.sent_at - request.arrived) + now - attempt.answered_at
-            own.counts[bisect_left(OWN_BOUNDS_NS, own_ns)] += 1
-            own.sum_ns += own_ns
-        self._count(request, attempt.replica_set.durations, attempt.ended_as, now)
+            self._count(request, version, attempt.ended_as, attempt.streaming_at or now)
+        elif attempt.ended_as != ANSWERED:
+            self._count(request, version, attempt.ended_as, now)
+        else:
+            # Nearly all requests.
+            duration = now - request.came_at
+            pending = version.pending
+            pending += (duration, request.sent_at - request.arrived + now - attempt.answered_at)
+            if len(pending) >= FOLD_AT:
+                version.fold()
+            if request.agent or request.trace_id:
+                self._count_further(request, version.of(ANSWERED), ANSWERED, duration, now)
 
     def rejected(self, request: CallerRequest, error: IsochroneError, now: int) -> None:
         """The caller got an error of the gateway's own, or its answer was broken off."""
@@ -87,13 +92,17 @@ class RequestTimes:
 
     def _count(self, request: CallerRequest, version: VersionDurations, outcome: int, ended: int) -> None:
         duration = ended - request.came_at
+        durations = version.add(outcome, bisect_left(BOUNDS_NS, duration), duration)
+        self._count_further(request, durations, outcome, duration, ended)
+
+    def _count_further(
+        self, request: CallerRequest, durations: Durations, outcome: int, duration: int, ended: int
+    ) -> None:
+        """By agent, and as an exemplar."""
         bucket = bisect_left(BOUNDS_NS, duration)
-        durations = version.add(outcome, bucket, duration)
         if request.trace_id:
             durations.exemplars[bucket] = Exemplar(request.trace_id, duration, time_ns())
-        agent = request.agent
-        if agent:
-            agents = self._fleet.agents
-            if agents.is_on:
-                is_miss = outcome == DEADLINE_EXCEEDED or (ended > request.deadline and outcome != CANCELLED)
-                agents.record(agent, bucket, duration, is_miss)
+        agents = self._fleet.agents
+        if request.agent and agents.is_on:
+            is_miss = outcome == DEADLINE_EXCEEDED or (ended > request.deadline and outcome != CANCELLED)
+            agents.record(request.agent, bucket, duration, is_miss)

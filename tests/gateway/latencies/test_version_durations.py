@@ -14,7 +14,7 @@ from isochrone.gateway.latencies.durations import (
     Durations,
     bucket_of,
 )
-from isochrone.gateway.latencies.version_durations import ANSWERED, FAILED, ModelDurations
+from isochrone.gateway.latencies.version_durations import ANSWERED, FAILED, ModelDurations, VersionDurations
 
 DURATIONS = st.lists(st.one_of(st.integers(0, 30 * SECOND), st.sampled_from(BOUNDS_NS)), max_size=60)
 
@@ -40,11 +40,27 @@ def test_bounds() -> None:
 def test_cumulative_counts_are_exact(values: list[int], shown: tuple[int, ...]) -> None:
     made = histogram(values)
     *buckets, last = made.cumulative(shown)
-    assert last == ("+Inf", len(values))
+    assert last[0] == "+Inf"
+    assert last[1] == len(values)
     assert [float(bound) for bound, _ in buckets] == [bound / 1e9 for bound in shown]
     for bound, (_, count) in zip(shown, buckets, strict=True):
         assert count == sum(value <= bound for value in values)
     assert (made.total, made.sum_ns) == (len(values), sum(values))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30 * SECOND), st.integers(-SECOND, 3 * SECOND)), max_size=60))
+def test_pending_values_are_folded_in(pairs: list[tuple[int, int]]) -> None:
+    version = VersionDurations("1")
+    for whole, own in pairs:
+        version.pending += (whole, own)
+    version.fold()
+    version.fold()
+    values, shares = [whole for whole, _ in pairs], [max(0, own) for _, own in pairs]
+    assert version.of(ANSWERED).counts == histogram(values).counts
+    assert version.of(ANSWERED).sum_ns == sum(values)
+    assert version.own.sum_ns == sum(shares)
+    for bound, (_, count) in zip(OWN_BOUNDS_NS, version.own.cumulative(OWN_BOUNDS_NS, OWN_BOUNDS_NS), strict=False):
+        assert count == sum(share <= bound for share in shares)
 
 
 @given(DURATIONS, DURATIONS)

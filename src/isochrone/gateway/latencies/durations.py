@@ -9,6 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from isochrone.observe.exemplars import Exemplar
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
@@ -46,6 +49,13 @@ class Durations:
     def add(self, bucket: int, duration_ns: int) -> None:
         self.counts[bucket] += 1
         self.sum_ns += duration_ns
+
+    def add_all(self, values: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> None:
+        """Add many values. ``bounds``: those of the histogram."""
+        found = np.bincount(bounds.searchsorted(values), minlength=len(self.counts)).tolist()
+        for bucket, count in enumerate(found):
+            self.counts[bucket] += count
+        self.sum_ns += int(values.sum())
 
     def merge(self, other: Durations) -> None:
         """Add the values of another histogram, which has the same bounds."""
