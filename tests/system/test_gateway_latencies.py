@@ -13,7 +13,7 @@ from hostile_client import ECHO_BYTES, ask, connected, message
 from hostile_upstreams import Connection, http_upstream
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import metrics, wait_for
+from watching import metrics, metrics_page, wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
 
@@ -202,12 +202,9 @@ def test_exemplars_lead_from_buckets_to_traces(fleet: Fleet) -> None:
         header = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-{flags}"}
         assert ask(fleet.gateway.http_port, "POST", path, body, header).status == 200
 
-    def page(port: int, accept: str) -> str:
-        return ask(port, "GET", "/metrics", headers={"Accept": accept}).body.decode()
-
     accept = "application/openmetrics-text; version=1.0.0"
-    at_gateway = page(fleet.gateway.metrics_port, accept)
-    at_workers = [page(worker.metrics_port, accept) for worker in fleet.workers]
+    at_gateway = metrics_page(fleet.gateway, accept)
+    at_workers = [metrics_page(worker, accept) for worker in fleet.workers]
     assert any(
         sample.name == f"{DURATION}_bucket"
         and sample.exemplar is not None
@@ -218,4 +215,4 @@ def test_exemplars_lead_from_buckets_to_traces(fleet: Fleet) -> None:
     )
     assert sum(f'trace_id="{trace}"' in text for text in at_workers) == 1
     assert other not in "".join((at_gateway, *at_workers))
-    assert trace not in page(fleet.gateway.metrics_port, "text/plain")
+    assert trace not in metrics_page(fleet.gateway, "text/plain")

@@ -17,11 +17,10 @@ from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
 #: Of whole requests, in ns: those of the workers' pages, from 50 µs.
 BOUNDS_NS: Final[tuple[int, ...]] = BUCKET_BOUNDS_NS
-#: Of the gateway's own share, which is far less: 5 µs to 1 s, in the same steps.
+#: Of the gateway's own share, which is far less: 5 µs to 1 s, three per decade.
 OWN_BOUNDS_NS: Final[tuple[int, ...]] = (
     5_000,
-    7_500,
-    *(step * 10**exponent for exponent in range(3, 8) for step in (10, 15, 20, 30, 50, 75)),
+    *(step * 10**exponent for exponent in range(3, 8) for step in (10, 20, 50)),
     1_000_000_000,
 )
 #: Every second or third of ``BOUNDS_NS``: where there are many series, half of the buckets are enough.
