@@ -17,7 +17,10 @@ from isochrone.gateway.rules.file import load_rules, parse_rules
 from isochrone.gateway.rules.gateway_rules import ModelRules
 
 #: Flags of other programs.
-_FOREIGN_FLAGS = ("--auto-compaction-retention", "--auto-compaction-mode", "--quota-backend-bytes")
+_FOREIGN_FLAGS = (
+    *("--auto-compaction-retention", "--auto-compaction-mode", "--quota-backend-bytes"),
+    "--enable-feature",
+)
 
 #: Functions of the package itself.
 _PYTHON_API = tuple(f"isochrone.{name}" for name in isochrone.__all__)

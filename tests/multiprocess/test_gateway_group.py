@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from process_groups import (
@@ -22,6 +23,7 @@ from process_groups import (
     serving,
     wait_for,
 )
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gateway_process import GatewayProcess, StartGateway
 from sample_models import write_models
@@ -116,3 +118,35 @@ def test_a_port_in_use(both: Both) -> None:
     assert ended.returncode == 1
     assert f"cannot listen on {both.gateway.http_url} for gateway" in ended.stderr
     assert "--listen" in ended.stderr
+
+
+def test_durations_add_up(both: Both) -> None:
+    name = "isochrone_gateway_request_duration_seconds_count"
+    before = sum(samples(both.gateway, name, model="identity_int32").values())
+    infer_over_many_connections(both.gateway, "identity_int32")
+    assert sum(samples(both.gateway, name, model="identity_int32").values()) == before + MANY
+    bucket = name.replace("count", "bucket")
+    found = samples(both.gateway, bucket, model="identity_int32", outcome="answered", le="+Inf")
+    assert sum(found.values()) == sum(samples(both.gateway, name, model="identity_int32", outcome="answered").values())
+
+
+def test_agents_and_exemplars_of_all_processes(both: Both) -> None:
+    gateway, trace = both.gateway, "4bf92f3577b34da6a3ce929d0e0e4736"
+    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
+    headers = {"x-agent-id": "robot", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    for _ in range(MANY):
+        request = Request(f"http://{gateway.http_url}/v2/models/identity_int32/infer", body, headers)
+        with urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
+    counts = samples(gateway, "isochrone_gateway_agent_request_duration_seconds_count", agent="robot")
+    assert sum(counts.values()) == MANY
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    with urlopen(Request(f"http://127.0.0.1:{gateway.metrics_port}/metrics", headers=accept), timeout=60) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    traces = {
+        sample.exemplar.labels["trace_id"]
+        for family in families
+        for sample in family.samples
+        if sample.exemplar is not None
+    }
+    assert traces == {trace}

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import metrics, wait_for
+from watching import metrics, metrics_page, wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
 
@@ -213,18 +213,13 @@ def test_a_deadline_by_rule(ruled: GatewayProcess) -> None:
 
 
 class TestMetrics:
-    def page(self, gateway: GatewayProcess, accept: str) -> str:
-        answer = ask(gateway.metrics_port, "GET", "/metrics", headers={"Accept": accept})
-        assert answer.status == 200
-        return answer.body.decode()
-
     @pytest.mark.parametrize(
         ("accept", "parse"),
         [("text/plain", parse_text), ("application/openmetrics-text; version=1.0.0", parse_openmetrics)],
     )
     def test_is_well_formed(self, ruled: GatewayProcess, accept: str, parse: Callable[[str], Any]) -> None:
         infer(ruled, "identity_uint32", kind="UINT32")
-        text = self.page(ruled, accept)
+        text = metrics_page(ruled, accept)
         families = {family.name: family for family in parse(text)}
         for name in ("requests", "rejected", "retries", "hedges", "failures", "in_flight", "worker_healthy"):
             family = families[f"isochrone_gateway_{name}"]
@@ -266,7 +261,7 @@ class TestMetrics:
     def test_names_nobody_serves_are_not_kept(self, fleet: Fleet) -> None:
         for number in range(50):
             assert infer(fleet.gateway, f"invented{number}").status == 404
-        assert "invented" not in self.page(fleet.gateway, "text/plain")
+        assert "invented" not in metrics_page(fleet.gateway, "text/plain")
 
 
 def test_rules_that_make_no_sense(gateway_factory: StartGateway, tmp_path: Path) -> None:

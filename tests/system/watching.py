@@ -16,10 +16,15 @@ from sample_models import release_file
 from server_process import ServerProcess
 
 
+def metrics_page(server: ServerProcess, accept: str = "") -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{server.metrics_port}/metrics", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def metrics(server: ServerProcess) -> list[Metric]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
-    return list(text_string_to_metric_families(text))
+    return list(text_string_to_metric_families(metrics_page(server)))
 
 
 def gauge(server: ServerProcess, name: str, model: str) -> float:

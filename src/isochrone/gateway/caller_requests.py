@@ -159,6 +159,10 @@ class CallerRequest(Request, ABC):
         """Whether a rejection says that the endpoint has not the version, and the gateway, not the caller, chose it."""
 
     @abstractmethod
+    def is_late(self, attempt: UpstreamAttempt) -> bool:
+        """Whether a rejection says that the deadline has passed, or cannot be met."""
+
+    @abstractmethod
     def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None: ...
 
     @abstractmethod

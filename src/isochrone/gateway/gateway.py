@@ -272,8 +272,9 @@ class Gateway(RequestShell):
         self.execute(self.machine.sweep(now))
 
     def judge(self, now: int) -> None:
-        """Every ``OutlierRules.interval_ns``: outliers, samples."""
+        """Every ``OutlierRules.interval_ns``: outliers, samples, agents."""
         self.sampling.sweep(now)
+        self.fleet.agents.age(now)
         for ejection in self.outliers.tick(now):
             self.fleet.ejected(ejection)
 

@@ -1,4 +1,6 @@
-"""A gateway's metrics page: requests, rejections, retries and hedges per model; health and load per worker."""
+"""A gateway's metrics page: requests, latencies, rejections, retries and hedges per model; latencies per agent; health
+and load per worker.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
+from isochrone.gateway.control_calls.agent_page import AgentPage
 from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
+from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
+from isochrone.gateway.latencies.agent_report import agent_report
 from isochrone.observe.metrics_pieces import MetricsPieces
+from isochrone.observe.page_formats import encoder
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.trace_metrics import trace_metrics
 from isochrone.observe.wire_metrics import wire_metrics
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.fleet.member import Member
     from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.gateway import Gateway
+    from isochrone.gateway.latencies.agents import Agent
 
 _PREFIX = "isochrone_gateway_"
 #: Name, help, attribute of a served model.
@@ -56,6 +62,8 @@ _DECISIONS = {
 _MODELS_PER_PIECE = 1
 #: The same of workers and committed versions, which have fewer samples each.
 _PER_PIECE = 4
+#: The same of agents, which have a histogram each.
+_AGENTS_PER_PIECE = 2
 #: Bytes of a page up to which it is written at once. A thousand models make 1.3 MB, which take 2 ms to write.
 _WRITTEN_AT_ONCE = 131_072
 
@@ -69,8 +77,11 @@ class GatewayCollector(Collector):
         self._resolver = names
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._of_models(list(self._gateway.fleet.models.values()))
         fleet = self._gateway.fleet
+        models = list(fleet.models.values())
+        yield from self._of_models(models)
+        yield from duration_metrics(models)
+        yield from agent_metrics(self._agents())
         yield from self._of_gateway(list(fleet.committed.items()), list(fleet.members.values()))
 
     def pieces(self) -> Iterator[Iterator[Metric]]:
@@ -78,12 +89,16 @@ class GatewayCollector(Collector):
         models = list(self._gateway.fleet.models.values())
         for start in range(0, max(1, len(models)), _MODELS_PER_PIECE):
             yield self._of_models(models[start : start + _MODELS_PER_PIECE])
+            yield duration_metrics(models[start : start + _MODELS_PER_PIECE])
         committed = list(self._gateway.fleet.committed.items()) if self._gateway.fleet.is_led else []
         for start in range(0, len(committed), _PER_PIECE):
             yield self._versions(committed[start : start + _PER_PIECE])
         members = list(self._gateway.fleet.members.values())
         for start in range(0, len(members), _PER_PIECE):
             yield self._workers(members[start : start + _PER_PIECE])
+        agents = self._agents()
+        for start in range(0, max(1, len(agents)), _AGENTS_PER_PIECE):
+            yield agent_metrics(agents[start : start + _AGENTS_PER_PIECE])
         yield self._of_gateway((), ())
 
     def _of_models(self, models: Sequence[ServedModel]) -> Iterator[Metric]:
@@ -118,6 +133,11 @@ class GatewayCollector(Collector):
     def _of_gateway(self, committed: Sequence[tuple[str, Commitment]], members: Sequence[Member]) -> Iterator[Metric]:
         """``committed``, ``members``: those whose samples have not come yet."""
         gateway = self._gateway
+        yield CounterMetricFamily(
+            _PREFIX + "agent_replacements",
+            "Agents that lost figures of their own to agents with more requests or misses",
+            gateway.fleet.agents.replacements,
+        )
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs(committed)
         yield self._store()
@@ -134,6 +154,10 @@ class GatewayCollector(Collector):
         if self._gateway.store_connected is not None:
             connected.add_metric((), float(self._gateway.store_connected()))
         return connected
+
+    def _agents(self) -> list[Agent]:
+        agents = self._gateway.fleet.agents
+        return [agents.rest, *agents.tracked.values()] if agents.is_on else []
 
     def _names(self) -> Iterator[Metric]:
         """Of names that this process has looked up: of workers, and of the store."""
@@ -240,9 +264,10 @@ class GatewayMetricsApplication:
         self._process = ProcessCollector(registry=None)
         self._rendering = BackgroundTasks()
         self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)
+        self._agents = AgentPage(lambda: agent_report(gateway.fleet.agents))
 
     def route(self, head: Head) -> Route:
-        page = self._pages.route(head)
+        page = self._pages.route(head) or self._agents.route(head)
         if page is not None:
             return page
         error = error_unless_metrics(head)
@@ -267,11 +292,7 @@ class GatewayMetricsApplication:
 
     async def _render(self, accept: str) -> tuple[list[bytes], str]:
         """(body, content type), rendered a piece in each turn of the loop."""
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):
-            # prometheus_client raises for a malformed version in the header.
-            encode, content_type = choose_encoder("")
+        encode, content_type = encoder(accept)
         return await self._housekeeping.do(self._put_together(MetricsPieces(encode))), content_type
 
     def _put_together(self, page: MetricsPieces) -> Steps[list[bytes]]:

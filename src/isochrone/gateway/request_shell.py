@@ -26,6 +26,7 @@ from isochrone.gateway.monitoring.members import MonitoredMembers
 from isochrone.gateway.monitoring.monitor import MonitorRules, is_alive
 from isochrone.gateway.monitoring.probes import probe
 from isochrone.gateway.replicas import Endpoint
+from isochrone.gateway.request_times import RequestTimes, ended_as
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import CheckedLoss, Destination, RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
@@ -75,6 +76,8 @@ class RequestShell:
         #: Of live requests, while somebody asks for them.
         self.sampling = Sampling()
         self.machine = RequestMachine(self.fleet)
+        #: How long requests take, for the metrics page.
+        self._times = RequestTimes(self.fleet)
         self.machine.waiting.on_change = self._waiting_changed
         #: Streaming calls, from their opening to their end.
         self.streams: set[CallerStream] = set()
@@ -130,14 +133,18 @@ class RequestShell:
             return
         if outcome is _ANSWERED and not attempt.asks:
             # Nearly all answers.
-            self.execute(self.machine.answered(request, attempt, outcome, self.clock()))
+            now = attempt.answered_at = self.clock()
+            self.execute(self.machine.answered(request, attempt, outcome, now))
             return
         if outcome is not _ANSWERED and self.tracing is not None:
             self.tracing.attempt_ended(attempt, outcome.name.lower())
         report = request.load_report(attempt) if attempt.asks else None
         is_rejected = outcome is _NOT_BEGUN or outcome is _REJECTED
         is_version_gone = is_rejected and request.is_version_gone(attempt)
-        self.execute(self.machine.answered(request, attempt, outcome, self.clock(), report, is_version_gone))
+        if outcome is not _ANSWERED:
+            attempt.ended_as = ended_as(request, attempt, is_rejected=is_rejected)
+        now = attempt.answered_at = self.clock()
+        self.execute(self.machine.answered(request, attempt, outcome, now, report, is_version_gone))
 
     def answered_foreign(self, attempt: UpstreamAttempt) -> None:
         """An endpoint's answer does not follow the protocol: it counts as none, and is never passed on."""
@@ -163,6 +170,8 @@ class RequestShell:
         """A caller has gone."""
         if self.tracing is not None:
             self.tracing.caller_gone(request)
+        if not request.over:
+            self._times.cancelled(request, self.clock())
         self.execute(self.machine.cancelled(request, self.clock()))
 
     def release(self) -> int:
@@ -209,14 +218,19 @@ class RequestShell:
             try:
                 if do is _SEND:
                     caller.send(subject)
+                    if not caller.sent_at:
+                        caller.sent_at = self.clock()
                 elif do is _ANSWER:
                     caller.answer(subject)
+                    self._times.answered(caller, subject, self.clock())
                 elif do is _CANCEL:
                     subject.cancel()
                 elif do is _REJECT:
                     caller.reject(subject)
+                    self._times.rejected(caller, subject, self.clock())
                 elif do is _CUT_OFF:
                     caller.cut_off(subject)
+                    self._times.rejected(caller, subject, self.clock())
                 else:
                     self._execute_rare(do, caller, subject)
             except Exception as error:

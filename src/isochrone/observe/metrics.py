@@ -21,16 +21,17 @@ from prometheus_client.core import (
     Metric,
     UnknownMetricFamily,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from isochrone.observe.activation_metrics import activation_metrics
 from isochrone.observe.device_metrics import device_metrics
 from isochrone.observe.division_metrics import division_metrics
+from isochrone.observe.exemplars import with_exemplars
 from isochrone.observe.generation_metrics import generation_metrics
 from isochrone.observe.machine import MachineCollector
 from isochrone.observe.model_metrics import counters, model_metrics
+from isochrone.observe.page_formats import encoder
 from isochrone.observe.server_metrics import server_metrics
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
 from isochrone.observe.trace_metrics import trace_metrics
@@ -132,11 +133,7 @@ class Exposition:
 
         To render off the event loop's thread, call ``take`` on it and pass the snapshot here.
         """
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):
-            # prometheus_client raises for a malformed version in the header.
-            encode, content_type = choose_encoder("")
+        encode, content_type = encoder(accept)
         taken = self.take() if snapshot is None else snapshot
         body = encode(_Families(taken, self._others))
         if content_type.startswith("text/plain"):
@@ -231,7 +228,7 @@ class _Families(Collector):
                 cumulative = accumulate(durations.counts.tolist())
                 histogram.add_metric(
                     (model.model_name, model.model_version, stage),
-                    buckets=list(zip(_LE, cumulative, strict=True)),
+                    buckets=with_exemplars(list(zip(_LE, cumulative, strict=True)), durations.exemplars),
                     sum_value=durations.sum_ns / 1e9,
                 )
         return histogram

@@ -7,27 +7,20 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+
+from isochrone.observe.page_formats import Encode, OneFamily
 
 #: Ends a page in the OpenMetrics format.
 _END = b"# EOF\n"
 
 
-class _OneFamily(Collector):
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
-
-
 class MetricsPieces:
-    """The pieces of one page. ``encode``: as ``prometheus_client`` chooses it."""
+    """The pieces of one page. ``encode``: as ``page_formats`` chooses it."""
 
-    def __init__(self, encode: Callable[[Collector], bytes]) -> None:
+    def __init__(self, encode: Encode) -> None:
         self._encode = encode
         #: By family, in the order in which they came.
         self._texts: dict[str, list[bytes]] = {}
@@ -36,7 +29,7 @@ class MetricsPieces:
     def add(self, families: Iterable[Metric]) -> None:
         """Some families; further samples of one that was added before follow those."""
         for family in families:
-            text = self._encode(_OneFamily(family))
+            text = self._encode(OneFamily(family))
             if text.endswith(_END):
                 self._end = _END
                 text = text[: -len(_END)]

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from isochrone.observe.exemplars import Exemplars
 from isochrone.observe.model_metrics import FamilySnapshot
 
 #: The stages of a request, in order; ``request`` is the total.
@@ -34,6 +35,7 @@ class Histogram:
 
     counts: npt.NDArray[np.int64]
     sum_ns: int
+    exemplars: Exemplars = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -8,6 +8,7 @@ come on the loop's thread: nothing here locks or waits.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
+from isochrone.observe.exemplars import Exemplar, sampled_trace
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class ModelStatistics:
         "_cache_misses",
         "_computed",
         "_counts",
+        "_exemplars",
         "_fail_ns",
         "_failures",
         "_inference_count",
@@ -83,6 +86,8 @@ class ModelStatistics:
         self._inference_count = 0
         self._counts: npt.NDArray[np.int64] = np.zeros((len(STAGES), _BUCKETS), dtype=np.int64)
         self._sums: npt.NDArray[np.int64] = np.zeros(len(STAGES), dtype=np.int64)
+        #: By bucket of whole requests: the last one of a sampled trace.
+        self._exemplars: dict[int, Exemplar] = {}
         #: Rows → [batches, input ns, infer ns, output ns].
         self._batches: dict[int, list[int]] = {}
         self._last_inference_ms = 0
@@ -113,6 +118,8 @@ class ModelStatistics:
             self.fold()
         if self.trace is not None:
             self.trace.finished(request)
+        if request.trace_context is not None:
+            self._note(request, now)
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
@@ -128,6 +135,8 @@ class ModelStatistics:
             self.fold()
         if self.trace is not None:
             self.trace.finished(request)
+        if request.trace_context is not None:
+            self._note(request, now)
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""
@@ -164,6 +173,8 @@ class ModelStatistics:
             self.fold()
         if self.trace is not None:
             self.trace.finished(request)
+        if request.trace_context is not None:
+            self._note(request, now)
 
     def record_reused(self, request: InferRequest, now: int) -> None:
         """Counts an answer from the activation cache: a success with a queue time, but without inference."""
@@ -174,11 +185,21 @@ class ModelStatistics:
             self.fold()
         if self.trace is not None:
             self.trace.finished(request)
+        if request.trace_context is not None:
+            self._note(request, now)
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
         """Counts a miss, in addition to the success of the computed answer."""
         self._cache_misses += 1
         self._cache_miss_ns += lookup_ns + insert_ns
+
+    def _note(self, request: InferRequest, now: int) -> None:
+        """Keeps the trace of a request, if it is sampled, as the exemplar of its bucket."""
+        trace_id = sampled_trace((request.trace_context or {}).get("traceparent", ""))
+        if trace_id:
+            duration = now - request.arrived
+            bucket = bisect_left(BUCKET_BOUNDS_NS, duration)
+            self._exemplars[bucket] = Exemplar(trace_id, duration, self._wall_clock_ns())
 
     def fold(self) -> None:
         """Adds the recorded timestamps to sums and histograms."""
@@ -277,5 +298,8 @@ class ModelStatistics:
             cache_hit_ns=self._cache_hit_ns,
             cache_misses=self._cache_misses,
             cache_miss_ns=self._cache_miss_ns,
-            stages={stage: Histogram(counts[row], int(self._sums[row])) for row, stage in enumerate(STAGES)},
+            stages={
+                stage: Histogram(counts[row], int(self._sums[row]), {} if row else dict(self._exemplars))
+                for row, stage in enumerate(STAGES)
+            },
         )

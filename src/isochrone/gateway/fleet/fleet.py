@@ -22,6 +22,7 @@ from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch, prepare
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
 from isochrone.gateway.housekeeping import finished
+from isochrone.gateway.latencies.agents import AgentLatencies
 from isochrone.gateway.replicas import Endpoint, EndpointReport, LoadReport, PendingReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
@@ -79,6 +80,8 @@ class Fleet:
         #: The last two indexes that were compared, and what differs.
         self._differed: tuple[object, object, Collection[str]] | None = None
         self.agent_header = AGENT_HEADER.encode()
+        #: Latencies per agent, for the metrics page.
+        self.agents = AgentLatencies(rules.agents)
         #: Over all models.
         self.quotas: tuple[Quotas, ...] = (Quotas(rules.quota),) if rules.quota.enabled else ()
         #: Led by a control plane: what it has committed is served, and nothing else.
@@ -240,6 +243,8 @@ class Fleet:
         self.endpoint_changes.states_changed()
         if rules.quota != before.quota:
             self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
+        if rules.agents != before.agents:
+            self.agents = AgentLatencies(rules.agents)
         for name, served in (("", self.unknown), *self.models.items()):
             if rules.of(name) != before.of(name) or rules.quota != before.quota:
                 served.configure(rules.of(name))

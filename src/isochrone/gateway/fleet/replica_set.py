@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
+from isochrone.gateway.latencies.version_durations import VersionDurations
 from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.replicas import Replica
 from isochrone.protocol.grpc.routing_fields import version_field
@@ -22,6 +23,7 @@ class ReplicaSet:
     __slots__ = (
         "_model",
         "balancer",
+        "durations",
         "endpoint_changes",
         "replicas",
         "seen",
@@ -36,7 +38,13 @@ class ReplicaSet:
     )
 
     def __init__(
-        self, model: str, version: str, balancer: Balancer, endpoint_changes: EndpointChanges, stages: bytes = b""
+        self,
+        model: str,
+        version: str,
+        balancer: Balancer,
+        endpoint_changes: EndpointChanges,
+        stages: bytes = b"",
+        durations: VersionDurations | None = None,
     ) -> None:
         self._model = model
         #: Stamped on every request that goes this way; "": nothing is stamped.
@@ -50,6 +58,8 @@ class ReplicaSet:
         #: What of a request's head differs from replica set to replica set.
         self.tag = version, stages
         self.balancer = balancer
+        #: Of its requests; of versions that are not told apart on the metrics page, those of all of them.
+        self.durations = durations or VersionDurations("")
         self.replicas: dict[str, Replica] = {}
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
         self.tiers: tuple[ReplicaSet, ...] = ()

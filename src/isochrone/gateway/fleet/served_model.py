@@ -23,6 +23,7 @@ from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
+from isochrone.gateway.latencies.version_durations import ModelDurations, VersionDurations
 from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission
 from isochrone.gateway.placement.balancer import STANDING_BY, Balancer, Placement
 from isochrone.gateway.policies import make, reads_prompts
@@ -109,6 +110,8 @@ class ServedModel:
         self.suspects = self.quarantines = self.quarantine_rejections = 0
         #: By reason; those of the gateway are ``rejected`` as well.
         self.rejections = dict.fromkeys(_USUAL_REJECTIONS, 0)
+        #: How long requests took.
+        self.durations = ModelDurations()
         #: Some requests of it may be like one that cost a worker its process: each is looked at.
         self.suspected = False
         #: What a control plane has committed; None: there is none, or it has committed nothing of this model.
@@ -272,7 +275,16 @@ class ServedModel:
             policy.on_alert = policy.on_alert or self._alert
             policy.timer = self._fleet.clock
         balancer = Balancer(policy, self._random, placement, rules.balancer)
-        return ReplicaSet(self.name, version, balancer, self._fleet.endpoint_changes, stages)
+        durations = self._durations(version)
+        return ReplicaSet(self.name, version, balancer, self._fleet.endpoint_changes, stages, durations)
+
+    def _durations(self, version: str) -> VersionDurations:
+        """Where the durations of a version are counted: callers may name versions that nobody serves."""
+        members = self._fleet.members.values()
+        is_committed = self.commitment is not None and version in self.commitment.digests
+        if is_committed or any(version in (member.serves or {}).get(self.name, ()) for member in members):
+            return self.durations.of(version, {known for known, _ in self.replica_sets})
+        return self.durations.other
 
     def _alert(self, reason: str) -> None:
         log.error("a policy raised an alert", model=self.name, reason=reason)
@@ -371,9 +383,11 @@ class ServedModel:
                 replica_set.update(members, now)
 
     def _place_replica_set(self, replica_set: ReplicaSet) -> None:
-        """A digest that was not known when the replica set was made may be committed now."""
+        """What was not known when the replica set was made may be known now: its digest, or that somebody serves it."""
+        durations = self._durations(replica_set.version)
         digest = self._fleet.committed_digest(self.name, replica_set.version)
         for one in (replica_set, *replica_set.tiers):
+            one.durations = durations
             if one.balancer.placement.digest != digest and digest:
                 one.balancer.placement = replace(one.balancer.placement, digest=digest)
 

@@ -25,6 +25,7 @@ from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.front.trace_fields import TRACE_PARENT, trace_parent_field
+from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -32,6 +33,7 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import relayed_message, report_of_message
+from isochrone.observe.exemplars import sampled_trace
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
@@ -133,6 +135,8 @@ class GrpcRoute(Route):
     def __init__(self, gateway: Gateway, head: Head) -> None:
         self.gateway = gateway
         self.call = CallHead(head)
+        self.agent = agent_name(head.get(gateway.fleet.agent_header))
+        self.trace_id = sampled_trace((head.get(b"traceparent") or b"").decode("latin-1"))
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load
         self.timeout_ns = self.call.timeout_ns
@@ -216,6 +220,10 @@ class GrpcRequest(CallerRequest):
         #: The message, and where it begins: behind its prefix, or at 0 when it had to be decompressed.
         self.message = message
         self.start = start
+        if route.agent:
+            self.agent = route.agent
+        if route.trace_id:
+            self.trace_id = route.trace_id
         if route.epoch is not None:
             self.asked_epoch = route.epoch
         timeout = route.timeout_ns
@@ -305,6 +313,9 @@ class GrpcRequest(CallerRequest):
             return False
         status = dict(attempt.trailers or attempt.headers).get(b"grpc-status")
         return status in (_NOT_FOUND, b"%d" % GRPC_UNAVAILABLE)
+
+    def is_late(self, attempt: UpstreamAttempt) -> bool:
+        return is_late(attempt.trailers or attempt.headers)
 
     def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
         for name, value in attempt.trailers or attempt.headers:
@@ -399,6 +410,11 @@ def meaning_of(fields: Headers) -> Outcome:
     if status in _REJECTIONS:
         return Outcome.NOT_BEGUN if is_marked(fields) else Outcome.REJECTED
     return Outcome.FAILED if status in _FAILURES else Outcome.ANSWERED
+
+
+def is_late(fields: Headers) -> bool:
+    """Whether an answer says that the deadline has passed, or cannot be met."""
+    return (b"grpc-status", b"%d" % GRPC_DEADLINE_EXCEEDED) in fields
 
 
 def has_status(fields: Headers) -> bool:

@@ -26,6 +26,7 @@ from isochrone.gateway.front.grpc_requests import (
     GrpcRoute,
     has_status,
     is_grpc,
+    is_late,
     meaning_of,
     not_grpc,
     returned_block,
@@ -119,6 +120,8 @@ class StreamRequest(CallerStream):
         self.route = route
         self.gateway = route.gateway
         self.exchange = stream
+        self.agent = route.agent
+        self.trace_id = route.trace_id
         timeout = route.call.timeout_ns
         if timeout:
             self.deadline = stream.arrived + timeout
@@ -261,6 +264,8 @@ class StreamRequest(CallerStream):
             return False
         self.served, self.version = served, opening.version.decode("utf-8", "replace")
         self.arrived = self.gateway.clock()
+        if not self.waits_since:
+            self.came_at = self.arrived
         self.demand = served.plain_demand
         waiting = self.gateway.machine.waiting
         may_go_on = self.waits_since or not waiting.has_before(self)
@@ -327,6 +332,8 @@ class StreamRequest(CallerStream):
         self._has_arrived = True
         # The call may have been opened long ago: latencies, quotas and admission count from its first message.
         self.arrived = self.gateway.clock()
+        if not self.waits_since:
+            self.came_at = self.arrived
         self.version = opening.version.decode("utf-8", "replace")
         key = b""
         if opening.sequence and served.rules.affinity.sequence:
@@ -495,6 +502,9 @@ class StreamRequest(CallerStream):
 
     def is_version_gone(self, attempt: UpstreamAttempt) -> bool:
         return False
+
+    def is_late(self, attempt: UpstreamAttempt) -> bool:
+        return is_late(attempt.trailers or attempt.headers)
 
     def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
         return None

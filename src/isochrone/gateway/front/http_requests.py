@@ -19,6 +19,7 @@ from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field, division_line
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.front.trace_fields import TRACE_PARENT, trace_parent_field
+from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -28,6 +29,7 @@ from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
+from isochrone.observe.exemplars import sampled_trace
 from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
@@ -105,6 +107,8 @@ class HttpRoute(Route):
         self.kind = kind
         self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
+        self.agent = agent_name(head.get(gateway.fleet.agent_header))
+        self.trace_id = sampled_trace((head.get(b"traceparent") or b"").decode("latin-1"))
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
@@ -252,6 +256,10 @@ class HttpRequest(CallerRequest):
         self.served = served
         self.demand = served.plain_demand
         self.route = route
+        if route.agent:
+            self.agent = route.agent
+        if route.trace_id:
+            self.trace_id = route.trace_id
         if not route.is_plain:
             self.version, self.asked_epoch, self.kind = route.version, route.epoch, route.kind
         exchange.owner = self
@@ -361,6 +369,9 @@ class HttpRequest(CallerRequest):
 
     def is_version_gone(self, attempt: UpstreamAttempt) -> bool:
         return attempt.status in (404, 503) and bool(attempt.replica_set.version) and not self.route.version
+
+    def is_late(self, attempt: UpstreamAttempt) -> bool:
+        return attempt.status == 504
 
     def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
         for name, value in attempt.headers:

@@ -18,8 +18,9 @@ from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.front.generate_requests import token_deadlines
-from isochrone.gateway.front.grpc_requests import meaning_of
+from isochrone.gateway.front.grpc_requests import is_late, meaning_of
 from isochrone.gateway.front.http_requests import TIMEOUT_HEADER
+from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.picker.bodies import Asked
 from isochrone.gateway.picker.calls import Call, Form
 from isochrone.gateway.picker.replies import remove_header, set_header, set_header_again
@@ -117,6 +118,7 @@ class Pick(CallerRequest):
         self.phase = Phase.PLACING
         self._envoy = envoy
         self._head = head
+        self.agent = agent_name(head.get(envoy.gateway.fleet.agent_header))
         self.version = asked.version or call.version
         self.asked_epoch = head.get(EPOCH_HEADER)
         self.kind = Kind.STREAM if asked.streams else call.kind
@@ -285,6 +287,9 @@ class Pick(CallerRequest):
         if self.call.is_grpc:
             return _value(attempt.trailers or attempt.headers, b"grpc-status") in (b"5", b"14")
         return attempt.status in (404, 503)
+
+    def is_late(self, attempt: UpstreamAttempt) -> bool:
+        return is_late(attempt.trailers or attempt.headers) if self.call.is_grpc else attempt.status == 504
 
     def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
         try:

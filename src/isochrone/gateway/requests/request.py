@@ -53,6 +53,9 @@ class Attempt:
     division: Choice | None = None
     #: The trace context that it sends on in place of the caller's; b"": the gateway is not traced.
     trace_parent: bytes = b""
+    #: When its answer was whole, and what that is to the caller (a number of ``latencies.version_durations``).
+    answered_at = 0
+    ended_as = 0
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         #: Its answer is being passed on: no other attempt can replace it.
@@ -113,13 +116,20 @@ class Request:
     #: Addresses of the endpoints it may go to; None: any.
     subset: frozenset[str] | None = None
     fingerprint: bytes | None = None
+    #: The caller, as it calls itself (``latencies.agents.agent_name``); "": it does not.
+    agent = ""
+    #: The trace that the caller samples; "": none.
+    trace_id = ""
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None
     #: What a traced gateway notes of it; None: nothing.
     trail: Trail | None = None
 
     def __init__(self, arrived: int) -> None:
-        self.arrived = arrived
+        #: When it came. What waited for a worker counts as arrived when it goes on; ``came_at`` stays.
+        self.arrived = self.came_at = arrived
+        #: When it was first sent; 0: it was not.
+        self.sent_at = 0
         #: In flight; two when a hedge was sent.
         self.attempts: list[Attempt] = []
         #: Replicas it was sent to.

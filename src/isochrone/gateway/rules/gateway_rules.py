@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from isochrone.gateway.latencies.agents import AgentRules
 from isochrone.gateway.placement.admission import AdmissionRules
 from isochrone.gateway.placement.balancer import BalancerRules, Placement
 from isochrone.gateway.policies import DEFAULT
@@ -75,6 +76,8 @@ class GatewayRules:
     outliers: OutlierRules = field(default_factory=OutlierRules)
     #: Per caller over all models.
     quota: QuotaRules = field(default_factory=QuotaRules)
+    #: Agents on the metrics page.
+    agents: AgentRules = field(default_factory=AgentRules)
 
     def of(self, model: str) -> ModelRules:
         """The rules of one model."""

@@ -46,6 +46,8 @@ _SMALLEST: Final = frozenset(
 )
 #: Shares of something that each process has the same amount of.
 _MEAN: Final = frozenset(("nv_cache_util",))
+#: Series that end while their process lives: those of agents, which others replace.
+_PASSING: Final = "isochrone_gateway_agent_"
 #: Figures of a process; they get a label with its number.
 _OF_A_PROCESS: Final = "process_"
 
@@ -64,3 +66,8 @@ def rule(family: str, kind: str) -> str:
 def grows(family: str, kind: str) -> bool:
     """Whether the samples count since the start, so that those of a process that ended must not vanish."""
     return rule(family, kind) == "add" and kind in ("counter", "histogram", "summary", "unknown", "untyped")
+
+
+def is_passing(name: str) -> bool:
+    """Whether the series of a family, or of a sample, may end or begin anew while their process lives."""
+    return name.startswith(_PASSING)

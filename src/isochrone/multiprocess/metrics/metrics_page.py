@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from prometheus_client.exposition import choose_encoder
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
@@ -21,7 +20,18 @@ from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call, gather, raise_error
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.metrics.group_metrics import GroupCollector
-from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, as_open_metrics, parse, render, retire
+from isochrone.multiprocess.metrics.page_sum import (
+    Counts,
+    Page,
+    add_up,
+    as_open_metrics,
+    parse,
+    render,
+    retire,
+    settle,
+    without_ended,
+)
+from isochrone.observe.page_formats import PLAIN_WITH_EXEMPLARS, encoder
 from isochrone.protocol.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
@@ -30,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 #: Seconds a process gets for its page: half of what Prometheus gives a scrape, and more than a busy machine's stalls.
 _PAGE_SECONDS = 5.0
+_ACCEPT = ((b"accept", PLAIN_WITH_EXEMPLARS.encode()),)
 
 
 class GroupPages:
@@ -44,10 +55,7 @@ class GroupPages:
 
     async def render(self, accept: str) -> tuple[bytes, str]:
         """(body, content type) in the format of the Accept header."""
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):
-            encode, content_type = choose_encoder("")
+        encode, content_type = encoder(accept)
         board = self._group.board
         async with self._turn:
             await self._ask()
@@ -75,18 +83,25 @@ class GroupPages:
                 _write_counts(self._group.retired_file, self._retired)
         answers = await gather(
             {
-                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS)
+                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS, headers=_ACCEPT)
                 for number, pid in pids.items()
                 if pid
             }
         )
+        kept = self._retired
         for number, answer in answers.items():
             if isinstance(answer, IsochroneError):
                 continue
             raise_error(answer)
             if board.pid(number) == pids[number]:
                 # Otherwise another one may have answered, whose counts would be retired as the earlier one's.
-                self._last[number] = pids[number], parse(bytes(answer.body).decode())
+                page = parse(bytes(answer.body).decode())
+                if number in self._last:
+                    self._retired = settle(self._last[number][1], page, self._retired)
+                self._last[number] = pids[number], page
+        self._retired = without_ended((page for _, page in self._last.values()), self._retired)
+        if self._retired != kept:
+            _write_counts(self._group.retired_file, self._retired)
 
 
 def _read_counts(path: Path) -> Counts:

@@ -1,7 +1,8 @@
 """Adds up metrics pages: Prometheus text or OpenMetrics, one page per process. Pure.
 
 ``gauge_rules`` decides how a family's samples combine. The counts of a process that ended stay in the sum
-(``retired``): a sum that falls would look to Prometheus like a restart of everything.
+(``retired``): a sum that falls would look to Prometheus like a restart of everything. Of the exemplars of a
+bucket, the newest is shown.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from dataclasses import dataclass, field
 
 from prometheus_client.utils import floatToGoString
 
-from isochrone.multiprocess.metrics.gauge_rules import grows, rule
+from isochrone.multiprocess.metrics.gauge_rules import grows, is_passing, rule
+from isochrone.observe.page_formats import EXEMPLAR
 
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
+_SAMPLE_WITH_EXEMPLAR = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\{[^{}]*\} \S+ \S+)$')
+#: The label that passing series are told apart by.
+_OWNER = re.compile(r'[{,]agent="((?:[^"\\]|\\.)*)"')
 _EOF = "# EOF"
 _LABEL = "process"
 _TOTAL = "_total"
@@ -30,6 +35,8 @@ class Family:
     comments: list[str] = field(default_factory=list)
     #: Name and labels → value.
     samples: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: Name and labels → exemplar, as OpenMetrics writes it behind the value.
+    exemplars: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -50,6 +57,9 @@ def parse(text: str) -> Page:
     for line in text.split("\n"):
         if line == _EOF:
             page.is_open_metrics = True
+        elif line.startswith(EXEMPLAR):
+            if match := _SAMPLE_WITH_EXEMPLAR.match(line, len(EXEMPLAR)):
+                family.exemplars[match[1], match[2] or ""] = match[3]
         elif line.startswith("# "):
             _, word, name, *rest = line.split(" ", 3)
             if name != family.name:
@@ -69,9 +79,13 @@ def add_up(pages: Mapping[int, Page], retired: Mapping[tuple[str, str], float] |
     """One page from those of the processes, by their numbers."""
     total = Page(is_open_metrics=any(page.is_open_metrics for page in pages.values()))
     gathered: dict[str, dict[tuple[str, str], list[float]]] = {}
+    exemplars: dict[str, dict[tuple[str, str], str]] = {}
     for number, page in pages.items():
         for name, family in page.families.items():
             total.families.setdefault(name, Family(name, family.kind, family.comments))
+            of_name = exemplars.setdefault(name, {})
+            for key, exemplar in family.exemplars.items():
+                of_name[key] = max(exemplar, of_name.get(key, exemplar), key=_measured_at)
             values = gathered.setdefault(name, {})
             label = rule(name, family.kind) == "label"
             for (sample, labels), value in family.samples.items():
@@ -80,6 +94,7 @@ def add_up(pages: Mapping[int, Page], retired: Mapping[tuple[str, str], float] |
     for name, family in total.families.items():
         how = rule(name, family.kind)
         family.samples = {key: _combined(how, values) for key, values in gathered[name].items()}
+        family.exemplars = exemplars[name]
         if grows(name, family.kind):
             for key in family.samples:
                 family.samples[key] += left.pop(key, 0.0)
@@ -97,12 +112,44 @@ def retire(page: Page, known: Mapping[tuple[str, str], float]) -> Counts:
     return counts
 
 
+def settle(before: Page, after: Page, known: Mapping[tuple[str, str], float]) -> Counts:
+    """The counts of ended processes, with those of series that a living one has ended between two of its pages.
+
+    Without them the sum over the processes would fall, where another process still has the series. A series that began
+    anew is known by a value that fell; then all that its owner had before is final.
+    """
+    newer = {key: value for family in after.families.values() for key, value in family.samples.items()}
+    older = {
+        key: value
+        for name, family in before.families.items()
+        if is_passing(name) and grows(name, family.kind)
+        for key, value in family.samples.items()
+    }
+    ended = {_owner(labels) for (name, labels), value in older.items() if newer.get((name, labels), -1.0) < value}
+    counts = dict(known)
+    for key, value in older.items():
+        if _owner(key[1]) in ended:
+            counts[key] = counts.get(key, 0.0) + value
+    return counts
+
+
+def without_ended(pages: Iterable[Page], counts: Counts) -> Counts:
+    """Without the counts of passing series that no process has any more: of those there may be any number."""
+    living = {
+        key for page in pages for name, family in page.families.items() if is_passing(name) for key in family.samples
+    }
+    return {key: value for key, value in counts.items() if not is_passing(key[0]) or key in living}
+
+
 def render(page: Page, more: Iterable[str] = ()) -> str:
     """The page as text; ``more`` are lines of further families."""
     lines: list[str] = []
     for family in page.families.values():
         lines += family.comments
-        lines += (f"{name}{labels} {_number(value)}" for (name, labels), value in family.samples.items())
+        shown = family.exemplars if page.is_open_metrics else {}
+        for key, value in family.samples.items():
+            exemplar = f" # {shown[key]}" if key in shown else ""
+            lines.append(f"{key[0]}{key[1]} {_number(value)}{exemplar}")
     lines += more
     if page.is_open_metrics:
         lines.append(_EOF)
@@ -130,7 +177,7 @@ def as_open_metrics(page: Page) -> Page:
         )
         text = text.replace('"', '\\"')
         comments = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        converted.families[name] = Family(name, kind, comments, family.samples)
+        converted.families[name] = Family(name, kind, comments, family.samples, family.exemplars)
     return converted
 
 
@@ -144,6 +191,15 @@ def _combined(how: str, values: list[float]) -> float:
             return sum(values) / len(values)
         case _:
             return sum(values)
+
+
+def _measured_at(exemplar: str) -> float:
+    return float(exemplar.rpartition(" ")[2])
+
+
+def _owner(labels: str) -> str:
+    found = _OWNER.search(labels)
+    return found[1] if found is not None else ""
 
 
 def _number(value: float) -> str:

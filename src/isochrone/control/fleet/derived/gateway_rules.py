@@ -45,6 +45,7 @@ def _data(fleet: Fleet) -> dict[str, Any]:
         "models": {name: _rules(fleet, model) for name, model in fleet.models.items()},
         "outliers": fleet.traffic.outliers,
         "quota": fleet.traffic.quota,
+        "agents": fleet.traffic.agents,
     }
 
 

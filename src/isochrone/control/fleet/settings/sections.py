@@ -194,6 +194,8 @@ class Traffic(Section):
     """When gateways eject a worker: outliers of the gateway's rules."""
     quota: Annotated[dict[str, Any], BeforeValidator(_empty)] = Field(default={})
     """Limits of one caller over all models: quota of the gateway's rules."""
+    agents: Annotated[dict[str, Any], BeforeValidator(_empty)] = Field(default={})
+    """Agents on gateways' metrics pages: agents of the gateway's rules."""
 
 
 class Tls(Section):
