@@ -116,7 +116,9 @@ class Bootstrap:
     def _per_second(self, members: NDArray[np.bool_]) -> Drawn:
         members = members & (self._ended <= self._length_ns)
         counts = np.bincount(slot_numbers(self._ended[members], self._length_ns, self._slots), minlength=self._slots)
-        seconds = self._length_ns / SECOND
+        # As in a summary: no answer comes before the shortest latency has passed.
+        shortest = max(0, int(self.latency.min())) if len(self.latency) else 0
+        seconds = max(self._length_ns - shortest, 1.0) / SECOND
         value = float(counts.sum()) / seconds
         return Drawn(value, None if self._weights is None else self._weights @ counts / seconds)
 

@@ -33,7 +33,7 @@ _GROWN = 2.0
 _FEWEST_FOR_GROWTH = 300
 
 
-class Verdict(StrEnum):
+class ComparisonVerdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     FEWER_ERRORS = "fewer errors"
@@ -53,7 +53,7 @@ class Difference:
     #: The interval of b - a; infinite where there are too few requests.
     low: float
     high: float
-    verdict: Verdict
+    verdict: ComparisonVerdict
 
     @property
     def difference(self) -> float:
@@ -105,16 +105,16 @@ class Comparison:
     @property
     def is_regression(self) -> bool:
         """Whether b is shown to be worse in any figure."""
-        return any(each.verdict in (Verdict.SLOWER, Verdict.MORE_ERRORS) for each in self.differences)
+        return any(each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS) for each in self.differences)
 
     @property
     def sentence(self) -> str:
         """The verdict in one sentence: what is worse first, then what is better."""
-        worse = [each.sentence for each in self.differences if each.verdict in (Verdict.SLOWER, Verdict.MORE_ERRORS)]
-        better = [each.sentence for each in self.differences if each.verdict in (Verdict.FASTER, Verdict.FEWER_ERRORS)]
+        worse = [each.sentence for each in self.differences if each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS)]
+        better = [each.sentence for each in self.differences if each.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.FEWER_ERRORS)]
         if worse or better:
             return "; ".join(worse + better) + "."
-        if all(each.verdict is Verdict.TOO_FEW for each in self.differences):
+        if all(each.verdict is ComparisonVerdict.TOO_FEW for each in self.differences):
             return "Not enough requests to tell: measure longer."
         return "No difference shown."
 
@@ -180,23 +180,23 @@ def shown_figure(value: float, unit: str) -> str:
 def _difference(name: str, unit: str, a: Drawn, b: Drawn, *, lower_is_better: bool) -> Difference:
     bounds = _bounds(a, b)
     if bounds is None:
-        return Difference(name, unit, a.value, b.value, -math.inf, math.inf, Verdict.TOO_FEW)
+        return Difference(name, unit, a.value, b.value, -math.inf, math.inf, ComparisonVerdict.TOO_FEW)
     low, high = bounds
     margin = MARGIN * a.value
-    verdict = Verdict.NO_DIFFERENCE
+    verdict = ComparisonVerdict.NO_DIFFERENCE
     if low > margin:
-        verdict = Verdict.SLOWER if lower_is_better else Verdict.FASTER
+        verdict = ComparisonVerdict.SLOWER if lower_is_better else ComparisonVerdict.FASTER
     elif high < -margin:
-        verdict = Verdict.FASTER if lower_is_better else Verdict.SLOWER
+        verdict = ComparisonVerdict.FASTER if lower_is_better else ComparisonVerdict.SLOWER
     return Difference(name, unit, a.value, b.value, low, high, verdict)
 
 
 def _error_difference(a: Drawn, b: Drawn) -> Difference:
     bounds = _bounds(a, b)
     if bounds is None:
-        return Difference("errors", "share", a.value, b.value, -math.inf, math.inf, Verdict.TOO_FEW)
+        return Difference("errors", "share", a.value, b.value, -math.inf, math.inf, ComparisonVerdict.TOO_FEW)
     low, high = bounds
-    verdict = Verdict.MORE_ERRORS if low > 0 else Verdict.FEWER_ERRORS if high < 0 else Verdict.NO_DIFFERENCE
+    verdict = ComparisonVerdict.MORE_ERRORS if low > 0 else ComparisonVerdict.FEWER_ERRORS if high < 0 else ComparisonVerdict.NO_DIFFERENCE
     return Difference("errors", "share", a.value, b.value, low, high, verdict)
 
 
