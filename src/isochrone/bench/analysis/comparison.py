@@ -9,6 +9,7 @@ difference is believed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -67,7 +68,7 @@ class Difference:
     @property
     def sentence(self) -> str:
         """``p99 12 % slower (+1.1 ms to +1.9 ms)``."""
-        size = f"{abs(self.relative):.1%} ".replace("%", " %") if self.relative is not None else ""
+        size = f"{abs(self.relative) * 100:.1f} % " if self.relative is not None else ""
         return f"{self.name} {size}{self.verdict} ({self.shown(self.low)} to {self.shown(self.high)})"
 
     def shown(self, difference: float) -> str:
@@ -121,12 +122,16 @@ class Comparison:
     @property
     def method(self) -> str:
         """How the intervals came about, for a report."""
+        correlated = (
+            f"stay correlated over {_both(self.correlated_seconds)}"
+            if any(self.correlated_seconds)
+            else "show no correlation from one slot of time to the next"
+        )
         return (
-            f"{COMPARISON_CONFIDENCE:.0%} intervals".replace("%", " %")
-            + f" by a bootstrap over blocks of {_both(self.block_seconds)}, since requests"
-            f" {_both(self.correlated_seconds)} apart are still correlated. Relative differences of up to"
-            f" {MARGIN:.0%}".replace("%", " %")
-            + " get no verdict. The intervals hold the noise within the runs, not the change of a machine between them."
+            f"{COMPARISON_CONFIDENCE * 100:g} % intervals, by a bootstrap over blocks of {_both(self.block_seconds)}: requests"
+            f" close in time are not independent, and the latencies of these runs {correlated}. Relative differences of up to"
+            f" {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the runs, not the change of a machine"
+            " between them."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -144,17 +149,11 @@ class Comparison:
 def compare(a: Run, b: Run) -> Comparison:
     """``a``: the run to measure by."""
     first, second = Bootstrap(a, _SEED_A), Bootstrap(b, _SEED_B)
-    differences = [
-        _difference(f"p{percent:g}", "ns", *pair, lower_is_better=True)
-        for percent, *pair in zip(PERCENTILES, first.percentiles(PERCENTILES), second.percentiles(PERCENTILES), strict=True)
-    ]
+    differences = _percentile_differences("", first.percentiles(PERCENTILES), second.percentiles(PERCENTILES))
     if len(first.first_token) and len(second.first_token):
         ours = first.percentiles(PERCENTILES, first_token=True)
         theirs = second.percentiles(PERCENTILES, first_token=True)
-        differences += [
-            _difference(f"first token p{percent:g}", "ns", *pair, lower_is_better=True)
-            for percent, *pair in zip(PERCENTILES, ours, theirs, strict=True)
-        ]
+        differences += _percentile_differences("first token ", ours, theirs)
     differences += [
         _difference("rate", "/s", first.rate(), second.rate(), lower_is_better=False),
         _difference("goodput", "/s", first.goodput(), second.goodput(), lower_is_better=False),
@@ -175,6 +174,13 @@ def shown_figure(value: float, unit: str) -> str:
     if unit == "share":
         return f"{value * 100:.3g} %"
     return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
+
+
+def _percentile_differences(measure: str, a: Sequence[Drawn], b: Sequence[Drawn]) -> list[Difference]:
+    return [
+        _difference(f"{measure}p{percent:g}", "ns", ours, theirs, lower_is_better=True)
+        for percent, ours, theirs in zip(PERCENTILES, a, b, strict=True)
+    ]
 
 
 def _difference(name: str, unit: str, a: Drawn, b: Drawn, *, lower_is_better: bool) -> Difference:

@@ -43,9 +43,9 @@ class RampResult:
     @property
     def sentence(self) -> str:
         if self.rate is None:
-            return f"No rate keeps {self.slo}: {_shown(self.missed_rate)} requests/s miss it. Lower the lowest rate."
+            return f"No rate keeps {self.slo}: {_shown(self.missed_rate)} requests/s miss it. Lower --rate."
         if self.missed_rate is None:
-            return f"{_shown(self.rate)} requests/s keep {self.slo}, the highest rate that was allowed. Raise it."
+            return f"{_shown(self.rate)} requests/s keep {self.slo}, the highest rate of the search. Raise --max-rate."
         doubt = "" if self.is_clear else " Runs at the limit disagree: measure each rate longer for a clear verdict."
         return (
             f"The highest rate that keeps {self.slo} is between {_shown(self.rate)} and {_shown(self.missed_rate)}"
@@ -91,7 +91,7 @@ class Ramp:
 
     def __init__(self, slo: Slo, low: float, high: float, tolerance: float = 0.02) -> None:
         if not 0 < low <= high < math.inf:
-            raise FlagError("--ramp", "a lowest rate above 0 that is not above the highest", f"{low:g} to {high:g}")
+            raise FlagError("--max-rate", f"a rate from --rate ({low:g}, above 0) on", f"{high:g}")
         if not 0 < tolerance < 1:
             raise FlagError("--tolerance", "a share above 0 and below 1", f"{tolerance:g}")
         self._slo = slo

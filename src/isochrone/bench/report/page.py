@@ -25,17 +25,17 @@ from isochrone.errors import FlagError
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def write_report(path: Path, runs: Sequence[Run]) -> None:
+def write_report(path: Path, runs: Sequence[Run], flag: str = "--report") -> None:
     """Written beside the file and renamed. Raises ``FlagError`` if there is no run, or no file can be written."""
     if not runs:
-        raise FlagError("--report", "at least one run to report on", "none")
+        raise FlagError(flag, "at least one run to report on", "none")
     page = report_page(runs)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(page, encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
-        raise FlagError("--report", f"a file that can be written at {path}", error.strerror or str(error)) from None
+        raise FlagError(flag, f"a file that can be written at {path}", error.strerror or str(error)) from None
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()

@@ -63,7 +63,7 @@ def comparison_table(comparison: Comparison, names: tuple[str, str]) -> str:
     head = ("figure", *names, "difference", "interval", "verdict")
     rows = []
     for each in comparison.differences:
-        relative = "" if each.relative is None else f" ({each.relative:+.1%})".replace("%", " %")
+        relative = "" if each.relative is None else f" ({each.relative * 100:+.1f} %)"
         style = _STYLES.get(each.verdict, "")
         rows.append(
             (
