@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SLOTS = 256
+MOST_SLOTS = 128
 FEWEST_SLOTS = 8
 _REQUESTS_PER_SLOT = 8
 #: So many blocks at least, or the draws would hardly differ.
