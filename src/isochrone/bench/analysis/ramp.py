@@ -6,7 +6,7 @@ same server give the same limit:
 - A rate without a clear verdict is measured again, and the requests of such runs count together.
 - One missed run proves nothing, since a pause of the machine misses any SLO: a rate is missed when two more runs missed
   it than kept it.
-- The rate that the search would end with is confirmed by a second kept run.
+- Both rates that the search would end with are confirmed by one more run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from isochrone.errors import FlagError
 
 _GROWTH = 2.0
 #: A rate that is still unclear after so many runs is decided by its measured share: it is the limit within noise.
-_MOST_RUNS = 5
-_MISSED_LEAD = 2
-_CONFIRMED_LEAD = 2
+_MOST_RUNS = 7
+#: By how many runs one verdict has to lead, to go on with and to end with.
+_KEPT_LEAD, _KEPT_CONFIRMED = 1, 2
+_MISSED_LEAD, _MISSED_CONFIRMED = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,11 @@ class _Trial:
     runs: list[tuple[Evidence, ...]] = field(default_factory=list)
 
     def verdict(self, slo: Slo, *, is_confirmed: bool = False) -> Verdict:
-        """``is_confirmed``: one kept run is not enough."""
+        """``is_confirmed``: one that the search can end with."""
         lead = self._lead(slo)
-        if lead >= (_CONFIRMED_LEAD if is_confirmed else 1):
+        if lead >= (_KEPT_CONFIRMED if is_confirmed else _KEPT_LEAD):
             return Verdict.MET
-        if lead <= -_MISSED_LEAD:
+        if lead <= -(_MISSED_CONFIRMED if is_confirmed else _MISSED_LEAD):
             return Verdict.MISSED
         if len(self.runs) < _MOST_RUNS:
             return Verdict.UNCLEAR
@@ -73,7 +74,7 @@ class _Trial:
         return Verdict.MET if slo.keeps(_together(self.runs)) else Verdict.MISSED
 
     def is_clear(self, slo: Slo) -> bool:
-        return self._lead(slo) not in (-1, 0)
+        return not -_MISSED_LEAD < self._lead(slo) < _KEPT_LEAD
 
     def _lead(self, slo: Slo) -> int:
         """Runs that kept the SLO less runs that missed it. Unclear ones count together, as many as they are."""
@@ -109,9 +110,9 @@ class Ramp:
                 return self._low
             return min(kept * _GROWTH, self._high) if kept < self._high else self._unconfirmed(kept)
         if kept is None:
-            return None if missed <= self._low else self._low
+            return self._unconfirmed(missed) if missed <= self._low else self._low
         if missed <= kept * (1 + self._tolerance):
-            return self._unconfirmed(kept)
+            return self._unconfirmed(kept) or self._unconfirmed(missed)
         return math.sqrt(kept * missed)
 
     def observe(self, rate: float, summary: Summary) -> None:
