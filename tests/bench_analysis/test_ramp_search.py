@@ -133,7 +133,7 @@ def test_the_limit_of_one_server_three_times() -> None:
 
 def test_the_limit_of_several_servers_three_times() -> None:
     limit = bisected(lambda rate: tail_of_several(rate, 4, 300.0, 0.020) - 0.01, 1.0, 1199.0)
-    rates = rates_of(lambda random, rate: several_server_queue(random, rate, 4, 300.0, 12), range(3), 50, 10_000)
+    rates = rates_of(lambda random, rate: several_server_queue(random, rate, 4, 300.0, 30), range(3), 50, 10_000)
     assert max(rates) <= 1.05 * min(rates)
     assert rates == pytest.approx([limit] * 3, rel=0.05)
 
