@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_runs import latencies_run, one_server_queue, paused, several_server_queue
 
@@ -56,12 +56,13 @@ def test_an_exact_server_is_enclosed_within_the_tolerance(
         assert result.missed_rate is not None
         assert result.rate <= limit < result.missed_rate <= result.rate * (1 + tolerance) * (1 + 1e-9)
     assert result.is_clear
-    # Doubling, then halving of the logarithm; two runs for each missed rate, and one for each end.
-    assert result.runs <= 2 * (math.log2(factor) + math.log2(1 / math.log2(1 + tolerance)) + 5)
+    # Doubling, then halving of the logarithm; two runs for each missed rate, and up to two for each end.
+    assert result.runs <= 2 * (math.log2(factor) + math.log2(1 / math.log2(1 + tolerance)) + 6)
 
 
-@given(st.lists(st.sampled_from(["kept", "missed", "unclear"]), max_size=40), st.randoms(use_true_random=False))
-def test_any_verdicts_come_to_an_end(verdicts: list[str], random: object) -> None:
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["kept", "missed", "unclear"]), max_size=40))
+def test_any_verdicts_come_to_an_end(verdicts: list[str]) -> None:
     summaries = {"kept": KEPT, "missed": MISSED, "unclear": UNCLEAR}
     left = list(verdicts)
     result = search(Ramp(SLO, 10, 1000), lambda _: summaries[left.pop() if left else "unclear"])
@@ -98,7 +99,7 @@ def test_a_missed_rate_that_is_not_confirmed_is_no_end() -> None:
 
 def test_a_kept_rate_that_is_not_confirmed_is_given_up() -> None:
     ramp = Ramp(SLO, 10, 10)
-    for summary in (KEPT, MISSED, MISSED, MISSED, MISSED):
+    for summary in (KEPT, *[MISSED] * 5):
         assert ramp.next_rate() == 10
         ramp.observe(10, summary)
     assert ramp.result is not None
@@ -126,27 +127,28 @@ def rates_of(
 def test_the_limit_of_one_server_three_times() -> None:
     # The time in the system is exponential: its p99 is ln(100) / (capacity - rate).
     limit = 5000 - math.log(100) / 0.020
-    rates = rates_of(lambda random, rate: one_server_queue(random, rate, 5000, 10), range(3), 100, 100_000)
+    rates = rates_of(lambda random, rate: one_server_queue(random, rate, 5000, 10), range(3), 1000, 100_000)
     assert max(rates) <= 1.05 * min(rates)
     assert rates == pytest.approx([limit] * 3, rel=0.05)
 
 
+@pytest.mark.long
 def test_the_limit_of_several_servers_three_times() -> None:
     limit = bisected(lambda rate: tail_of_several(rate, 4, 300.0, 0.020) - 0.01, 1.0, 1199.0)
-    rates = rates_of(lambda random, rate: several_server_queue(random, rate, 4, 300.0, 30), range(3), 50, 10_000)
+    rates = rates_of(lambda random, rate: several_server_queue(random, rate, 4, 300.0, 30), range(3), 400, 10_000)
     assert max(rates) <= 1.05 * min(rates)
     assert rates == pytest.approx([limit] * 3, rel=0.05)
 
 
 def test_the_limit_of_a_server_that_is_disturbed() -> None:
-    """Its capacity changes by 1 % from run to run, and every fifth run has a pause of a second."""
+    """Its capacity changes by 1 % from run to run, and one run in ten has a pause of a second."""
 
     def measure(random: np.random.Generator, rate: float) -> Run:
         run = one_server_queue(random, rate, 5000 * random.normal(1, 0.01), 10)
-        return paused(run, 4_000, 1_000) if random.random() < 0.2 else run
+        return paused(run, 4_000, 1_000) if random.random() < 0.1 else run
 
     limit = 5000 - math.log(100) / 0.020
-    rates = rates_of(measure, range(3), 100, 100_000)
+    rates = rates_of(measure, range(3), 1000, 100_000)
     assert max(rates) <= 1.05 * min(rates)
     assert rates == pytest.approx([limit] * 3, rel=0.05)
 

@@ -6,7 +6,7 @@ same server give the same limit:
 - A rate without a clear verdict is measured again, and the requests of such runs count together.
 - One missed run proves nothing, since a pause of the machine misses any SLO: a rate is missed when two more runs missed
   it than kept it.
-- Both rates that the search would end with are confirmed by one more run.
+- Both rates that the search would end with are confirmed by further runs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from isochrone.errors import FlagError
 
 _GROWTH = 2.0
 #: A rate that is still unclear after so many runs is decided by its measured share: it is the limit within noise.
-_MOST_RUNS = 7
+_MOST_RUNS = 9
 #: By how many runs one verdict has to lead, to go on with and to end with.
 _KEPT_LEAD, _KEPT_CONFIRMED = 1, 2
-_MISSED_LEAD, _MISSED_CONFIRMED = 2, 3
+_MISSED_LEAD, _MISSED_CONFIRMED = 2, 4
 
 
 @dataclass(frozen=True, slots=True)

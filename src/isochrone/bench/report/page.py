@@ -110,7 +110,6 @@ def _plots(runs: Sequence[ShownRun]) -> Iterable[str]:
     yield latency_by_rate(runs)
     yield latency_over_time(runs)
     yield percentile_curve(runs)
-    for shown in runs:
-        yield heat_map(shown)
-        yield rates_over_time(shown)
-        yield errors_over_time(shown)
+    # The same plot of all runs side by side.
+    for plot in (heat_map, rates_over_time, errors_over_time):
+        yield from map(plot, runs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _TICKS = 5
 #: A logarithmic scale with fewer labels is given 2 and 5 times the powers of ten, too.
 _FEWEST_LABELS = 3
-_SHORT_NAMES = ((50, "50 %"), (90, "90 %"), (99, "99 %"), (99.9, "99.9 %"), (99.99, "99.99 %"))
+_PERCENTS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def percentile_scale(count: int) -> Scale:
     def place(percent: float) -> float:
         return min(-math.log10(max(1 - percent / 100, 1e-12)) / end, 1.0)
 
-    ticks = [(0.0, "0 %"), *_SHORT_NAMES]
-    return Scale(place, tuple(tick for tick in ticks if -math.log10(1 - tick[0] / 100) <= end + 1e-9))
+    shown = (percent for percent in _PERCENTS if -math.log10(1 - percent / 100) <= end + 1e-9)
+    return Scale(place, tuple((percent, f"{percent:g}") for percent in shown))
 
 
 def _round_step(step: float) -> float:

@@ -77,7 +77,9 @@ class Plot:
         for value, label in self._x.ticks:
             x = self._x_of(value)
             yield f'<path class="grid" d="M{x:.1f} {bottom}v5"/>'
-            yield f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(label)}</text>'
+            # A label at the end of the axis stays inside of the picture.
+            anchor = "end" if x > _WIDTH - _RIGHT - 10 else "middle"
+            yield f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="{anchor}">{escape(label)}</text>'
         centre = _LEFT + _INNER_WIDTH / 2
         yield f'<text x="{centre:.0f}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(self._x_label)}</text>'
 
