@@ -32,6 +32,9 @@ _SEED_A, _SEED_B = 16, 17
 _SAME_RATE = 0.02
 _GROWN = 2.0
 _FEWEST_FOR_GROWTH = 300
+#: A sentence has so many figures, these first.
+_MOST_SHOWN = 4
+_SHOWN_FIRST = ("errors", "p99", "p50", "first token p99", "rate", "goodput")
 
 
 class ComparisonVerdict(StrEnum):
@@ -41,6 +44,10 @@ class ComparisonVerdict(StrEnum):
     MORE_ERRORS = "more errors"
     NO_DIFFERENCE = "no difference shown"
     TOO_FEW = "not enough requests to tell"
+
+
+_WORSE = (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS)
+_BETTER = (ComparisonVerdict.FASTER, ComparisonVerdict.FEWER_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +121,13 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence: what is worse first, then what is better."""
-        worse = [
-            each.sentence
-            for each in self.differences
-            if each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS)
-        ]
-        better = [
-            each.sentence
-            for each in self.differences
-            if each.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.FEWER_ERRORS)
-        ]
+        """The verdict in one sentence: what is worse first, then what is better; of many, those asked for most."""
+        worse = [each for each in self.differences if each.verdict in _WORSE]
+        better = [each for each in self.differences if each.verdict in _BETTER]
         if worse or better:
-            return "; ".join(worse + better) + "."
+            shown = sorted(worse + better, key=_order)[:_MOST_SHOWN]
+            left = len(worse) + len(better) - len(shown)
+            return "; ".join(each.sentence for each in shown) + (f"; and {left} more." if left else ".")
         if all(each.verdict is ComparisonVerdict.TOO_FEW for each in self.differences):
             return "Not enough requests to tell: measure longer."
         return "No difference shown."
@@ -271,6 +272,11 @@ def _growth(bootstrap: Bootstrap) -> float | None:
     third = len(latency) // 3
     start, end = float(np.median(latency[:third])), float(np.median(latency[-third:]))
     return end / start if start > 0 and end > _GROWN * start else None
+
+
+def _order(difference: Difference) -> tuple[bool, int]:
+    name = difference.name
+    return difference.verdict not in _WORSE, _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)
 
 
 def _both(seconds: tuple[float, float]) -> str:
