@@ -1,0 +1,1 @@
+"""What a run measured, and its file. Knows neither workloads nor transports."""
