@@ -210,6 +210,11 @@ class Generator:
             self._next_instant = self._start + offset
 
     def _fill(self, count: int) -> None:
+        early = self._start - now_ns()
+        if early > 0:
+            # The loop rounds to milliseconds.
+            self._later(early, lambda: self._fill(count))
+            return
         for _ in range(count):
             self._next_of_slot()
 
