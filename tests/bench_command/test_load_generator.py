@@ -111,10 +111,8 @@ def test_latencies_count_from_the_intended_instant_while_the_server_stalls() -> 
     assert outcomes.intended_ns.tolist() == instants, "sent whatever is in flight"
     assert (outcomes.outcome == OK).all()
     latencies = outcomes.ended_ns - outcomes.intended_ns
-    # All ended together: the latencies differ by exactly what the intended instants do, up to the loop over them.
-    assert (outcomes.ended_ns >= outcomes.intended_ns[-1]).all()
-    assert latencies[0] >= 19 * MILLISECOND
-    assert (np.diff(latencies) < 0).all() or len(set(outcomes.ended_ns.tolist())) > 1
+    # All ended after the last one was due.
+    assert (latencies >= outcomes.intended_ns[-1] - outcomes.intended_ns).all()
     assert (outcomes.sent_ns >= outcomes.intended_ns).all(), "never early"
 
 
