@@ -1,0 +1,257 @@
+"""Two runs beside each other: the difference of each figure, its confidence interval, and a verdict.
+
+The intervals come from a bootstrap over blocks of time (``time_blocks``), of each run by itself, so runs of different
+lengths and rates can be compared. They show the noise within the runs. A machine that has changed between two runs is a
+difference like any other, so differences within a margin are not called: repeat the runs in turn before a small
+difference is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from isochrone.bench.analysis.bootstrap import Bootstrap, Drawn
+from isochrone.bench.analysis.durations import shown_ns
+from isochrone.bench.analysis.summary import PERCENTILES
+from isochrone.bench.results.outcomes import Run
+from isochrone.clock import MILLISECOND
+
+#: Higher than that of one figure by itself, since a dozen figures are judged together.
+COMPARISON_CONFIDENCE = 0.99
+#: A relative difference has to be larger for a verdict.
+MARGIN = 0.02
+
+_SEED_A, _SEED_B = 16, 17
+#: Rates that differ by less are the same load.
+_SAME_RATE = 0.02
+_GROWN = 2.0
+_FEWEST_FOR_GROWTH = 300
+
+
+class ComparisonVerdict(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    FEWER_ERRORS = "fewer errors"
+    MORE_ERRORS = "more errors"
+    NO_DIFFERENCE = "no difference shown"
+    TOO_FEW = "not enough requests to tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of both runs. Durations are in ns, rates per second, shares from 0 to 1."""
+
+    name: str
+    unit: str
+    a: float
+    b: float
+    #: The interval of b - a; infinite where there are too few requests.
+    low: float
+    high: float
+    verdict: ComparisonVerdict
+
+    @property
+    def difference(self) -> float:
+        return self.b - self.a
+
+    @property
+    def relative(self) -> float | None:
+        """b - a as a share of a."""
+        return self.difference / self.a if self.a else None
+
+    @property
+    def sentence(self) -> str:
+        """``p99 12 % slower (+1.1 ms to +1.9 ms)``."""
+        size = f"{abs(self.relative) * 100:.1f} % " if self.relative is not None else ""
+        return f"{self.name} {size}{self.verdict} ({self.shown(self.low)} to {self.shown(self.high)})"
+
+    def shown(self, difference: float) -> str:
+        """A difference with its sign and unit."""
+        if not math.isfinite(difference):
+            return "−∞" if difference < 0 else "+∞"
+        sign = "−" if difference < 0 else "+"
+        return sign + shown_figure(abs(difference), self.unit)
+
+    def as_json(self) -> dict[str, Any]:
+        scale = MILLISECOND if self.unit == "ns" else 1
+        return {
+            "unit": "ms" if self.unit == "ns" else self.unit,
+            "a": self.a / scale,
+            "b": self.b / scale,
+            "difference": self.difference / scale,
+            "low": self.low / scale if math.isfinite(self.low) else None,
+            "high": self.high / scale if math.isfinite(self.high) else None,
+            "relative": self.relative,
+            "verdict": str(self.verdict),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What run b is, measured by run a."""
+
+    differences: tuple[Difference, ...]
+    #: Why the two runs cannot be compared, or not well.
+    warnings: tuple[str, ...]
+    #: The blocks of time of each run, and how far apart in time its requests are still correlated.
+    block_seconds: tuple[float, float]
+    correlated_seconds: tuple[float, float]
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether b is shown to be worse in any figure."""
+        return any(each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS) for each in self.differences)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence: what is worse first, then what is better."""
+        worse = [each.sentence for each in self.differences if each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS)]
+        better = [each.sentence for each in self.differences if each.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.FEWER_ERRORS)]
+        if worse or better:
+            return "; ".join(worse + better) + "."
+        if all(each.verdict is ComparisonVerdict.TOO_FEW for each in self.differences):
+            return "Not enough requests to tell: measure longer."
+        return "No difference shown."
+
+    @property
+    def method(self) -> str:
+        """How the intervals came about, for a report."""
+        correlated = (
+            f"stay correlated over {_both(self.correlated_seconds)}"
+            if any(self.correlated_seconds)
+            else "show no correlation from one slot of time to the next"
+        )
+        return (
+            f"{COMPARISON_CONFIDENCE * 100:g} % intervals, by a bootstrap over blocks of {_both(self.block_seconds)}: requests"
+            f" close in time are not independent, and the latencies of these runs {correlated}. Relative differences of up to"
+            f" {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the runs, not the change of a machine"
+            " between them."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.sentence,
+            "regression": self.is_regression,
+            "confidence": COMPARISON_CONFIDENCE,
+            "margin": MARGIN,
+            "block_seconds": list(self.block_seconds),
+            "warnings": list(self.warnings),
+            "differences": {each.name: each.as_json() for each in self.differences},
+        }
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """``a``: the run to measure by."""
+    first, second = Bootstrap(a, _SEED_A), Bootstrap(b, _SEED_B)
+    differences = _percentile_differences("", first.percentiles(PERCENTILES), second.percentiles(PERCENTILES))
+    if len(first.first_token) and len(second.first_token):
+        ours = first.percentiles(PERCENTILES, first_token=True)
+        theirs = second.percentiles(PERCENTILES, first_token=True)
+        differences += _percentile_differences("first token ", ours, theirs)
+    differences += [
+        _difference("rate", "/s", first.rate(), second.rate(), lower_is_better=False),
+        _difference("goodput", "/s", first.goodput(), second.goodput(), lower_is_better=False),
+        _error_difference(first.error_share(), second.error_share()),
+    ]
+    return Comparison(
+        differences=tuple(differences),
+        warnings=tuple(_warnings(a, b, first, second)),
+        block_seconds=(first.block_seconds, second.block_seconds),
+        correlated_seconds=(first.correlated * first.slot_seconds, second.correlated * second.slot_seconds),
+    )
+
+
+def shown_figure(value: float, unit: str) -> str:
+    """A figure of a comparison as people read it."""
+    if unit == "ns":
+        return shown_ns(value)
+    if unit == "share":
+        return f"{value * 100:.3g} %"
+    return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
+
+
+def _percentile_differences(measure: str, a: Sequence[Drawn], b: Sequence[Drawn]) -> list[Difference]:
+    return [
+        _difference(f"{measure}p{percent:g}", "ns", ours, theirs, lower_is_better=True)
+        for percent, ours, theirs in zip(PERCENTILES, a, b, strict=True)
+    ]
+
+
+def _difference(name: str, unit: str, a: Drawn, b: Drawn, *, lower_is_better: bool) -> Difference:
+    bounds = _bounds(a, b)
+    if bounds is None:
+        return Difference(name, unit, a.value, b.value, -math.inf, math.inf, ComparisonVerdict.TOO_FEW)
+    low, high = bounds
+    margin = MARGIN * a.value
+    verdict = ComparisonVerdict.NO_DIFFERENCE
+    if low > margin:
+        verdict = ComparisonVerdict.SLOWER if lower_is_better else ComparisonVerdict.FASTER
+    elif high < -margin:
+        verdict = ComparisonVerdict.FASTER if lower_is_better else ComparisonVerdict.SLOWER
+    return Difference(name, unit, a.value, b.value, low, high, verdict)
+
+
+def _error_difference(a: Drawn, b: Drawn) -> Difference:
+    bounds = _bounds(a, b)
+    if bounds is None:
+        return Difference("errors", "share", a.value, b.value, -math.inf, math.inf, ComparisonVerdict.TOO_FEW)
+    low, high = bounds
+    verdict = ComparisonVerdict.MORE_ERRORS if low > 0 else ComparisonVerdict.FEWER_ERRORS if high < 0 else ComparisonVerdict.NO_DIFFERENCE
+    return Difference("errors", "share", a.value, b.value, low, high, verdict)
+
+
+def _bounds(a: Drawn, b: Drawn) -> tuple[float, float] | None:
+    if a.draws is None or b.draws is None:
+        return None
+    tail = (1 - COMPARISON_CONFIDENCE) / 2
+    low, high = np.quantile(b.draws - a.draws, (tail, 1 - tail))
+    # The measured difference can lie outside where the draws are few values; the interval always holds it.
+    difference = b.value - a.value
+    return min(float(low), difference), max(float(high), difference)
+
+
+def _warnings(a: Run, b: Run, first: Bootstrap, second: Bootstrap) -> list[str]:
+    warnings = []
+    if (a.rate is None) != (b.rate is None):
+        warnings.append(
+            "One run is an open loop and the other a closed one: their latencies have different meanings. Measure both"
+            " with --rate, or both with requests in flight."
+        )
+    elif a.rate is not None and b.rate is not None and abs(b.rate - a.rate) > _SAME_RATE * a.rate:
+        warnings.append(f"The runs have different rates: {a.rate:g} and {b.rate:g} requests/s. Measure both at one rate.")
+    elif a.in_flight != b.in_flight:
+        warnings.append(f"The runs have {a.in_flight} and {b.in_flight} requests in flight. Measure both with the same.")
+    if sorted(a.kinds) != sorted(b.kinds):
+        warnings.append(
+            f"The runs have different kinds of requests: {', '.join(a.kinds)} and {', '.join(b.kinds)}. Send the same."
+        )
+    for name, bootstrap in (("first", first), ("second", second)):
+        grown = _growth(bootstrap)
+        if grown is not None:
+            warnings.append(
+                f"The latency of the {name} run grew {grown:.1f} times from its first to its last third: its server was"
+                " overloaded, and percentiles depend on the length of the run. Measure at a lower rate."
+            )
+    return warnings
+
+
+def _growth(bootstrap: Bootstrap) -> float | None:
+    """By how much the median latency of the last third exceeds that of the first; None: not notably."""
+    latency = bootstrap.latency
+    if len(latency) < _FEWEST_FOR_GROWTH:
+        return None
+    third = len(latency) // 3
+    start, end = float(np.median(latency[:third])), float(np.median(latency[-third:]))
+    return end / start if start > 0 and end > _GROWN * start else None
+
+
+def _both(seconds: tuple[float, float]) -> str:
+    """``0.25 s and 0.3 s``, or one if they are shown alike."""
+    shown = [f"{each:.2g} s" for each in seconds]
+    return shown[0] if shown[0] == shown[1] else " and ".join(shown)
