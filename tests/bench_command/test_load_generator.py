@@ -97,11 +97,9 @@ def run(
 
 def test_latencies_count_from_the_intended_instant_while_the_server_stalls() -> None:
     """Nothing is answered until every request was sent: the first ones have waited longest, by their intervals."""
-    released: list[int] = []
 
     def on_send(ticket: FakeTicket) -> None:
         if len(sender.tickets) == 20:
-            released.append(now_ns())
             for each in sender.tickets:
                 each.answer()
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from isochrone.bench.generator import Progress
 from isochrone.bench.messages import (
@@ -227,7 +227,7 @@ async def _until_ended(
         await _cancelled(ended, stopped)
 
 
-async def _cancelled(*futures: asyncio.Future[object]) -> None:
+async def _cancelled(*futures: asyncio.Future[Any]) -> None:
     for future in futures:
         future.cancel()
     await asyncio.gather(*futures, return_exceptions=True)

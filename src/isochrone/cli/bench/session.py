@@ -15,6 +15,7 @@ from isochrone.bench.analysis.summary import Summary, summarize
 from isochrone.bench.processes import measure
 from isochrone.bench.results.outcomes import Run
 from isochrone.bench.target_check import declared_inputs
+from isochrone.bench.workload.mix import labels
 from isochrone.bench.workload.spec import Workload
 from isochrone.cli.bench.progress import Show, shown_progress
 from isochrone.cli.bench.view import load_line, print_json, print_run, ramp_json, remarks, run_json
@@ -41,6 +42,8 @@ class Finished:
 
     slo: Slo | None
     ramp: Ramp | None
+    #: The names of kinds whose answers come in pieces.
+    streams: frozenset[str]
     runs: list[Run] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
     #: The number of the signal that interrupted it.
@@ -84,7 +87,7 @@ class Finished:
                 console.print(line, style="yellow", markup=False)
             return
         summary = self.summaries[-1]
-        print_run(best, summary, self._judgements(summary))
+        print_run(best, summary, self._judgements(summary), self.streams)
 
     def _show_json(self) -> None:
         runs = [
@@ -110,7 +113,9 @@ def measured(session: Session, *, quiet: bool) -> Finished:
         if session.workload.rate is None:
             raise FlagError("--ramp", "--rate with it, or no load at all", "--concurrency or --trace")
         ramp = Ramp(slo, session.workload.rate, session.max_rate, session.tolerance)
-    finished = Finished(slo, ramp)
+    kinds = session.workload.kinds
+    streams = frozenset(name for name, kind in zip(labels(kinds), kinds, strict=True) if kind.stream)
+    finished = Finished(slo, ramp, streams)
     asyncio.run(_measured(session, finished, quiet))
     return finished
 

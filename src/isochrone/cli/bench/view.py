@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from isochrone.bench.analysis.bottleneck import generator_verdict
@@ -26,12 +25,13 @@ _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 _WAITED_NS = MILLISECOND
 
 
-def print_run(run: Run, summary: Summary, judgements: Sequence[Judgement], console: Console | None = None) -> None:
-    console = console or make_console()
+def print_run(run: Run, summary: Summary, judgements: Sequence[Judgement], streams: Collection[str]) -> None:
+    """``streams``: the names of kinds whose answers come in pieces."""
+    console = make_console()
     console.print(load_line(run))
     parts = [summary.total, *(summary.kinds if len(summary.kinds) > 1 else ())]
     console.print(_requests_table(parts))
-    console.print(_latency_table(parts))
+    console.print(_latency_table(parts, streams))
     for message, count in summary.errors.items():
         console.print(f"{count} × {message}", markup=False)
     for judgement in judgements:
@@ -145,22 +145,14 @@ def _requests_table(parts: Sequence[Part]) -> Table:
     return made
 
 
-def _latency_table(parts: Sequence[Part]) -> Table:
+def _latency_table(parts: Sequence[Part], streams: Collection[str]) -> Table:
     columns = (*(f"p{percent:g}" for percent in _PERCENTILES), "max")
     made = table("latency from the intended instant", "kind", *columns, right=columns)
     for part in parts:
         made.add_row(part.name, *_cells(part.latency))
-        # Of unary requests the first byte is no figure of its own.
-        if _streams(part):
+        if part.name in streams or (streams and part is parts[0]):
             made.add_row(f"{part.name}, first token", *_cells(part.first_token))
     return made
-
-
-def _streams(part: Part) -> bool:
-    """Whether answers came in pieces: the first one clearly before the last."""
-    if not len(part.first_token) or len(part.first_token) != len(part.latency):
-        return False
-    return float(np.median(part.first_token.values)) < 0.9 * float(np.median(part.latency.values))
 
 
 def _cells(distribution: Distribution) -> list[str]:
