@@ -6,12 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from isochrone.settings.ranges import Count, Positive, PositiveAmount
 from isochrone.settings.sections import Section
 
 _BLOCK = 8192
+
+
+def _text_of_integer(given: Any) -> Any:
+    """2 is a valid version; 1.10 is not, because YAML reads it as the number 1.1."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
 class Kind(Section):
@@ -21,7 +26,7 @@ class Kind(Section):
     """The model's name."""
     name: str = ""
     """Its name in reports. Without it, the name of the model."""
-    version: str = ""
+    version: Annotated[str, BeforeValidator(_text_of_integer)] = ""
     """The model's version. Without it, the server chooses."""
     weight: PositiveAmount = 1.0
     """Its share of requests is this, divided by the sum of all weights."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import typer
 from rich.table import Table
 
 from isochrone.bench.analysis.bottleneck import generator_verdict
@@ -109,7 +110,7 @@ def ramp_json(ramp: Ramp, result: RampResult | None, runs: Sequence[Mapping[str,
 
 
 def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def print_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
