@@ -1,7 +1,7 @@
 """`python -m bench.load_tool`: do the figures of `isochrone bench` agree with those of other generators?
 
 One worker, a model that sleeps. In turns, round by round: a closed loop by wrk (HTTP) or h2load (gRPC) and by
-`isochrone bench`; an open loop by `bench.worker.generator`, which shares no code with it, and by `isochrone bench`, both
+One worker with a model that sleeps. `isochrone bench`; an open loop by `bench.worker.generator`, which shares no code with it, and by `isochrone bench`, both
 with Poisson arrivals. Then a ramp, three times. See bench/README.md.
 """
 
@@ -148,7 +148,17 @@ def main() -> int:
             results[name] = pairs
         limits = []
         for number in range(ramps):
-            words = ("--slo", "p99<20ms", "--ramp", "--rate", "100", "--warmup-seconds", "0.5", "--seed", str(100 * number))
+            words = (
+                "--slo",
+                "p99<20ms",
+                "--ramp",
+                "--rate",
+                "100",
+                "--warmup-seconds",
+                "0.5",
+                "--seed",
+                str(100 * number),
+            )
             figures = ours(peer, "http", *words, "--seconds", f"{seconds:g}")["ramp"]
             limits.append(figures["rate"])
             print(f"ramp {number + 1}: {figures['verdict']}", flush=True)

@@ -157,7 +157,10 @@ def test_errors_of_the_model_are_counted_by_message(server: ServerProcess, tmp_p
         (["--model", "double"], "expected --rate NUMBER or --trace FILE"),
         (["--model", "double", "--rate", "5", "--slo", "p99"], "--slo: expected"),
         (["--model", "double", "--rate", "5", "--ramp"], "--ramp: expected --slo with it"),
-        (["--model", "double", "--rate", "5", "--output", "/absent/run.npz"], "--output: expected a file in a directory"),
+        (
+            ["--model", "double", "--rate", "5", "--output", "/absent/run.npz"],
+            "--output: expected a file in a directory",
+        ),
         (["--model", "double", "--rate", "5", "--shape", "Z:3"], "shapes.Z: expected an input of 'double' (X)"),
         (["--model", "double", "--rate", "5", "--inputs", "/absent.json"], "/absent.json: file: expected"),
     ],
@@ -183,7 +186,10 @@ def test_no_server(scheme: str) -> None:
 class StallingServer:
     """Answers metadata; holds the answers of inference until ``release`` is set, then answers all at once."""
 
-    METADATA = b'{"name":"m","versions":["1"],"platform":"","inputs":[{"name":"X","datatype":"FP32","shape":[1]}],"outputs":[]}'
+    METADATA = (
+        b'{"name":"m","versions":["1"],"platform":"","outputs":[],'
+        b'"inputs":[{"name":"X","datatype":"FP32","shape":[1]}]}'
+    )
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -319,9 +325,7 @@ def test_no_generator_outlives_the_command(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "load"), [("http", "--rate"), ("grpc", "--rate"), ("http", "--concurrency")])
-def test_a_server_that_dies_midway(
-    server_factory: StartServer, tmp_path: Path, scheme: str, load: str
-) -> None:
+def test_a_server_that_dies_midway(server_factory: StartServer, tmp_path: Path, scheme: str, load: str) -> None:
     repository = write_models(tmp_path / "models", "double")
     path = tmp_path / "run.npz"
     with server_factory(repository, check_exit=False) as server:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def read(data: bytes, cuts: list[int], *, is_openai: bool) -> tuple[EventStream,
     """The stream after all bytes, and how many of them there were when the first token was seen."""
     stream, first, fed = EventStream(is_openai=is_openai), None, 0
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         fed = end
         if stream.feed(data[begin:end]):
             assert first is None, "the first token is told once"

@@ -31,9 +31,7 @@ def test_names_are_distinct() -> None:
 
 
 @given(st.integers(1, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.booleans()), max_size=80))
-def test_requests_of_a_sequence_follow_each_other(
-    length: int, events: list[tuple[bool, int, bool]]
-) -> None:
+def test_requests_of_a_sequence_follow_each_other(length: int, events: list[tuple[bool, int, bool]]) -> None:
     """Each event is a new request, or the end of one of those in flight, answered or failed."""
     sequences = Sequences(length, 100)
     in_flight: list[tuple[int, int]] = []

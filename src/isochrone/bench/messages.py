@@ -1,4 +1,4 @@
-"""Messages between the command and its generator processes: JSON, one a line; the columns of a result follow as bytes."""
+"""Messages between the command and its generator processes: JSON, one a line. Columns of a result follow as bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 from isochrone.bench.results.outcomes import Outcomes
 
 #: In the order in which they are sent.
-COLUMNS = tuple((field.name, np.dtype({"outcome": "u1", "kind": "u2"}.get(field.name, "i8"))) for field in fields(Outcomes))
+COLUMNS = tuple(
+    (field.name, np.dtype({"outcome": "u1", "kind": "u2"}.get(field.name, "i8"))) for field in fields(Outcomes)
+)
 
 
 class Prepare(msgspec.Struct, tag="prepare"):

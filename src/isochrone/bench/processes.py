@@ -250,9 +250,7 @@ def _seconds(results: Sequence[tuple[Result, Outcomes]]) -> float:
     return max((result.seconds for result, _ in results), default=0.0)
 
 
-def _run_of(
-    workload: Workload, results: Sequence[tuple[Result, Outcomes]], started_at: str, seconds: float
-) -> Run:
+def _run_of(workload: Workload, results: Sequence[tuple[Result, Outcomes]], started_at: str, seconds: float) -> Run:
     outcomes = merged([outcomes for _, outcomes in results])
     rate = workload.rate
     if workload.trace:

@@ -217,9 +217,7 @@ class _GrpcCall:
         done = self._done
         if done is None:
             return
-        if self._responses is None:
-            done.begun()
-        elif self._responses.feed(bytes(data)):
+        if self._responses is None or self._responses.feed(bytes(data)):
             done.begun()
 
     def complete(self, trailers: Headers) -> None:

@@ -39,7 +39,9 @@ def infer_request(call: InferCall, kind: Kind, address: Address) -> HttpRequest:
     return HttpRequest(_message(path, address, headers, b"".join(body)), AnswerForm.WHOLE)
 
 
-def generate_request(fields: Mapping[str, Any], kind: Kind, address: Address, headers: Mapping[str, str]) -> HttpRequest:
+def generate_request(
+    fields: Mapping[str, Any], kind: Kind, address: Address, headers: Mapping[str, str]
+) -> HttpRequest:
     """An answer as a stream of events, from a model that generates text."""
     path = codec.model_path(kind.model, kind.version, "/generate_stream")
     limits = {"priority": kind.priority} if kind.priority else {}

@@ -43,9 +43,9 @@ class Kind(Section):
     are random."""
     rows: Positive = 1
     """Random inputs: the first dimension, where the model leaves it open."""
-    shapes: dict[str, list[Positive]] = {}
+    shapes: dict[str, list[Positive]] = Field(default_factory=dict)
     """Random inputs: shapes by name, without the batch, of inputs with other open dimensions."""
-    parameters: dict[str, bool | int | float | str] = {}
+    parameters: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Parameters of each request."""
     prompt: str = "Describe the ocean in one sentence."
     """Of models that generate text: OpenAI's API and generate_stream."""

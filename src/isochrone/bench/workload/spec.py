@@ -70,7 +70,7 @@ class Workload(Section):
     """Open loop: further requests wait in the generator; their latencies still count from the intended instant."""
     connections: Count = 0
     """0: HTTP/1.1 has one for each request in flight, gRPC one for 32."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default_factory=dict)
     seed: Count = 0
     ca: str = ""
     cert: str = ""

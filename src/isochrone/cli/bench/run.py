@@ -87,9 +87,7 @@ def run_command(
         list[str] | None,
         typer.Option(metavar="NAME:SIZES", help="Shape of a random input, without the batch. May be repeated."),
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="Text generation: the prompt.", show_default="a short one")
-    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Text generation: the prompt.", show_default="a short one")] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="Text generation: most tokens of an answer.", min=1, show_default="64")
     ] = None,
@@ -117,7 +115,8 @@ def run_command(
         int, typer.Option(help="Open loop: most requests in flight; others wait, which counts.", min=1)
     ] = 1024,
     connections: Annotated[
-        int, typer.Option(help="Most connections.", min=0, show_default="HTTP: one a request in flight; gRPC: one for 32")
+        int,
+        typer.Option(help="Most connections.", min=0, show_default="HTTP: one a request in flight; gRPC: one for 32"),
     ] = 0,
     timeout_seconds: Annotated[
         float, typer.Option(help="A request without an answer after this has failed.", min=0.01)
