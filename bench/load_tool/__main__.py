@@ -1,8 +1,8 @@
 """`python -m bench.load_tool`: do the figures of `isochrone bench` agree with those of other generators?
 
-One worker, a model that sleeps. In turns, round by round: a closed loop by wrk (HTTP) or h2load (gRPC) and by
-One worker with a model that sleeps. `isochrone bench`; an open loop by `bench.worker.generator`, which shares no code with it, and by `isochrone bench`, both
-with Poisson arrivals. Then a ramp, three times. See bench/README.md.
+One worker with a model that sleeps. In turns, round by round: a closed loop by wrk (HTTP) or h2load (gRPC) and by
+`isochrone bench`; an open loop by `bench.worker.generator`, which shares no code with it, and by `isochrone bench`,
+both with Poisson arrivals. Then ramps. See bench/README.md.
 """
 
 import argparse
@@ -21,12 +21,12 @@ import numpy as np
 
 from bench.ports import free_ports
 from bench.worker.generator import Generator, poisson_schedule
-from bench.worker.load import grpc_load, grpc_rate, http_load, http_request
+from bench.worker.load import grpc_load, grpc_rate, http_load
 from bench.worker.machine import RESULTS, describe
 from bench.worker.models import INPUT, OUTPUT
 from bench.worker.peers import Peer
 from bench.worker.peers.process import HOST, answers, installed_version, running, scratch
-from bench.worker.scenarios import Scenario
+from bench.worker.scenarios import Scenario, http_request
 
 MODEL = Scenario("sleeping", "sleeping", (1, 16))
 #: Of one run; several instances run side by side.
@@ -77,7 +77,8 @@ def worker() -> Iterator[Peer]:
 def ours(peer: Peer, transport: str, *words: str) -> dict[str, Any]:
     """The figures of `isochrone bench`."""
     url = peer.http_url if transport == "http" else f"grpc://{peer.grpc_address}"
-    command = [Path(sys.executable).with_name("isochrone"), "bench", str(url), "--model", MODEL.model, "--json", *words]
+    program = str(Path(sys.executable).with_name("isochrone"))
+    command = [program, "bench", str(url), "--model", MODEL.model, "--json", *words]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if not finished.stdout:
         sys.exit(f"bench.load_tool: {finished.stderr.strip()}")

@@ -136,7 +136,8 @@ class _Child:
         line = await self._process.stdout.readline()
         if not line.endswith(b"\n"):
             raise await self._death()
-        return decode_answer(line)
+        answer: FromGenerator = decode_answer(line)
+        return answer
 
     async def wait_ready(self) -> None:
         answer = await self.answer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -27,6 +27,8 @@ _PROTOCOLS = ("http", "grpc", "openai")
 _ARRIVALS = ("constant", "poisson", "bursts", "trace")
 #: Of a key in the workload, where the flag has another name.
 _FLAGS = {"in_flight": "--concurrency", "target": "URL", "kinds": "--mix"}
+
+S = TypeVar("S", Kind, Workload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def _first(flag: Any, file: WorkloadFile | None, key: str) -> Any:
     return flag if flag is not None or file is None else getattr(file, key)
 
 
-def _checked(kind: type[Any], given: dict[str, Any]) -> Any:
+def _checked(kind: type[S], given: dict[str, Any]) -> S:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
