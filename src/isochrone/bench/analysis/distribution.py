@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from isochrone.bench.analysis.binomial import rank_bounds, share_bounds
 from isochrone.bench.analysis.dispersion import effective_count
 
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A measured value, and the interval that encloses the true one with the given confidence."""

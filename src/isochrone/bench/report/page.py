@@ -89,9 +89,7 @@ def _comparisons(runs: Sequence[ShownRun]) -> Iterable[str]:
     first, *others = runs
     # Of many runs, those at another load are a ramp: their differences say nothing.
     if len(others) > 1:
-        others = [
-            each for each in others if (each.run.rate, each.run.in_flight) == (first.run.rate, first.run.in_flight)
-        ]
+        others = [each for each in others if (each.run.rate, each.run.in_flight) == (first.run.rate, first.run.in_flight)]
     if others:
         yield "<h2>Comparison</h2>"
     for other in others:
