@@ -27,7 +27,7 @@ def at_most(successes: int, trials: int, chance: Fraction) -> Fraction:
 def test_ranks_enclose_a_quantile_as_narrowly_as_the_confidence_allows(count: int, percent: int) -> None:
     share = Fraction(percent, 100)
     low, high = rank_bounds(count, percent / 100)
-    # P(rank low is above the quantile) and P(rank high is not above it): each at most the tail, and one rank more would be.
+    # The chances that either rank is on the wrong side are at most the tail; a rank further inside, they are more.
     assert low == 0 or at_most(low - 1, count, share) <= TAIL
     assert at_most(low, count, share) > TAIL
     assert high == count + 1 or 1 - at_most(high - 1, count, share) <= TAIL

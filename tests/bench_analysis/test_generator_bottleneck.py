@@ -61,6 +61,12 @@ def test_durations_have_at_most_three_digits_below_a_thousand_seconds(duration: 
 
 
 def test_durations_as_people_read_them() -> None:
-    assert [shown_ns(value) for value in (0, 999, 1_000, 12_345_678, 999_999_999, 61e9, float("inf"))] == [
-        "0 ns", "1.00 µs", "1.00 µs", "12.3 ms", "1.00 s", "61.0 s", "∞",
+    assert [shown_ns(value) for value in (0, 999, 999.6, 12_345_678, 999_999_999, 61e9, float("inf"))] == [
+        "0 ns",
+        "999 ns",
+        "1.00 µs",
+        "12.3 ms",
+        "1.00 s",
+        "61.0 s",
+        "∞",
     ]

@@ -103,7 +103,9 @@ def test_bounds_that_make_no_search(low: float, high: float, tolerance: float) -
         Ramp(SLO, low, high, tolerance)
 
 
-def rates_of(measure: Callable[[np.random.Generator, float], Run], seeds: range, low: float, high: float) -> list[float]:
+def rates_of(
+    measure: Callable[[np.random.Generator, float], Run], seeds: range, low: float, high: float
+) -> list[float]:
     rates = []
     for seed in seeds:
         random = np.random.default_rng(seed)

@@ -25,8 +25,8 @@ def queue(seed: int, capacity: float = 1000.0, seconds: float = 30.0, rate: floa
 
 
 def test_equal_servers_show_no_difference() -> None:
-    # Latencies of a queue are correlated over hundreds of requests. 20 pairs have 100 verdicts on percentiles.
-    found = [verdicts(compare(queue(seed), queue(100 + seed))) for seed in range(20)]
+    # Latencies of a queue are correlated over hundreds of requests. 15 pairs have 75 verdicts on percentiles.
+    found = [verdicts(compare(queue(seed), queue(100 + seed))) for seed in range(15)]
     false = [
         (pair, name)
         for pair, each in enumerate(found)
@@ -39,14 +39,14 @@ def test_equal_servers_show_no_difference() -> None:
 def test_independent_draws_would_have_called_noise_a_difference() -> None:
     """The blocks are what keeps the verdicts honest: one request as a block would not."""
     widths = []
-    for seed in range(5):
+    for seed in range(3):
         run = queue(seed)
         shuffled = np.random.default_rng(seed).permutation(run.outcomes.ended_ns - run.outcomes.intended_ns)
         independent = a_run(run.outcomes.intended_ns, run.outcomes.intended_ns + shuffled, rate=run.rate, seconds=30)
         blocks = next(each for each in compare(run, run).differences if each.name == "p50")
         single = next(each for each in compare(independent, independent).differences if each.name == "p50")
         widths.append((blocks.high - blocks.low) / (single.high - single.low))
-    assert np.median(widths) > 3
+    assert min(widths) > 2
 
 
 def test_a_slower_server_is_slower_and_the_other_way_round_faster() -> None:
@@ -64,29 +64,29 @@ def test_runs_of_other_lengths() -> None:
     comparison = compare(queue(1, seconds=60), queue(2, seconds=20))
     assert verdicts(comparison)["p50"] is ComparisonVerdict.NO_DIFFERENCE
     assert comparison.warnings == ()
-    assert verdicts(compare(queue(1, seconds=60), queue(2, capacity=850, seconds=20)))["p50"] is ComparisonVerdict.SLOWER
+    assert (
+        verdicts(compare(queue(1, seconds=60), queue(2, capacity=850, seconds=20)))["p50"] is ComparisonVerdict.SLOWER
+    )
 
 
 def test_the_interval_holds_the_true_difference() -> None:
     # The median is ln(2) / (capacity - rate).
     true = np.log(2) * (1 / 200 - 1 / 300) * 1e9
     held = 0
-    for seed in range(20):
+    for seed in range(12):
         (difference,) = (
             each
             for each in compare(queue(seed, seconds=60), queue(50 + seed, capacity=900, seconds=60)).differences
             if each.name == "p50"
         )
         held += difference.low <= true <= difference.high
-    assert held >= 18
+    assert held >= 11
 
 
 def test_errors() -> None:
     def failing(share: float, seed: int) -> Run:
         random = np.random.default_rng(seed)
-        return latencies_run(
-            np.full(10_000, MILLISECOND), outcome=np.where(random.random(10_000) < share, FAILED, OK)
-        )
+        return latencies_run(np.full(10_000, MILLISECOND), outcome=np.where(random.random(10_000) < share, FAILED, OK))
 
     assert verdicts(compare(failing(0.01, 1), failing(0.03, 2)))["errors"] is ComparisonVerdict.MORE_ERRORS
     assert verdicts(compare(failing(0.03, 1), failing(0.01, 2)))["errors"] is ComparisonVerdict.FEWER_ERRORS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -30,8 +31,10 @@ def test_percentiles_are_numpys(values: list[int], percent: float) -> None:
     )
 )
 def test_kinds_and_outcomes_add_up(requests: list[tuple[int, int, int, int]]) -> None:
-    intended, latency, outcome, kind = (np.array(column, dtype=np.int64) for column in zip(*requests)) if requests else (
-        np.empty(0, dtype=np.int64) for _ in range(4)
+    intended, latency, outcome, kind = (
+        (np.array(column, dtype=np.int64) for column in zip(*requests, strict=True))
+        if requests
+        else (np.empty(0, dtype=np.int64) for _ in range(4))
     )
     summary = summarize(a_run(intended, intended + latency, outcome=outcome, kind=kind, kinds=("a", "b")))
     total = summary.total
@@ -57,14 +60,14 @@ def test_a_stall_counts_for_the_requests_that_it_kept_from_being_sent() -> None:
     ours, theirs = summary.total.latency.percentile(99), summary.total.latency_from_sending.percentile(99)
     assert ours is not None
     assert theirs is not None
-    # 1,000 requests were intended in the stall and 110 in the catching up: their latencies fall from 1 s to 0. Of those,
-    # 100 are above the p99: it is the latency of the 100th, which falls by 0.9 ms from one to the next.
+    # Latencies of the requests in the stall, and in the catching up, fall from 1 s by 0.9 ms from one to the next. 100
+    # are not below the p99.
     assert ours.value == pytest.approx(SECOND - 99 * 0.9 * MILLISECOND, rel=0.01)
     assert theirs.value == MILLISECOND // 10
     assert summary.total.latency_from_sending.highest == SECOND
-    # One stall is one event: the p99 has no upper bound that it would prove.
-    assert ours.high > 0.95 * SECOND
-    assert ours.low < 0.5 * SECOND
+    # One stall is one event: it proves no upper bound.
+    assert ours.high == math.inf
+    assert ours.low < 0.8 * SECOND
 
 
 def test_the_p99_of_one_server_is_that_of_the_formula() -> None:
@@ -93,9 +96,14 @@ def test_only_answers_have_latencies_and_only_those_in_time_are_goodput() -> Non
     latency = np.where(outcome == OK, 5, np.where(outcome == LATE, 50, 1)) * MILLISECOND
     first = np.where(outcome == OK, 2 * MILLISECOND, -1)
     run = latencies_run(latency, outcome=outcome)
-    summary = summarize(a_run(run.outcomes.intended_ns, run.outcomes.ended_ns, outcome=outcome, first_ns=np.where(
-        first >= 0, run.outcomes.intended_ns + first, -1
-    )))
+    summary = summarize(
+        a_run(
+            run.outcomes.intended_ns,
+            run.outcomes.ended_ns,
+            outcome=outcome,
+            first_ns=np.where(first >= 0, run.outcomes.intended_ns + first, -1),
+        )
+    )
     total = summary.total
     assert total.counts == {"ok": 200, "late": 200, "rejected": 200, "failed": 200, "unsent": 200}
     assert total.errors.share.value == 0.6

@@ -21,11 +21,10 @@ from isochrone.bench.analysis.time_blocks import (
 from isochrone.bench.results.outcomes import OK, Run
 from isochrone.clock import SECOND
 
-DRAWS = 2000
+DRAWS = 1000
 
-_BODY_EDGES = 1024
-_TAIL_EDGES = 1024
-_CHUNK = 250
+_BODY_EDGES = 512
+_TAIL_EDGES = 512
 #: So many requests over a percentile at least: fewer are hardly ever drawn differently.
 _FEWEST_OVER = 10
 
@@ -128,17 +127,25 @@ class Bootstrap:
         if self._weights is None:
             return [None for _ in percents]
         edges = _edges(distribution.sorted)
-        # Each value counts at the next edge: up to 2,048 values, every value is an edge.
+        # Each value counts at the next edge: up to 1,024 values, every value is an edge.
         bins = np.searchsorted(edges, distribution.values, side="left")
         table = np.bincount(slot * len(edges) + bins, minlength=self._slots * len(edges)).reshape(self._slots, -1)
-        columns = np.empty((len(percents), DRAWS))
-        for start in range(0, DRAWS, _CHUNK):
-            cumulative = np.cumsum(self._weights[start : start + _CHUNK] @ table, axis=1)
-            for number, percent in enumerate(percents):
-                rank = np.maximum(np.ceil(percent / 100 * cumulative[:, -1:] - 1e-6), 1)
-                index = np.count_nonzero(cumulative < rank, axis=1)
-                columns[number, start : start + _CHUNK] = edges[np.minimum(index, len(edges) - 1)]
-        return list(columns)
+        # By edge and slot: how many values of the slot are not above the edge.
+        cumulative = np.ascontiguousarray(np.cumsum(table, axis=1).T, dtype=np.float64)
+        totals = self._weights @ cumulative[-1]
+        return [self._searched(edges, cumulative, totals * (percent / 100)) for percent in percents]
+
+    def _searched(
+        self, edges: NDArray[np.int64], cumulative: NDArray[np.float64], wanted: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """In each draw, the first edge that as many values as wanted do not exceed: all draws bisect at once."""
+        assert self._weights is not None
+        low, high = np.zeros(DRAWS, dtype=np.int64), np.full(DRAWS, len(edges) - 1)
+        while (low < high).any():
+            middle = (low + high) // 2
+            reached = np.einsum("ds,ds->d", self._weights, cumulative[middle]) >= wanted - 1e-6
+            low, high = np.where(reached, low, middle + 1), np.where(reached, middle, high)
+        return edges[low].astype(np.float64)
 
 
 def _edges(values: NDArray[np.int64]) -> NDArray[np.int64]:

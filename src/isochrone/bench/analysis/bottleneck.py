@@ -28,8 +28,8 @@ def generator_verdict(run: Run) -> str | None:
     busiest = max(run.generators, key=lambda each: each.cpu_share)
     if busiest.cpu_share >= _BUSY_SHARE:
         return (
-            f"The generator was the bottleneck: one of its {_counted(processes)} used {busiest.cpu_share:.0%} of a core;"
-            f" raise --processes above {processes}, or {lower}."
+            f"The generator was the bottleneck: one of its {_counted(processes)} used {busiest.cpu_share:.0%} of a"
+            f" core; raise --processes above {processes}, or {lower}."
         )
     p99 = total.latency.percentile(99)
     # In a closed loop a request is intended when it is sent: there is no lag.

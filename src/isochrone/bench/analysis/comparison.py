@@ -68,6 +68,8 @@ class Difference:
     @property
     def sentence(self) -> str:
         """``p99 12 % slower (+1.1 ms to +1.9 ms)``."""
+        if self.unit == "share":
+            return f"{self.verdict} ({self.shown(self.low)} to {self.shown(self.high)})"
         size = f"{abs(self.relative) * 100:.1f} % " if self.relative is not None else ""
         return f"{self.name} {size}{self.verdict} ({self.shown(self.low)} to {self.shown(self.high)})"
 
@@ -106,13 +108,23 @@ class Comparison:
     @property
     def is_regression(self) -> bool:
         """Whether b is shown to be worse in any figure."""
-        return any(each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS) for each in self.differences)
+        return any(
+            each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS) for each in self.differences
+        )
 
     @property
     def sentence(self) -> str:
         """The verdict in one sentence: what is worse first, then what is better."""
-        worse = [each.sentence for each in self.differences if each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS)]
-        better = [each.sentence for each in self.differences if each.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.FEWER_ERRORS)]
+        worse = [
+            each.sentence
+            for each in self.differences
+            if each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS)
+        ]
+        better = [
+            each.sentence
+            for each in self.differences
+            if each.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.FEWER_ERRORS)
+        ]
         if worse or better:
             return "; ".join(worse + better) + "."
         if all(each.verdict is ComparisonVerdict.TOO_FEW for each in self.differences):
@@ -128,10 +140,10 @@ class Comparison:
             else "show no correlation from one slot of time to the next"
         )
         return (
-            f"{COMPARISON_CONFIDENCE * 100:g} % intervals, by a bootstrap over blocks of {_both(self.block_seconds)}: requests"
-            f" close in time are not independent, and the latencies of these runs {correlated}. Relative differences of up to"
-            f" {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the runs, not the change of a machine"
-            " between them."
+            f"{COMPARISON_CONFIDENCE * 100:g} % intervals, by a bootstrap over blocks of {_both(self.block_seconds)}:"
+            f" requests close in time are not independent, and the latencies of these runs {correlated}. Relative"
+            f" differences of up to {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the runs,"
+            " not the change of a machine between them."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -202,7 +214,13 @@ def _error_difference(a: Drawn, b: Drawn) -> Difference:
     if bounds is None:
         return Difference("errors", "share", a.value, b.value, -math.inf, math.inf, ComparisonVerdict.TOO_FEW)
     low, high = bounds
-    verdict = ComparisonVerdict.MORE_ERRORS if low > 0 else ComparisonVerdict.FEWER_ERRORS if high < 0 else ComparisonVerdict.NO_DIFFERENCE
+    verdict = (
+        ComparisonVerdict.MORE_ERRORS
+        if low > 0
+        else ComparisonVerdict.FEWER_ERRORS
+        if high < 0
+        else ComparisonVerdict.NO_DIFFERENCE
+    )
     return Difference("errors", "share", a.value, b.value, low, high, verdict)
 
 
@@ -224,9 +242,13 @@ def _warnings(a: Run, b: Run, first: Bootstrap, second: Bootstrap) -> list[str]:
             " with --rate, or both with requests in flight."
         )
     elif a.rate is not None and b.rate is not None and abs(b.rate - a.rate) > _SAME_RATE * a.rate:
-        warnings.append(f"The runs have different rates: {a.rate:g} and {b.rate:g} requests/s. Measure both at one rate.")
+        warnings.append(
+            f"The runs have different rates: {a.rate:g} and {b.rate:g} requests/s. Measure both at one rate."
+        )
     elif a.in_flight != b.in_flight:
-        warnings.append(f"The runs have {a.in_flight} and {b.in_flight} requests in flight. Measure both with the same.")
+        warnings.append(
+            f"The runs have {a.in_flight} and {b.in_flight} requests in flight. Measure both with the same."
+        )
     if sorted(a.kinds) != sorted(b.kinds):
         warnings.append(
             f"The runs have different kinds of requests: {', '.join(a.kinds)} and {', '.join(b.kinds)}. Send the same."

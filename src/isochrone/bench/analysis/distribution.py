@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from isochrone.bench.analysis.binomial import rank_bounds, share_bounds
 from isochrone.bench.analysis.dispersion import effective_count
 
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A measured value, and the interval that encloses the true one with the given confidence."""
@@ -24,7 +25,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How many requests were over a limit, of how many, worth how many independent ones. Those of several runs add up."""
+    """How many requests were over a limit, of how many, worth how many independent ones. It adds up over runs."""
 
     over: int
     total: int

@@ -24,7 +24,9 @@ from isochrone.suggestions import choice
 
 _FLAG: Final = "--slo"
 _EXPECTED: Final = "objectives such as 'p99<20ms' or 'p99.9<=50ms,errors<0.1%'"
-_FORM: Final = re.compile(r"\s*(?P<measure>[a-z_]+[0-9.]*)\s*(?P<sign><=?)\s*(?P<number>[0-9]*\.?[0-9]+)\s*(?P<unit>\S*)\s*")
+_FORM: Final = re.compile(
+    r"\s*(?P<measure>[a-z_]+[0-9.]*)\s*(?P<sign><=?)\s*(?P<number>[0-9]*\.?[0-9]+)\s*(?P<unit>\S*)\s*"
+)
 _PERCENTILE: Final = re.compile(r"(?P<first>ttft_)?p(?P<percent>[0-9]+(?:\.[0-9]+)?)")
 _UNITS: Final = {"ns": 1, "us": MICROSECOND, "µs": MICROSECOND, "ms": MILLISECOND, "s": SECOND}
 _OUTCOMES: Final = {"late": LATE, "rejected": REJECTED, "failed": FAILED, "unsent": UNSENT}

@@ -115,11 +115,11 @@ def summarize(run: Run) -> Summary:
 
 
 def is_answered(outcome: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return (outcome == OK) | (outcome == LATE)
+    return np.isin(outcome, (OK, LATE))
 
 
 def is_error(outcome: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return (outcome == REJECTED) | (outcome == FAILED) | (outcome == UNSENT)
+    return np.isin(outcome, (REJECTED, FAILED, UNSENT))
 
 
 def _part(name: str, outcomes: Outcomes, member: NDArray[np.bool_], seconds: float) -> Part:

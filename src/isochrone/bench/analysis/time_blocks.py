@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SLOTS = 256
+MOST_SLOTS = 128
 FEWEST_SLOTS = 8
 _REQUESTS_PER_SLOT = 8
 #: So many blocks at least, or the draws would hardly differ.
@@ -59,7 +59,7 @@ def correlated_slots(series: NDArray[np.float64]) -> int:
 def block_length(slots: int, correlated: int) -> int:
     """In slots: twice the correlated distance, at least the cube root of their number (Bühlmann and Künsch)."""
     longest = max(1, slots // _FEWEST_BLOCKS)
-    return min(longest, max(math.ceil(slots ** (1 / 3)), 2 * correlated))
+    return min(longest, max(math.ceil(math.cbrt(slots)), 2 * correlated))
 
 
 def drawn_weights(random: np.random.Generator, slots: int, length: int, draws: int) -> NDArray[np.float64]:

@@ -53,8 +53,8 @@ def report_page(runs: Sequence[Run]) -> str:
         runs_table(shown),
         "<h2>Latency of answered requests</h2>",
         latency_table(shown),
-        f'<p class="note">Small figures: exact intervals that hold the true value with {CONFIDENCE * 100:g} % confidence,'
-        " wider where slow requests come together in time. ∞: too few requests for an upper bound.</p>",
+        f'<p class="note">Small figures: exact intervals that hold the true value with {CONFIDENCE * 100:g} %'
+        " confidence, wider where slow requests come together in time. ∞: too few requests for an upper bound.</p>",
         *_comparisons(shown),
         "<h2>Plots</h2>",
         f'<div class="plots">{"".join(_plots(shown))}</div>',
@@ -89,7 +89,9 @@ def _comparisons(runs: Sequence[ShownRun]) -> Iterable[str]:
     first, *others = runs
     # Of many runs, those at another load are a ramp: their differences say nothing.
     if len(others) > 1:
-        others = [each for each in others if (each.run.rate, each.run.in_flight) == (first.run.rate, first.run.in_flight)]
+        others = [
+            each for each in others if (each.run.rate, each.run.in_flight) == (first.run.rate, first.run.in_flight)
+        ]
     if others:
         yield "<h2>Comparison</h2>"
     for other in others:

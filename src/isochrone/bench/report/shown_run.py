@@ -58,9 +58,7 @@ class ShownRun:
 
 
 def shown_runs(runs: Sequence[Run]) -> list[ShownRun]:
-    return [
-        ShownRun(run, summarize(run), _label(number), f"run{number % COLOURS}") for number, run in enumerate(runs)
-    ]
+    return [ShownRun(run, summarize(run), _label(number), f"run{number % COLOURS}") for number, run in enumerate(runs)]
 
 
 def _label(number: int) -> str:

@@ -23,7 +23,17 @@ _STYLES = {
 
 def runs_table(runs: Sequence[ShownRun]) -> str:
     """One row per run, and per kind where a run has several."""
-    head = ("run", "load", "seconds", "requests", "intended/s", "answered/s", "within deadline/s", *OUTCOME_NAMES, "errors")
+    head = (
+        "run",
+        "load",
+        "seconds",
+        "requests",
+        "intended/s",
+        "answered/s",
+        "within deadline/s",
+        *OUTCOME_NAMES,
+        "errors",
+    )
     rows = []
     for shown in runs:
         for number, part in enumerate(_parts(shown)):
