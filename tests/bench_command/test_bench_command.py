@@ -26,7 +26,7 @@ from isochrone.cli.main import app
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
 
-MODELS = ("double", "slow", "accumulate", "repeat", "raises")
+MODELS = ("double", "slow", "accumulate", "repeat", "raises", "words")
 SHORT = ("--warmup-seconds", "0", "--seconds", "0.4")
 
 
@@ -58,8 +58,17 @@ def successes(server: ServerProcess, model: str) -> int:
     return int(sum(map(float, found)))
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("load", [("--rate", "200"), ("--concurrency", "4"), ("--rate", "200", "--processes", "2")])
+@pytest.mark.parametrize(
+    ("protocol", "load"),
+    [
+        ("http", ("--rate", "200")),
+        ("grpc", ("--rate", "200", "--processes", "2")),
+        pytest.param("http", ("--rate", "200", "--processes", "2"), marks=pytest.mark.long),
+        pytest.param("grpc", ("--rate", "200"), marks=pytest.mark.long),
+        pytest.param("http", ("--concurrency", "4"), marks=pytest.mark.long),
+        ("grpc", ("--concurrency", "4")),
+    ],
+)
 def test_counts_are_those_of_the_worker(
     server: ServerProcess, tmp_path: Path, protocol: str, load: tuple[str, ...]
 ) -> None:
@@ -94,6 +103,7 @@ def test_a_table_for_people(server: ServerProcess) -> None:
     assert "p50<10s met" in output
 
 
+@pytest.mark.long
 def test_an_slo_that_is_missed_is_the_exit_status(server: ServerProcess) -> None:
     words = (f"http://{server.http_url}", "--model", "double", "--rate", "200", *SHORT)
     assert "missed" in bench(*words, "--slo", "p50<1us", code=1)
@@ -119,6 +129,7 @@ def test_kinds_sequences_and_deadlines(server: ServerProcess, tmp_path: Path) ->
     assert counts["slow"]["ok"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_sequence_over_both_protocols(server: ServerProcess, tmp_path: Path, protocol: str) -> None:
     url = f"{protocol}://{server.grpc_url}"
@@ -137,6 +148,34 @@ def test_a_stream_has_a_first_response(server: ServerProcess, tmp_path: Path) ->
     _, run = measured(tmp_path, *words, *SHORT)
     assert (run.outcomes.outcome == FAILED).all()
     assert any("element 0 is negative" in message for message in run.errors)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", ("--stream",)),
+        pytest.param("/v1", ("--protocol", "openai", "--completions", "--stream"), marks=pytest.mark.long),
+    ],
+)
+def test_streams_of_events(server: ServerProcess, tmp_path: Path, path: str, words: tuple[str, ...]) -> None:
+    """generate_stream, and OpenAI's API, of a worker: an event for each word."""
+    url = f"http://{server.http_url}{path}"
+    before = successes(server, "words")
+    _, run = measured(tmp_path, url, "--model", "words", *words, "--prompt", "Once upon a time", "--rate", "50", *SHORT)
+    assert (run.outcomes.outcome == OK).all(), run.errors
+    assert successes(server, "words") - before == len(run.outcomes) > 0
+    assert (run.outcomes.first_ns >= run.outcomes.sent_ns).all()
+    assert (run.outcomes.first_ns <= run.outcomes.ended_ns).all()
+
+
+@pytest.mark.long
+def test_a_recorded_trace_is_sent_once(server: ServerProcess, tmp_path: Path) -> None:
+    offsets = [0, 0.01, 0.01, 0.05, 0.3]
+    trace = tmp_path / "trace.txt"
+    trace.write_text("".join(f"{offset}\n" for offset in offsets))
+    _, run = measured(tmp_path, f"http://{server.http_url}", "--model", "double", "--trace", str(trace))
+    assert run.outcomes.intended_ns.tolist() == [round(offset * 1e9) for offset in offsets]
+    assert run.rate == pytest.approx(len(offsets) / run.seconds)
 
 
 def test_errors_of_the_model_are_counted_by_message(server: ServerProcess, tmp_path: Path) -> None:
@@ -246,7 +285,7 @@ def stalling_server() -> Iterator[StallingServer]:
         server.close()
 
 
-@pytest.mark.parametrize("limit", [1024, 4])
+@pytest.mark.parametrize("limit", [pytest.param(1024, marks=pytest.mark.long), 4])
 def test_a_server_that_stalls_shows_in_every_request_of_the_stall(tmp_path: Path, limit: int) -> None:
     """With few in flight, most requests wait in the generator; their latencies are no shorter for it."""
     with stalling_server() as server:
@@ -286,6 +325,7 @@ def wait_until(condition: Any) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_shows_what_was_measured(server: ServerProcess, number: signal.Signals) -> None:
     before = successes(server, "double")
@@ -309,6 +349,7 @@ def test_ctrl_c_shows_what_was_measured(server: ServerProcess, number: signal.Si
     assert not alive
 
 
+@pytest.mark.long
 def test_no_generator_outlives_the_command(server: ServerProcess) -> None:
     before = successes(server, "double")
     words = ("--model", "double", "--rate", "50", "--warmup-seconds", "0", "--seconds", "600")
@@ -324,6 +365,7 @@ def test_no_generator_outlives_the_command(server: ServerProcess) -> None:
     assert not alive
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scheme", "load"), [("http", "--rate"), ("grpc", "--rate"), ("http", "--concurrency")])
 def test_a_server_that_dies_midway(server_factory: StartServer, tmp_path: Path, scheme: str, load: str) -> None:
     repository = write_models(tmp_path / "models", "double")
@@ -346,6 +388,7 @@ def test_a_server_that_dies_midway(server_factory: StartServer, tmp_path: Path, 
     assert "cannot connect" in output
 
 
+@pytest.mark.long
 def test_runs_are_compared(server: ServerProcess, tmp_path: Path) -> None:
     files = [tmp_path / "a.npz", tmp_path / "b.npz"]
     for path in files:

@@ -1,1 +1,1 @@
-"""What is sent and when: arrivals, kinds of requests, sequences, and the workload that has them. No clock, no sockets."""
+"""What is sent and when: arrivals, kinds, sequences, and the workload that has them all. No clock, no sockets."""
