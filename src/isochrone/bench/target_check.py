@@ -45,9 +45,15 @@ async def declared_inputs(workload: Workload) -> list[Sequence[TensorMetadata]]:
 def _explained(error: IsochroneError, model: str, address: Address) -> IsochroneError:
     if not error.status:
         # No answer: it is the address, not the model.
-        return Unavailable(f"{error}; start a server there, or name the URL of another")
+        return _unreachable(error)
     text = f"{address} does not have what the workload asks for: {error}; name a model and version that it serves"
     return NotFound(f"{text}, given model '{model}'")
+
+
+def _unreachable(error: IsochroneError) -> Unavailable:
+    is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+    change = "name its authority with --ca" if is_untrusted else "start a server there, or name the URL of another"
+    return Unavailable(f"{error}; {change}")
 
 
 async def _check_openai(workload: Workload, address: Address) -> None:
@@ -55,7 +61,7 @@ async def _check_openai(workload: Workload, address: Address) -> None:
     try:
         connection = await connect_http1(address.host, address.port, tls=tls)
     except Unavailable as error:
-        raise Unavailable(f"{error}; start a server there, or name the URL of another") from None
+        raise _unreachable(error) from None
     try:
         headers = [(b"host", address.authority.encode())]
         headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in workload.headers.items()]

@@ -75,11 +75,12 @@ def prepare_kinds(
 def make_sender(workload: Workload, index: int, count: int) -> Sender[Any]:
     """The sender of one of ``count`` generator processes."""
     address = address_of(workload)
-    tls = certificates_of(workload).context() if address.is_secure else None
+    is_grpc = workload.protocol == "grpc"
+    tls = certificates_of(workload).context(http2=is_grpc) if address.is_secure else None
     limit = workload.part_in_flight(index, count)
     # At least one: a process without a connection could send nothing.
     given = max(1, workload.connections // count) if workload.connections else 0
-    if workload.protocol == "grpc":
+    if is_grpc:
         return GrpcSender(address, tls, limit, given or -(-limit // _CALLS_PER_CONNECTION))
     most = min(limit, given) if given else limit
     return HttpSender(address, tls, most, most if not workload.is_open_loop else _FIRST_CONNECTIONS)
