@@ -219,7 +219,10 @@ def test_no_server(scheme: str) -> None:
     output = bench(f"{scheme}://127.0.0.1:{port}", "--model", "m", "--rate", "5", code=2)
     assert f"cannot connect to {'' if scheme == 'http' else 'grpc://'}127.0.0.1:{port}" in output
     assert "name the URL of another" in output
-    assert "expected HOST:PORT" in bench("http://", "--model", "m", "--rate", "5", code=2)
+    wrong = bench("http://", "--model", "m", "--rate", "5", code=2)
+    assert wrong.startswith("isochrone bench: URL: expected HOST:PORT")
+    plain = bench("http://h:1", "--model", "m", "--rate", "5", "--ca", __file__, code=2)
+    assert plain.startswith("isochrone bench: URL: expected https://")
 
 
 class StallingServer:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from isochrone.bench.sending.preparing import address_of, certificates_of
+from isochrone.bench.sending.preparing import address_of, certificates_of, check_certificates
+from isochrone.bench.workload.mix import Kind
 from isochrone.bench.workload.spec import Workload
 from isochrone.client.address import Address
-from isochrone.client.answers import TensorMetadata
+from isochrone.client.answers import ModelMetadata, TensorMetadata
 from isochrone.client.async_client import AsyncClient
 from isochrone.errors import IsochroneError, NotFound, Unavailable
 from isochrone.protocol.openai.paths import MODELS
@@ -18,12 +19,15 @@ from isochrone.suggestions import suggestion
 from isochrone.wire.connect import connect_http1
 
 _SECONDS = 10.0
+#: Of a busy server or machine: gRPC's library gives up a TLS handshake that takes long.
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.2
 
 
 async def declared_inputs(workload: Workload) -> list[Sequence[TensorMetadata]]:
     """The inputs of each kind's model; empty where they do not matter. Raises an error that says what to change."""
     address = address_of(workload)
-    certificates_of(workload).check(address)
+    check_certificates(workload)
     if workload.protocol == "openai":
         await _check_openai(workload, address)
         return [() for _ in workload.kinds]
@@ -31,15 +35,25 @@ async def declared_inputs(workload: Workload) -> list[Sequence[TensorMetadata]]:
     found: list[Sequence[TensorMetadata]] = []
     async with AsyncClient(workload.target, retries=0, **paths) as client:
         for kind in workload.kinds:
-            try:
-                async with asyncio.timeout(_SECONDS):
-                    metadata = await client.metadata(kind.model, kind.version)
-            except TimeoutError:
-                raise Unavailable(f"{address} gave no metadata of '{kind.model}' within {_SECONDS:g} s") from None
-            except IsochroneError as error:
-                raise _explained(error, kind.model, address) from None
+            metadata = await _metadata(client, kind, address)
             found.append(metadata.inputs)
     return found
+
+
+async def _metadata(client: AsyncClient, kind: Kind, address: Address) -> ModelMetadata:
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await client.metadata(kind.model, kind.version)
+        except TimeoutError:
+            raise Unavailable(f"{address} gave no metadata of '{kind.model}' within {_SECONDS:g} s") from None
+        except IsochroneError as error:
+            failure = error
+            if error.status:
+                break
+    raise _explained(failure, kind.model, address)
 
 
 def _explained(error: IsochroneError, model: str, address: Address) -> IsochroneError:

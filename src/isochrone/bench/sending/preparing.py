@@ -15,6 +15,7 @@ from isochrone.bench.workload.mix import Kind, Sequences
 from isochrone.bench.workload.spec import Workload
 from isochrone.client.address import Address, Certificates, parse_address
 from isochrone.client.answers import TensorMetadata
+from isochrone.errors import ConfigError, FlagError
 
 #: Open loop over HTTP/1.1: connections before the first request. Others are made when they are needed.
 _FIRST_CONNECTIONS = 16
@@ -52,13 +53,27 @@ class PreparedKind:
 
 
 def address_of(workload: Workload) -> Address:
-    """Raises ``ConfigError``. OpenAI's base URL may end in /v1."""
+    """Raises ``FlagError``. OpenAI's base URL may end in /v1."""
     url = workload.target
-    return parse_address(url.rstrip("/").removesuffix("/v1") if workload.protocol == "openai" else url)
+    try:
+        return parse_address(url.rstrip("/").removesuffix("/v1") if workload.protocol == "openai" else url)
+    except ConfigError as error:
+        raise FlagError("URL", error.expected, error.given) from None
 
 
 def certificates_of(workload: Workload) -> Certificates:
     return Certificates(*(Path(path) if path else None for path in (workload.ca, workload.cert, workload.key)))
+
+
+def check_certificates(workload: Workload) -> None:
+    """Raises ``FlagError``: files that are not there, or that the URL has no use for."""
+    try:
+        certificates_of(workload).check(address_of(workload))
+    except FlagError:
+        raise
+    except ConfigError as error:
+        flag = "URL" if error.key == "url" else ", ".join(f"--{name}" for name in error.key.split(", "))
+        raise FlagError(flag, error.expected, error.given) from None
 
 
 def prepare_kinds(
