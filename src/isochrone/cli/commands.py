@@ -60,6 +60,7 @@ COMMANDS = {
         "isochrone.cli.optimizing.profile",
         "Measure a model; recommend instances, threads and batches for an SLO.",
     ),
+    "bench": ("isochrone.cli.bench.group", "Measure a server under load; find the highest rate that keeps an SLO."),
     "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
     "optimize": (
         "isochrone.cli.optimizing.optimize",

@@ -71,9 +71,9 @@ class Certificates:
         if (self.cert is None) != (self.key is None):
             raise ConfigError("isochrone.Client", "cert, key", "both or none", ", ".join(given))
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, *, http2: bool = False) -> ssl.SSLContext:
         try:
-            context = client_context(self.ca)
+            context = client_context(self.ca, http2=http2)
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:

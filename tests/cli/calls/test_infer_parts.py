@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from isochrone.cli.requests.infer import _parameters, _plain
-from isochrone.cli.requests.inputs import arrange, make_random, read, split_inputs
+from isochrone.cli.requests.inputs import arrange, read, split_inputs
 from isochrone.cli.requests.opening import open_target
 from isochrone.cli.requests.target import Certificates, RequestFailed, TensorDescription
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
+from isochrone.client.random_tensors import make_random
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 
 FEATURES = TensorDescription("features", "FP32", (-1, 3))

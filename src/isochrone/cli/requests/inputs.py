@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.cli.requests.target import RequestFailed, TensorDescription
-from isochrone.protocol.tensors.datatypes import bytes_tensor, check_range, numpy_of
+from isochrone.client.random_tensors import make_random
+from isochrone.protocol.tensors.datatypes import check_range, numpy_of
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor
@@ -58,21 +59,6 @@ def arrange(
         array = read(each, given[each.name]) if each.name in given else make_random(each, rows, random)
         inputs[each.name] = (each.datatype, array)
     return inputs
-
-
-def make_random(declared: TensorDescription, rows: int, random: np.random.Generator) -> Tensor:
-    """Free dimensions are 1; the first dimension, where it is free, is ``rows``."""
-    shape = tuple(size if size >= 0 else rows if position == 0 else 1 for position, size in enumerate(declared.shape))
-    dtype = numpy_of(declared.datatype)
-    if declared.datatype == "BYTES":
-        count = int(np.prod(shape, dtype=np.int64))
-        return bytes_tensor([b"%08x" % number for number in random.integers(0, 1 << 32, count).tolist()], shape)
-    if declared.datatype == "BOOL":
-        return random.integers(0, 2, shape).astype(dtype)
-    if dtype.kind in "iu":
-        # Small enough for INT8, and for most vocabularies.
-        return random.integers(0, 100, shape).astype(dtype)
-    return random.standard_normal(shape).astype(dtype)
 
 
 def read(declared: TensorDescription, value: str) -> Tensor:

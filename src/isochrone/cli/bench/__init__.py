@@ -1,0 +1,1 @@
+"""``isochrone bench``: load on a server, measured; two measurements compared."""
