@@ -30,6 +30,7 @@ from isochrone.observe.snapshot import (
     Histogram,
     PaddedRows,
     ServerSnapshot,
+    TraceSnapshot,
     WireSnapshot,
 )
 from isochrone.settings.wire_limits import WireLimits
@@ -46,6 +47,7 @@ SERVER = ServerSnapshot(
     captured_graphs=(CapturedGraphs("m", "1", 0),),
     activations=(ActivationSnapshot("m", "1", {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, False),),
     divided=(DividedSnapshot("m", "1", "edge", {}, {}, {}, 0, True, 0.0, 0.0, 0.0),),
+    traces=TraceSnapshot({}, 0, 0),
 )
 #: What prometheus_client shows of a process; documented as ``process_*``.
 PROCESS = re.compile(r"process_\w+")

@@ -40,6 +40,18 @@ process_resident_memory_bytes 104857600
 """
 
 
+def test_latencies_of_a_gateway_are_its_own_and_not_its_models() -> None:
+    name = "isochrone_gateway_request_duration_seconds_bucket"
+    lines = [
+        f'{name}{{model="a",version="1",outcome="answered",le="0.001"}} 3',
+        f'{name}{{model="b",version="1",outcome="answered",le="0.001"}} 4',
+        f'{name}{{model="b",version="1",outcome="failed",le="0.001"}} 50',
+    ]
+    found = read_page(PAGE + "\n".join(lines) + "\n")
+    assert found.buckets == {0.001: 7.0}
+    assert {model: dict(each.buckets) for model, each in found.models.items()} == {"a": {}, "b": {}}
+
+
 def test_pages_of_gateways_and_workers_are_added_up() -> None:
     assert read_page(PAGE).sums == {"requests": 15.0, "rejected": 3.0, "in_flight": 3.0}
     worker = read_page(WORKER_PAGE)

@@ -34,6 +34,8 @@ _CANCELED = "CANCELED"
 _BUCKETS = "isochrone_request_duration_seconds_bucket"
 #: In the lines of the buckets that count: those of whole requests.
 _WHOLE = 'stage="request"'
+#: Those of a gateway, of requests that it answered. They count for the gateway, not for its models.
+_GATEWAY_BUCKETS, _ANSWERED = f"{_GATEWAY}request_duration_seconds_bucket", 'outcome="answered"'
 #: What a worker's page says of its versions: a label of this metric. A gateway's page has a gauge.
 _SERVED, _COMMITTED = "nv_inference_request_success", f"{_GATEWAY}version"
 #: What a gateway's page says of each worker, and its name in ``Reading.endpoints``.
@@ -77,7 +79,9 @@ def read_page(text: str) -> Reading:
 
 
 def _counts(line: str) -> bool:
-    return line.startswith(_PARSED) or (line.startswith(_BUCKETS) and _WHOLE in line)
+    if line.startswith(_PARSED):
+        return True
+    return (line.startswith(_BUCKETS) and _WHOLE in line) or (line.startswith(_GATEWAY_BUCKETS) and _ANSWERED in line)
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -127,6 +131,8 @@ class _Reading:
         elif name == _BUCKETS and labels.get("stage") == "request":
             for place in self._places(labels):
                 _add(place.buckets, float(labels["le"]), value)
+        elif name == _GATEWAY_BUCKETS and labels.get("outcome") == "answered":
+            _add(self._whole.buckets, float(labels["le"]), value)
         elif name == _COMMITTED:
             self._add_version(labels.get("model", ""), f"{value:.0f}")
         elif name in _ENDPOINTS:

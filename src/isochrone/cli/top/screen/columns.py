@@ -64,7 +64,7 @@ COLUMNS: Final = {
         _name(GATEWAYS),
         Column(LABEL, "epoch", "e", 5, 10, "epoch"),
         _STATE,
-        *(_REQUESTS, _REJECTED, _FAILURES, _IN_FLIGHT, _CPU, _MEMORY),
+        *(_REQUESTS, _REJECTED, _FAILURES, _IN_FLIGHT, _P99, _CPU, _MEMORY),
     ),
 }
 
