@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,11 +47,16 @@ def test_a_lag_is_measured_by_the_latency(lag_ms: float, is_named: bool) -> None
     assert verdict is None or shown_ns(lag) in verdict
 
 
-def test_unsent_requests() -> None:
+def test_unsent_requests_of_a_late_generator_are_its_fault_and_those_of_a_silent_server_are_not() -> None:
     outcome = np.where(np.arange(1_000) % 100 == 0, UNSENT, OK)
-    verdict = generator_verdict(latencies_run(LATENCIES, generators=(IDLE,), outcome=outcome))
+    sent = np.where(outcome == UNSENT, 10_000 * MILLISECOND, 0)
+    given = latencies_run(LATENCIES, outcome=outcome)
+    columns = replace(given.outcomes, sent_ns=given.outcomes.intended_ns + sent)
+    late = GeneratorUse(0.3, 10_000, 100_000, 9_000 * MILLISECOND)
+    verdict = generator_verdict(replace(given, outcomes=columns, generators=(late,)))
     assert verdict is not None
     assert "10 of 1,000" in verdict
+    assert generator_verdict(replace(given, outcomes=columns, generators=(IDLE,))) is None
 
 
 @given(st.floats(0, 1e18))

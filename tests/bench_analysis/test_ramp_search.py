@@ -168,3 +168,24 @@ def bisected(function: Callable[[float], float], low: float, high: float) -> flo
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < 0 else (low, middle)
     return low
+
+
+def test_a_limit_of_the_generator_is_not_reported_as_the_servers() -> None:
+    ramp = Ramp(SLO, 100, 10_000)
+    while (rate := ramp.next_rate()) is not None:
+        said = "The generator was the bottleneck." if rate > 700 else None
+        ramp.observe(rate, MISSED if rate > 700 else KEPT, said)
+    result = ramp.result
+    assert result is not None
+    assert result.rate is not None
+    assert result.generator == "The generator was the bottleneck."
+    assert "not known" in result.sentence
+    assert result.sentence.endswith(result.generator)
+
+
+def test_a_busy_generator_that_keeps_the_slo_says_nothing_of_the_limit() -> None:
+    ramp = Ramp(SLO, 100, 10_000)
+    while (rate := ramp.next_rate()) is not None:
+        ramp.observe(rate, MISSED if rate > 700 else KEPT, "busy" if rate < 700 else None)
+    assert ramp.result is not None
+    assert ramp.result.generator == ""

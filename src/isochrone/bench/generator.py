@@ -194,7 +194,10 @@ class Generator:
                 return
             if self._next_instant > now:
                 break
-            self._launch(self._next_instant, now)
+            if now - self._next_instant < self._timeout_ns:
+                self._launch(self._next_instant, now)
+            else:
+                self._pass_over(self._next_instant, now)
             self._advance()
         assert self._alarm is not None
         if not self._is_ending:
@@ -237,6 +240,11 @@ class Generator:
         else:
             flight.sequence = kind.sequences.take()
             flight.ticket = self._sender.send(kind.take_in_sequence(*flight.sequence), flight)
+
+    def _pass_over(self, intended: int, now: int) -> None:
+        """Count a request that would have timed out before it is sent: a generator that is so late catches up."""
+        error = "not sent: the generator was later than the timeout"
+        self.recorder.record(intended, now, -1, now, UNSENT, next(self._choices), error, now - intended)
 
     # Endings.
 

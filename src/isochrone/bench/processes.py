@@ -167,12 +167,9 @@ class _Child:
 
     async def end(self) -> None:
         process = self._process
-        if process.returncode is None:
-            if self.result is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            elif process.stdin is not None:
-                process.stdin.close()
+        if process.returncode is None and self.result is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -216,7 +213,8 @@ async def _until_ended(
     seconds = workload.warmup_seconds + workload.seconds + workload.timeout_seconds + _PATIENCE_SECONDS
     try:
         await asyncio.wait((ended, stopped), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if stopped.done() and not ended.done():
+        if not ended.done():
+            # Interrupted, or so late that it would not end by itself: what is measured so far counts.
             for child in children:
                 child.tell(Stop())
             await asyncio.wait((ended,), timeout=_PATIENCE_SECONDS)

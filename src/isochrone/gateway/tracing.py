@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from isochrone.clock import now_ns
 from isochrone.errors import DeadlineExceeded, IsochroneError
 from isochrone.gateway.requests.instructions import Do, Instruction
@@ -26,6 +28,8 @@ from isochrone.observe.tracing.trace_parent import parse_trace_parent, write_tra
 
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
+
+log = structlog.get_logger(__name__)
 
 _MAX_MESSAGE = 500
 _MAX_STATE = 512
@@ -48,14 +52,21 @@ class GatewayTrace:
     def note(self, instructions: list[Instruction]) -> None:
         """The shell is about to execute them."""
         for do, request, subject in instructions:
-            if do is Do.SEND:
-                self._sent(request, subject)
-            elif do is Do.ANSWER:
-                self._answered(request, subject)
-            elif do is Do.REJECT or do is Do.CUT_OFF:
-                self._ended(request, subject.code, subject.message, isinstance(subject, DeadlineExceeded))
-            elif do is Do.CANCEL:
-                self.attempt_ended(subject, "cancelled")
+            try:
+                self._note(do, request, subject)
+            except Exception as error:
+                # Tracing must not cost a request its answer.
+                log.error("a request could not be traced", instruction=do.name, exc_info=error)
+
+    def _note(self, do: Do, request: Any, subject: Any) -> None:
+        if do is Do.SEND:
+            self._sent(request, subject)
+        elif do is Do.ANSWER:
+            self._answered(request, subject)
+        elif do is Do.REJECT or do is Do.CUT_OFF:
+            self._ended(request, subject.code, subject.message, isinstance(subject, DeadlineExceeded))
+        elif do is Do.CANCEL:
+            self.attempt_ended(subject, "cancelled")
 
     def attempt_ended(self, attempt: UpstreamAttempt | Any, outcome: str) -> None:
         """An attempt has ended, whatever becomes of its request."""
@@ -70,6 +81,8 @@ class GatewayTrace:
         """Its attempts are cancelled, and nobody is answered."""
         if request.trail is not None and (request.trail.reason or request.deadline < now_ns()):
             self._ended(request, "cancelled", "the caller has gone", is_miss=False, is_error=False)
+        # A trail refers to its attempts, and these to the request: nothing may depend on the collector.
+        request.trail = None
 
     def tick(self, now: int) -> None:
         """Keeps the slowest of a minute that is over."""
@@ -112,6 +125,7 @@ class GatewayTrace:
         if request is None or request.shadow is not None:
             return
         now = now_ns()
+        served = getattr(request, "served", None)
         # One that was rejected before it was sent has none.
         trail: Trail = request.trail or self._begin(request)
         request.trail = None
@@ -119,13 +133,15 @@ class GatewayTrace:
             reason = DEADLINE_MISS
         else:
             reason = ERROR if code and is_error else trail.reason
-        duration = now - request.arrived
+        # A request that waited for a worker counts as arrived when it goes on.
+        duration = now - request.came_at
         if not reason and duration <= self._slowest.threshold:
             return
         record = (
             reason or SLOWEST,
-            request.served.name,
-            request.arrived,
+            # A stream that was held before its first message belongs to no model.
+            served.name if served is not None else "",
+            request.came_at,
             now,
             request.deadline,
             trail.trace_id,

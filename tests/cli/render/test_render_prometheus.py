@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from isochrone.cli.main import app
+from isochrone.engines.kubernetes.packaging.yaml_text import MARK
 
 FLEET = "name: demo\ndefaults: {slo: {deadline_ms: 50}}\n"
 
@@ -43,10 +44,15 @@ def test_with_a_directory_it_writes_two_files_and_keeps_others(fleet: Path, tmp_
     configuration = yaml.safe_load((out / "prometheus.yml").read_text())
     assert configuration["rule_files"] == ["isochrone-demo.rules.yaml"]
     assert configuration["scrape_configs"][1]["http_sd_configs"][0]["url"].startswith("http://127.0.0.1:8003/")
-    # The fleet has another name now: the rules of the old one would go on firing.
+    # A directory may hold the rules of several fleets, and manifests.
+    manifest = out / "10-gateway.yaml"
+    manifest.write_text(f"{MARK}\n---\nkind: Service\n")
     fleet.write_text(FLEET.replace("demo", "plant"))
     said = json.loads(_run(fleet, "--out", out, "--json").stdout)
-    assert said["deleted"] == ["isochrone-demo.rules.yaml"]
+    assert said["files"] == ["prometheus.yml", "isochrone-plant.rules.yaml"]
+    assert manifest.exists()
+    assert (out / "isochrone-demo.rules.yaml").exists()
+    assert not (out / "isochrone-demo.rules.yaml").read_text().startswith(MARK)
 
 
 def test_servers_without_a_fleet(tmp_path: Path) -> None:

@@ -162,3 +162,23 @@ def test_pages_are_read_as_prometheus_reads_them(counts: dict[str, float]) -> No
     theirs = [sample for each in text_string_to_metric_families(page) for sample in each.samples]
     ours = {name: each.sums["requests"] for name, each in read_page(page).models.items()}
     assert ours == {sample.labels["model"]: sample.value for sample in theirs if sample.name.endswith("_total")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'isochrone_request_duration_seconds_bucket{model="a",stage="request"} 1',
+        "process_cpu_seconds_total{" + "}" * 100_000 + " x y",
+        "process_cpu_seconds_total \x1b[2J",
+    ],
+)
+def test_strange_lines_are_errors_without_control_characters(line: str) -> None:
+    with pytest.raises(ValueError, match=r"\w") as raised:
+        read_page(line)
+    assert str(raised.value).isprintable()
+
+
+def test_an_infinite_sum_has_no_rate() -> None:
+    page = "".join(f'nv_inference_request_success{{model="{name}",version="1"}} 1e308\n' for name in "ab")
+    before = read_page('nv_inference_request_success{model="a",version="1"} 0\n')
+    assert between(before, read_page(page), 1.0).requests is None

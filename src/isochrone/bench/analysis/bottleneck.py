@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from isochrone.bench.analysis.durations import shown_ns
 from isochrone.bench.analysis.summary import summarize
-from isochrone.bench.results.outcomes import Run
+from isochrone.bench.results.outcomes import UNSENT, Run
 
 #: A process with so much of a core has nothing left for a burst.
 _BUSY_SHARE = 0.9
 #: A lag of so much of the latency is no longer the server's figure.
 _LAG_SHARE = 0.1
+#: A request that was never sent is the generator's fault if it was late by so much of the request's wait.
+_UNSENT_SHARE = 0.5
 
 
 def generator_verdict(run: Run) -> str | None:
@@ -19,7 +23,7 @@ def generator_verdict(run: Run) -> str | None:
     processes = len(run.generators)
     lower = "lower --rate" if run.rate is not None else "lower the requests in flight"
     total = summarize(run).total
-    unsent = total.counts["unsent"]
+    unsent = _unsent_by_lag(run)
     if unsent:
         return (
             f"The generator was the bottleneck: it could not send {unsent:,} of {total.total:,} requests; raise"
@@ -43,6 +47,14 @@ def generator_verdict(run: Run) -> str | None:
             f" {lower}, or stop other programs on this machine."
         )
     return None
+
+
+def _unsent_by_lag(run: Run) -> int:
+    """Requests that were not sent because the generator was late. Others waited for a server that did not answer."""
+    columns = run.outcomes
+    waits = (columns.sent_ns - columns.intended_ns)[columns.outcome == UNSENT]
+    lag = max(each.lag_max_ns for each in run.generators)
+    return int(np.count_nonzero(waits * _UNSENT_SHARE <= lag))
 
 
 def _counted(processes: int) -> str:

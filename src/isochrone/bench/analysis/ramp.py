@@ -40,9 +40,16 @@ class RampResult:
     #: Whether every verdict that bounds the interval was shown with confidence.
     is_clear: bool
     slo: str
+    #: Why the generator, and not the server, may have missed the SLO at ``missed_rate``; "": it did not.
+    generator: str = ""
 
     @property
     def sentence(self) -> str:
+        if self.generator:
+            return (
+                f"{_shown(self.rate)} requests/s keep {self.slo}. Whether the server does at {_shown(self.missed_rate)}"
+                f" is not known. {self.generator}"
+            )
         if self.rate is None:
             return f"No rate keeps {self.slo}: {_shown(self.missed_rate)} requests/s miss it. Lower --rate."
         if self.missed_rate is None:
@@ -98,6 +105,8 @@ class Ramp:
         self._slo = slo
         self._low, self._high, self._tolerance = low, high, tolerance
         self._trials: dict[float, _Trial] = {}
+        #: What was said of the generator, by rate.
+        self._generator: dict[float, str] = {}
 
     def next_rate(self) -> float | None:
         """The rate to measure next; None: the search has ended."""
@@ -115,9 +124,11 @@ class Ramp:
             return self._unconfirmed(kept) or self._unconfirmed(missed)
         return math.sqrt(kept * missed)
 
-    def observe(self, rate: float, summary: Summary) -> None:
-        """``rate``: as ``next_rate`` gave it."""
+    def observe(self, rate: float, summary: Summary, generator: str | None = None) -> None:
+        """``rate``: as ``next_rate`` gave it. ``generator``: the sentence on it if it was the run's bottleneck."""
         self._trials.setdefault(rate, _Trial()).runs.append(self._slo.evidence(summary))
+        if generator:
+            self._generator[rate] = generator
 
     @property
     def result(self) -> RampResult | None:
@@ -132,6 +143,7 @@ class Ramp:
             runs=self.runs,
             is_clear=all(trial.is_clear(self._slo) for trial in bounds),
             slo=str(self._slo),
+            generator="" if missed is None else self._generator.get(missed, ""),
         )
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import typer
 
+from isochrone.bench.analysis.bottleneck import generator_verdict
 from isochrone.bench.analysis.ramp import Ramp
 from isochrone.bench.analysis.slo import Judgement, Slo, Verdict, overall, parse_slo
 from isochrone.bench.analysis.summary import Summary, summarize
@@ -160,7 +161,7 @@ async def _run_all(session: Session, finished: Finished, stop: asyncio.Event, qu
             run = await _run_once(changed, declared, session.processes, finished, stop, show)
             if stop.is_set():
                 return
-            ramp.observe(rate, finished.summaries[-1])
+            ramp.observe(rate, finished.summaries[-1], generator_verdict(run))
             if not quiet:
                 typer.echo(load_line(run), err=True)
         if not finished.runs:

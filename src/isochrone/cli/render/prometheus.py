@@ -30,6 +30,8 @@ Examples:
 
 Without --out, the rules are printed. Each alert links to a page that says what to look at and what to change.
 """
+#: Not that of manifests: rendering these deletes files with their own first line.
+_MARK = "# Rendered by isochrone for Prometheus; change fleet.yaml and render again."
 #: Of 'isochrone serve'.
 _WORKER_PAGE = "127.0.0.1:8002"
 
@@ -123,13 +125,14 @@ def prometheus(
         else:
             scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or ())
         if out is None:
-            typer.echo(json.dumps(rules) if as_json else yaml_text([rules]), nl=as_json)
+            typer.echo(json.dumps(rules) if as_json else yaml_text([rules], _MARK), nl=as_json)
             return
         files = {
-            CONFIGURATION: yaml_text([configuration(limits.fleet, scraping)]),
-            rules_file(limits.fleet): yaml_text([rules]),
+            CONFIGURATION: yaml_text([configuration(limits.fleet, scraping)], _MARK),
+            rules_file(limits.fleet): yaml_text([rules], _MARK),
         }
-        deleted = write_out(out, files)
+        # A directory may hold the rules of several fleets, or a fleet's manifests.
+        write_out(out, files, deletes=False)
     except SettingsError as error:
         for problem in error.errors:
             typer.secho(f"isochrone render: {problem}", fg="red", err=True)
@@ -138,7 +141,7 @@ def prometheus(
         typer.secho(f"isochrone render: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
     if as_json:
-        typer.echo(json.dumps({"directory": str(out), "files": list(files), "deleted": deleted}))
+        typer.echo(json.dumps({"directory": str(out), "files": list(files)}))
         return
     typer.echo(f"{counted(len(files), 'file')} written to {out}")
 

@@ -10,18 +10,18 @@ from isochrone.engines.kubernetes.packaging.yaml_text import MARK
 from isochrone.errors import FlagError
 
 
-def write_out(out: Path, files: Mapping[str, str]) -> list[str]:
+def write_out(out: Path, files: Mapping[str, str], *, deletes: bool = True) -> list[str]:
     """``write_files`` for the directory of a flag ``--out``. Raises ``FlagError`` if it cannot be written."""
     expected = "a directory that can be written"
     if out.exists() and not out.is_dir():
         raise FlagError("--out", expected, f"{out}, which is a file")
     try:
-        return write_files(out, files)
+        return write_files(out, files, deletes=deletes)
     except OSError as error:
         raise FlagError("--out", expected, f"{out} ({error.strerror or error})") from None
 
 
-def write_files(directory: Path, files: Mapping[str, str]) -> list[str]:
+def write_files(directory: Path, files: Mapping[str, str], *, deletes: bool = True) -> list[str]:
     """Write the texts by path; return the paths that were deleted. A file that is unchanged is not touched."""
     for name, text in files.items():
         path = directory / name
@@ -32,7 +32,7 @@ def write_files(directory: Path, files: Mapping[str, str]) -> list[str]:
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
-    return _delete_old(directory, files)
+    return _delete_old(directory, files) if deletes else []
 
 
 def _delete_old(directory: Path, files: Mapping[str, str]) -> list[str]:

@@ -107,7 +107,9 @@ def _rate(before: Reading, after: Reading, name: str, seconds: float) -> float |
     if name not in after.sums or not before.sums or seconds <= 0:
         return None
     grown = after.sums[name] - before.sums.get(name, 0.0)
-    return (grown if grown >= 0 else after.sums[name]) / seconds
+    rate = (grown if grown >= 0 else after.sums[name]) / seconds
+    # Sums of a strange page may be infinite.
+    return rate if math.isfinite(rate) else None
 
 
 def _since(before: Reading, after: Reading) -> dict[float, float]:

@@ -49,6 +49,8 @@ _PARSED = (*_SUMS, *_ENDPOINTS, _COMMITTED)
 #: Name, labels, value; a time may follow.
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{(.*)\})?\s*(\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'\s*(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+#: The time to match a line grows with the square of its length.
+_LONGEST_LINE = 8192
 _ESCAPE = re.compile(r"\\(.)")
 
 
@@ -67,13 +69,18 @@ class Reading:
     is_gateway: bool = False
 
 
+def printable(text: str) -> str:
+    """Without characters that could control the terminal: names come from other machines."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "�" for each in text)
+
+
 def read_page(text: str) -> Reading:
     """Parse a page; raises ``ValueError`` if one of its lines cannot be read. Other texts give an empty reading."""
     made = _Reading()
     for line in filter(_counts, text.split("\n")):
-        found = _LINE.fullmatch(line)
+        found = _LINE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
         if found is None:
-            raise ValueError(f"no line of a metrics page: {line[:200]}")
+            raise ValueError(f"no line of a metrics page: {printable(line[:200])}")
         made.add(found[1], _labels(found[2] or ""), float(found[3]))
     return made.reading()
 
@@ -89,11 +96,16 @@ def _labels(text: str) -> dict[str, str]:
     while at < len(text):
         found = _LABEL.match(text, at)
         if found is None:
-            raise ValueError(f"no labels of a metrics page: {text[:200]}")
+            raise ValueError(f"no labels of a metrics page: {printable(text[:200])}")
         value = found[2]
         labels[found[1]] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
         at = found.end()
     return labels
+
+
+def _bound(labels: Mapping[str, str]) -> float:
+    """The upper bound of a bucket; ``ValueError`` if the line has none."""
+    return float(labels.get("le", "none"))
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -130,9 +142,9 @@ class _Reading:
                 self._add_version(labels.get("model", ""), labels["version"])
         elif name == _BUCKETS and labels.get("stage") == "request":
             for place in self._places(labels):
-                _add(place.buckets, float(labels["le"]), value)
+                _add(place.buckets, _bound(labels), value)
         elif name == _GATEWAY_BUCKETS and labels.get("outcome") == "answered":
-            _add(self._whole.buckets, float(labels["le"]), value)
+            _add(self._whole.buckets, _bound(labels), value)
         elif name == _COMMITTED:
             self._add_version(labels.get("model", ""), f"{value:.0f}")
         elif name in _ENDPOINTS:

@@ -84,6 +84,9 @@ class WaitingRooms:
         """Its caller has gone."""
         if request.held is not None:
             request.held.remove(request)
+        if getattr(request, "served", None) is None:
+            # A stream that was held before its first message belongs to no model.
+            return
         line = _line_of(request)
         if line in self._lines:
             self._forget_empty(line, request.served)

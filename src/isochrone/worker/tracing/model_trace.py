@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Steps of one request that are recorded; a stream through an ensemble may have any number.
 _MAX_STEPS: Final = 64
 _MAX_MESSAGE: Final = 500
+#: Of names and ids, which callers choose, and of the trace's state.
+_MAX_TEXT: Final = 200
+_MAX_STATE: Final = 512
 
 
 class ModelTrace:
@@ -149,9 +152,9 @@ class ModelTrace:
             batch.kept.append((trace_id, span_id, parent_id))
         return (
             reason,
-            plan.model_name,
-            plan.model_version if served is None else served.model_version,
-            request.id,
+            plan.model_name[:_MAX_TEXT],
+            plan.model_version[:_MAX_TEXT] if served is None else served.model_version,
+            request.id[:_MAX_TEXT],
             plan.batch_size,
             request.arrived,
             request.enqueued,
@@ -165,7 +168,7 @@ class ModelTrace:
             trace_id,
             span_id,
             parent_id,
-            received.get("tracestate", "") if received is not None and parent_id else "",
+            received.get("tracestate", "")[:_MAX_STATE] if received is not None and parent_id else "",
             "" if error is None else error.code,
             "" if error is None else error.message[:_MAX_MESSAGE],
             batch,

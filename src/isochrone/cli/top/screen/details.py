@@ -12,10 +12,11 @@ from rich.text import Text
 from isochrone.cli.console import span
 from isochrone.cli.top import numbers
 from isochrone.cli.top.figures import Figures, of_part
+from isochrone.cli.top.readings import printable
 from isochrone.cli.top.samples import MODELS, SINGULAR, WORKERS, Line, Sample
 from isochrone.cli.top.screen.columns import compact
 from isochrone.cli.top.screen.histories import KEPT, TRENDS
-from isochrone.cli.top.screen.layout import fitted, printable
+from isochrone.cli.top.screen.layout import fitted
 from isochrone.cli.top.screen.ordering import natural
 from isochrone.cli.top.screen.trends import Glyphs, condensed, plot
 from isochrone.cli.top.screen.view import View

@@ -10,10 +10,11 @@ from rich.text import Text
 
 from isochrone.cli.console import clock, counted, span
 from isochrone.cli.top import numbers
+from isochrone.cli.top.readings import printable
 from isochrone.cli.top.samples import CHANGING, FAULT, GATEWAYS, KINDS, USUAL, WARNING, WORKERS, Sample
 from isochrone.cli.top.screen.details import details
 from isochrone.cli.top.screen.help_page import help_page
-from isochrone.cli.top.screen.layout import fitted, printable
+from isochrone.cli.top.screen.layout import fitted
 from isochrone.cli.top.screen.listing import listing
 from isochrone.cli.top.screen.trends import BLOCKS, Glyphs
 from isochrone.cli.top.screen.view import MOST_NOTICES, Mode, View

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from isochrone.cli.top.readings import printable
 from isochrone.cli.top.screen.columns import NAME, Column
 
 #: Widths of a trend: at least, and at most.
@@ -15,11 +16,6 @@ _LEAST_TREND, _MOST_TREND = 5, 60
 _USUAL_NAME = 20
 #: Columns of this rank and above make room for the first trend, and for the second one.
 _DISPENSABLE = (7, 10)
-
-
-def printable(text: str) -> str:
-    """Without characters that could control the terminal: names come from other machines."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else "�" for each in text)
 
 
 def fitted(text: str, width: int, right: bool = False) -> str:

@@ -68,17 +68,18 @@ class Terminal:
         self._shown = []
 
     def leave(self) -> None:
-        if self._is_entered:
-            self._is_entered = False
-            # A terminal that is gone needs nothing.
-            with contextlib.suppress(OSError):
-                self._write(_LEAVE)
+        # The modes first: a terminal that takes no output, such as after Ctrl-S, would block what is written.
         if self._keys is not None and self._found is not None:
             found, self._found = self._found, None
             with contextlib.suppress(OSError, termios.error):
                 # Keys that were not read are not for the shell.
                 termios.tcflush(self._keys, termios.TCIFLUSH)
                 termios.tcsetattr(self._keys, termios.TCSANOW, found)
+        if self._is_entered:
+            self._is_entered = False
+            # A terminal that is gone needs nothing.
+            with contextlib.suppress(OSError):
+                self._write(_LEAVE)
 
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
