@@ -72,14 +72,16 @@ demo-policies: models
 
 # Three test processes: on two cores, many tests wait for a lease, a restart or a process's start, and leave a core idle.
 TEST_PROCESSES ?= 3
+# Those that start whole processes.
+SYSTEM_TESTS := tests/system tests/multiprocess tests/in_process tests/bench_command $(wildcard tests/tracing/test_traced_*.py)
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 --ignore=tests/system \
-		-m "not peers and not long and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 \
+		$(addprefix --ignore=,$(SYSTEM_TESTS)) -m "not peers and not long and not gpu" $(ARGS)
 
 # Apart, so that `make test` stays under ten minutes on two cores.
 test-system: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 \
-		-m "not peers and not long and not gpu" tests/system $(ARGS)
+		-m "not peers and not long and not gpu" $(SYSTEM_TESTS) $(ARGS)
 
 # The same tests against the compiled hot modules. The second build takes no time while nothing has changed.
 compiled: $(VENV)/.dev

@@ -40,7 +40,7 @@ def prometheus(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FLEET.yaml]", help="The fleet.yaml.", show_default="servers that are no fleet: see --worker"
+            metavar="FLEET.yaml", help="The fleet.yaml.", show_default="servers that are no fleet: see --worker"
         ),
     ] = None,
     out: Annotated[
