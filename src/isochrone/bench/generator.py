@@ -259,8 +259,8 @@ class Generator:
         sent = flight.sent_at if flight.sent_at >= 0 else now
         intended = flight.intended
         if self._is_closed_loop:
-            # By definition; the time until the connection took it is the generator's. One that was begun in the window and
-            # sent after it counts, too.
+            # By definition; the time until the connection took it is the generator's. One that was begun in the window
+            # and sent after it counts, too.
             intended = sent if sent < self.recorder.ends else flight.intended
         self.recorder.record(intended, sent, flight.first, now, outcome, flight.kind, error, flight.lag)
         if self._is_ending:
