@@ -30,7 +30,8 @@ is a line or an object per update.
 Requests, rejections and failures are per second, over the interval. Rejected requests (deadline, full queue, quota, no
 worker) are no failures, nor are cancelled ones, such as hedges that were not needed. A model's requests are those of
 clients at the gateways; its runs are those on the workers, including steps of ensembles. p99 is of the time inside a
-worker; that of a gateway is what its callers waited. cpu is in percent of one core. Figures that a metrics page lacks are left out.
+worker; that of a gateway is what its callers waited. cpu is in percent of one core. Figures that a metrics page lacks
+are left out.
 
 With a URL, figures are of that process alone. A gateway's page tells of its workers only how many requests are in
 flight, and their state.
