@@ -126,8 +126,11 @@ $(PEERS)/.ready: scripts/setup_peers.sh
 	PYTHON=$(PYTHON) bash scripts/setup_peers.sh $(PEERS)
 	@touch $@
 
+# Each of these starts a whole Ray cluster: alone, since two cores have no room for two.
+RAY_TESTS := tests/peers/test_ray_cut_off.py tests/peers/test_ray_fleet.py
 test-peers: $(VENV)/.dev $(PEERS)/.ready
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m peers tests/peers $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m peers tests/peers $(addprefix --ignore=,$(RAY_TESTS)) $(ARGS)
+	$(BIN)/python -m pytest -m peers $(RAY_TESTS) $(ARGS)
 
 # Whole fleets, restarts and leases: most of them wait. Before a release, and after a change to what they test.
 test-long: $(VENV)/.dev

@@ -12,16 +12,6 @@ from worker_models import write_certificate, write_for_worker
 from bench.worker.peers.process import PeerUnavailable
 from server_process import ServerProcess, StartServer
 
-#: One at a time: each starts a whole Ray cluster, and two do not find enough of two cores.
-_OF_RAY = ("test_ray_cut_off", "test_ray_fleet")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Test processes take whole files (``--dist loadgroup``): those of a file share servers."""
-    for item in items:
-        name = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("ray" if name in _OF_RAY else name))
-
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
