@@ -1,4 +1,4 @@
-"""The style of the report, light and dark. Colours of runs are told apart with every kind of colour vision."""
+"""The style of the report, light and dark. Colours of runs differ for every kind of colour vision."""
 
 from __future__ import annotations
 

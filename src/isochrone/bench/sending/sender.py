@@ -18,7 +18,7 @@ Encoded = TypeVar("Encoded", contravariant=True)
 
 
 class Done(Protocol):
-    """Is told what happens to one request: ``sent`` at most once, then ``begun`` at most once, then ``ended``."""
+    """Receives the course of one request: ``sent`` at most once, then ``begun`` at most once, then ``ended``."""
 
     def sent(self) -> None:
         """The request was written to a connection."""
@@ -37,7 +37,7 @@ class Ticket(Protocol):
     """A request that was given to a sender."""
 
     def cancel(self) -> None:
-        """Give it up: nothing is told any more. What a server computes for it is cancelled where the protocol can."""
+        """Give it up: ``Done`` receives nothing. What a server computes for it is cancelled where the protocol can."""
         ...
 
 

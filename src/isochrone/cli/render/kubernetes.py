@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from isochrone.cli.console import counted
+from isochrone.cli.render.failing import failing
 from isochrone.cli.render.writing import write_out
 from isochrone.control.fleet.reading.parsing import read_text
 from isochrone.engines.kubernetes.rendering import DIRECTORIES, FORMATS, Format, notes, rendered
-from isochrone.errors import IsochroneError
-from isochrone.settings.problems import SettingsError
 
 EPILOG = """
 \b
@@ -52,7 +51,7 @@ def kubernetes(
 
     These are pods, services, quotas, network policies, autoscalers.
     """
-    try:
+    with failing():
         chosen = _chosen(form)
         if out is None and chosen in DIRECTORIES:
             raise typer.BadParameter(f"{chosen} makes a directory; name it with --out", param_hint="--out")
@@ -64,13 +63,6 @@ def kubernetes(
             _print(files, as_json)
             return
         deleted = write_out(out, files)
-    except SettingsError as error:
-        for problem in error.errors:
-            typer.secho(f"isochrone render: {problem}", fg="red", err=True)
-        raise typer.Exit(1) from None
-    except IsochroneError as error:
-        typer.secho(f"isochrone render: {error}", fg="red", err=True)
-        raise typer.Exit(1) from None
     if as_json:
         typer.echo(json.dumps({"directory": str(out), "files": list(files), "deleted": deleted}))
         return

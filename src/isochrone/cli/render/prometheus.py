@@ -10,15 +10,15 @@ from typing import Annotated
 import typer
 
 from isochrone.cli.console import counted
+from isochrone.cli.render.failing import failing
 from isochrone.cli.render.writing import write_out
 from isochrone.control.fleet.reading.parsing import parse_fleet, read_text
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
-from isochrone.errors import FlagError, IsochroneError
+from isochrone.errors import FlagError
 from isochrone.monitoring.rendering import CONFIGURATION, RUNBOOKS, configuration, rules_document, rules_file
 from isochrone.monitoring.scraping import DISCOVERIES, Discovery, plain_configs, scrape_configs
 from isochrone.monitoring.thresholds import Flags, thresholds
-from isochrone.settings.problems import SettingsError
 
 EPILOG = """
 \b
@@ -113,7 +113,7 @@ def prometheus(
         gpu_share=gpu_share / 100,
         certificate_days=certificate_days,
     )
-    try:
+    with failing():
         found = _discovery(discovery)
         fleet = parse_fleet(read_text(file), str(file), file.parent) if file is not None else None
         _check_addresses(fleet, controller or (), worker or (), gateway or ())
@@ -133,13 +133,6 @@ def prometheus(
         }
         # A directory may hold the rules of several fleets, or a fleet's manifests.
         write_out(out, files, deletes=False)
-    except SettingsError as error:
-        for problem in error.errors:
-            typer.secho(f"isochrone render: {problem}", fg="red", err=True)
-        raise typer.Exit(1) from None
-    except IsochroneError as error:
-        typer.secho(f"isochrone render: {error}", fg="red", err=True)
-        raise typer.Exit(1) from None
     if as_json:
         typer.echo(json.dumps({"directory": str(out), "files": list(files)}))
         return

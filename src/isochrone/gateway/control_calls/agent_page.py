@@ -15,7 +15,7 @@ _AGENTS = b"/agents"
 
 
 class AgentPage:
-    """The page. ``report``: what it shows, taken anew for each request."""
+    """The page. ``report``: what it shows, read for each request."""
 
     def __init__(self, report: Callable[[], AgentReport]) -> None:
         self._report = report

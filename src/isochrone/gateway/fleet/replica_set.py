@@ -58,7 +58,7 @@ class ReplicaSet:
         #: What of a request's head differs from replica set to replica set.
         self.tag = version, stages
         self.balancer = balancer
-        #: Of its requests; of versions that are not told apart on the metrics page, those of all of them.
+        #: Of its requests; versions without series of their own on the metrics page share one.
         self.durations = durations or VersionDurations("")
         self.replicas: dict[str, Replica] = {}
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.

@@ -31,7 +31,7 @@ _HASH_BYTES: Final = 8
 class AgentRules:
     """Which agents have latencies of their own on the metrics page."""
 
-    #: Agents with the most requests, and as many with the most deadline misses; 0: agents are not told apart.
+    #: Agents with the most requests, and as many with the most deadline misses; 0: none have figures of their own.
     most_tracked: Count = 50
 
 

@@ -1,6 +1,6 @@
 """A histogram of durations in fixed buckets, for the metrics page. Pure.
 
-Whoever adds a value finds its bucket first, by ``bucket_of``: several histograms with the same bounds then take it
+A caller finds the bucket of a value first, by ``bucket_of``: several histograms with the same bounds then take it
 without a second search.
 """
 

@@ -42,7 +42,7 @@ class VersionDurations:
         self.of_outcome: list[Durations | None] = [None] * len(OUTCOMES)
         #: The gateway's own share of answered requests; not of streams.
         self.own = Durations(OWN_BOUNDS_NS)
-        #: Of answered requests: duration and own share, in ns, in turn. Whoever reads the histograms calls ``fold``.
+        #: Of answered requests: duration and own share, in ns, in turn. Readers of the histograms call ``fold`` first.
         self.pending: list[int] = []
 
     def fold(self) -> None:

@@ -69,5 +69,5 @@ def grows(family: str, kind: str) -> bool:
 
 
 def is_passing(name: str) -> bool:
-    """Whether the series of a family, or of a sample, may end or begin anew while their process lives."""
+    """Whether the series of a family, or of a sample, may end or restart while their process lives."""
     return name.startswith(_PASSING)

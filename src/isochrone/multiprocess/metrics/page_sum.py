@@ -18,7 +18,7 @@ from isochrone.observe.page_formats import EXEMPLAR
 
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
 _SAMPLE_WITH_EXEMPLAR = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\{[^{}]*\} \S+ \S+)$')
-#: The label that passing series are told apart by.
+#: The label that distinguishes passing series.
 _OWNER = re.compile(r'[{,]agent="((?:[^"\\]|\\.)*)"')
 _EOF = "# EOF"
 _LABEL = "process"
@@ -115,8 +115,8 @@ def retire(page: Page, known: Mapping[tuple[str, str], float]) -> Counts:
 def settle(before: Page, after: Page, known: Mapping[tuple[str, str], float]) -> Counts:
     """The counts of ended processes, with those of series that a living one has ended between two of its pages.
 
-    Without them the sum over the processes would fall, where another process still has the series. A series that began
-    anew is known by a value that fell; then all that its owner had before is final.
+    Without them the sum over the processes would fall, where another process still has the series. A series that
+    restarted is known by a value that fell; then all that its owner had before is final.
     """
     newer = {key: value for family in after.families.values() for key, value in family.samples.items()}
     older = {

@@ -1,6 +1,6 @@
 """Random ids of traces and spans.
 
-A generator of its own: models that seed Python's must not repeat ids. Seeded anew in each forked process, since
+A generator of its own: models that seed Python's must not repeat ids. Each forked process seeds it again, since
 processes that serve as one would otherwise give the same ids.
 """
 

@@ -90,7 +90,7 @@ class WorkerTracing:
         return settings
 
     def _share_settings(self, model_name: str) -> None:
-        """Counts anew for the settings that were changed."""
+        """Restarts the counts of the settings that were changed."""
         if self._exporter is None:
             return
         if not model_name:
