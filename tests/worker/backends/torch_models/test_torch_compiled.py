@@ -17,10 +17,17 @@ import pytest
 import torch
 from config_text import tensors
 from load_contexts import MakeContext
+from torch._inductor import cpu_vec_isa
 
 from isochrone.errors import ConfigError, InvalidArgument, Unavailable
 from isochrone.worker.backends.torch.backend import load
-from isochrone.worker.backends.torch.packages import EXTRACTED_TO, compiled_target, cpu_features, misfit
+from isochrone.worker.backends.torch.packages import (
+    EXTRACTED_TO,
+    compiled_target,
+    cpu_features,
+    has_own_runtime,
+    misfit,
+)
 
 ROWS = torch.export.Dim("rows", min=1, max=64)
 
@@ -98,6 +105,28 @@ def test_a_package_is_extracted_where_room_is_checked(
     ):
         load(make_context(CONFIG))
     assert mapped_libraries() <= {*before, library}
+
+
+def test_a_load_runs_no_compiler(
+    tmp_path: Path, make_context: MakeContext, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(package, tmp_path / "model.pt2")
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    monkeypatch.setattr(cpu_vec_isa.VecISA, "check_build", lambda isa, code: pytest.fail("built a program"))
+    load(make_context(CONFIG)).close()
+    # What is compiled later asks the compiler.
+    assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 0
+
+
+def test_a_package_with_a_runtime_of_its_own_is_refused(
+    tmp_path: Path, make_context: MakeContext, package: Path
+) -> None:
+    assert not has_own_runtime(package)
+    with zipfile.ZipFile(package) as source, zipfile.ZipFile(tmp_path / "model.pt2", "w") as copy:
+        for name in source.namelist():
+            copy.writestr(name, source.read(name).replace(b"\0libstdc++.so.6\0", b"\0libstdc++.so.7\0"))
+    with pytest.raises(ConfigError, match=r"uses the shared libstdc\+\+: .* given one that contains libstdc\+\+"):
+        load(make_context(CONFIG))
 
 
 def mapped_libraries() -> set[Path]:

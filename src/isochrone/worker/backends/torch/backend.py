@@ -114,8 +114,8 @@ def load(context: LoadContext) -> Executable:
         return load_here(context)
     if not given and context.instance == 0:
         log.info(
-            "an AOTInductor package for CUDA runs in a process of its own: torch's loader of such packages has crashed "
-            'processes; isolation: "thread" runs it inside the worker',
+            "an AOTInductor package for CUDA runs in a process of its own, which its native code may crash; "
+            'isolation: "thread" runs it inside the worker',
             model=context.model_name,
             version=context.model_version,
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends.torch.cpu_reading import reading_to_cpu
+from isochrone.worker.backends.torch.instruction_sets import unchecked_instruction_sets
 from isochrone.worker.backends.torch.logged_errors import logged_errors_raised
 from isochrone.worker.backends.torch.packages import (
     PACKAGES,
@@ -23,6 +24,7 @@ from isochrone.worker.backends.torch.packages import (
     compiled_target,
     cpu_features,
     dropping,
+    has_own_runtime,
     misfit,
 )
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
@@ -99,12 +101,17 @@ def _compiled(path: Path, target: dict[str, str], gpu: int | None) -> LoadedFile
     if problem is not None:
         expected, given = problem
         raise ConfigError(str(path), "model file", f"{expected}: compile it for this machine", given)
+    if sys.platform == "linux" and has_own_runtime(path):
+        expected = "a package that uses the shared libstdc++: compile it where the compiler finds libstdc++.so"
+        raise ConfigError(
+            str(path), "model file", expected, "one that contains libstdc++, which crashes torch's loader"
+        )
     # Compiled code does not check shapes: the configuration's dims are the check. AOTI_RUNTIME_CHECK_INPUTS=1 in the
     # environment would make it check, and then reject a single row where rows are free.
     # Not imported with torch itself.
     import torch._inductor as inductor
 
-    with PACKAGES:
+    with PACKAGES, unchecked_instruction_sets():
         check_room_to_extract(path)
         if gpu is None:
             model = inductor.aoti_load_package(str(path))

@@ -20,6 +20,9 @@ from isochrone.errors import Unavailable
 
 _COMPILED = "/data/aotinductor/"
 _DESCRIPTION = "_metadata.json"
+#: What a library that uses the C++ runtime of the process, as torch does, says that it needs.
+_SHARED_RUNTIME = b"\0libstdc++.so.6\0"
+_READ_BYTES = 1 << 20
 #: Words of ``AOTI_CPU_ISA`` → Linux's name of that feature. A library that uses a missing one ends the process.
 _FEATURES = {"AVX2": "avx2", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni", "AMX_TILE": "amx_tile"}
 
@@ -42,8 +45,8 @@ def needs_own_process(target: dict[str, str] | None) -> bool:
     """Whether a model runs in a process of its own unless its configuration says otherwise; ``target`` as
     ``compiled_target`` returns it.
 
-    torch 2.11's loader of packages for CUDA ended the process three times in tests that load 64 MB again and again. A
-    worker must not end with all its models because one of them is loaded.
+    A package is native code that nobody here has seen: a crash of it ends its process. A worker must not end with all
+    its models because one of them is loaded.
     """
     return target is not None and target.get("AOTI_DEVICE_KEY") == "cuda"
 
@@ -70,6 +73,30 @@ def check_room_to_extract(path: Path, folder: Path = EXTRACTED_TO) -> None:
             f"{path}: torch extracts this package to {folder}, where it needs {needed:,} bytes while the model is "
             f"loaded; {usage.free:,} of {usage.total:,} bytes are free there"
         )
+
+
+def has_own_runtime(path: Path) -> bool:
+    """Whether a package's library contains libstdc++ instead of using that of the process.
+
+    A compiler links it so where it finds libstdc++.a and no libstdc++.so. The library's regular expressions then meet
+    locales of torch's own libstdc++, and the process ends with a segmentation fault while the package is loaded.
+    """
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if _COMPILED in f"/{name}" and name.endswith(".so")]
+        return any(_is_library_without(archive, name, _SHARED_RUNTIME) for name in names)
+
+
+def _is_library_without(archive: zipfile.ZipFile, name: str, text: bytes) -> bool:
+    with archive.open(name) as file:
+        read = file.read(_READ_BYTES)
+        if not read.startswith(b"\x7fELF"):
+            return False  # torch says what is wrong with it
+        end = b""
+        while read:
+            if text in end + read:
+                return False
+            end, read = read[-len(text) :], file.read(_READ_BYTES)
+    return True
 
 
 def misfit(
