@@ -3,17 +3,11 @@ error, and alerts fire by conditions that are really there."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from monitored_fleet import load, stopped, until
 from prometheus_server import Prometheus, hurried, start_prometheus
 from typer.testing import CliRunner
 
@@ -23,49 +17,8 @@ from isochrone.cli.main import app
 
 pytestmark = pytest.mark.peers
 
-SECONDS = 90.0
 #: The model takes 10 ms, and promises 4.
 MODEL_MS, DEADLINE_MS = 10.0, 4
-CALLERS = 8
-
-
-def until(look: Callable[[], Any], what: str, last: Callable[[], Any] = lambda: "") -> Any:
-    ends = time.monotonic() + SECONDS
-    while not (found := look()):
-        assert time.monotonic() < ends, f"waited {SECONDS:g} s in vain for {what}: {last()}"
-        time.sleep(0.2)
-    return found
-
-
-@contextmanager
-def load(address: str) -> Iterator[list[int]]:
-    """Callers that send the next request when the last was answered; their own deadline is long, so that late answers
-    come. Gives the statuses."""
-    stop, statuses = threading.Event(), []
-    body = json.dumps({"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [21]}]})
-
-    def call() -> None:
-        host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
-        while not stop.is_set():
-            try:
-                connection.request("POST", f"/v2/models/{SOLO}/infer", body, {"x-request-timeout-ms": "20000"})
-                answer = connection.getresponse()
-                answer.read()
-                statuses.append(answer.status)
-            except (OSError, http.client.HTTPException):
-                connection.close()
-        connection.close()
-
-    threads = [threading.Thread(target=call) for _ in range(CALLERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield statuses
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -130,18 +83,6 @@ def test_late_answers_and_queues_fire_under_load(prometheus: Prometheus, fleet: 
     assert statuses.count(200) > 100
     (slow,) = prometheus.ask("query", query=f'isochrone:request_seconds:p99_5m{{model="{SOLO}"}}')["result"]
     assert float(slow["value"][1]) > MODEL_MS / 1000
-
-
-@contextmanager
-def stopped(fleet: SupervisedFleet, name: str) -> Iterator[None]:
-    """A process that hangs: it answers nothing, and its lease expires."""
-    process = fleet.pid(name)
-    assert process is not None
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
 
 
 def test_a_worker_that_hangs_is_down_and_comes_back(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
