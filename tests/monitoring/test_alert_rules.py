@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from rendered_rules import FLEET, alert, all_rules, fleet_of, metrics_in, recorded_in, rules_of
 
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
+from isochrone.errors import InvalidArgument, IsochroneError, NotFound
+from isochrone.gateway.requests.quota_accounts import QuotaExceeded
 from isochrone.monitoring.alerts.catalog import all_alerts
-from isochrone.monitoring.recording import SLO, bucket_of
+from isochrone.monitoring.error_budget import EXCUSED, FAULTS
+from isochrone.monitoring.recording import SLO
 from isochrone.monitoring.rendering import rules_document
 from isochrone.monitoring.rules import duration, figure, in_fleet, one_of
+from isochrone.monitoring.slo_classes import bucket_of
 from isochrone.monitoring.thresholds import Flags, thresholds
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
@@ -88,6 +92,35 @@ def test_the_objective_sets_the_burn_rates() -> None:
     assert re.findall(r"> ([\d.]+)", fast) == ["0.0144", "0.0144", "0.006", "0.006"]
 
 
+@pytest.mark.parametrize("objective", [0.05, 0.5, 0.83, 0.9, 0.93, 0.94, 0.95, 0.99, 0.99999])
+def test_an_outage_burns_every_budget_and_even_spending_none(objective: float) -> None:
+    rules = rules_of(flags=Flags(objective=objective))
+    limits = {
+        name: [float(each) for each in re.findall(r"> ([\d.]+)", alert(rules, name)["expr"])]
+        for name in ("ErrorBudgetBurnsFast", "ErrorBudgetBurnsSlowly")
+    }
+    assert all(1 - objective - 1e-6 <= each < 1 for found in limits.values() for each in found)
+    fast, slow = limits.values()
+    assert fast == sorted(fast, reverse=True)
+    assert min(fast) >= max(slow)
+    said = alert(rules, "ErrorBudgetBurnsFast")["annotations"]["description"]
+    (days,) = re.findall(r"spent in ([\d.]+) days", said)
+    assert float(days) == pytest.approx(30 * (1 - objective) / min(fast), rel=0.02)
+
+
+def test_every_error_is_a_fault_an_excuse_or_a_callers_mistake() -> None:
+    """Codes that gateways call rejected, and that the error budget does not know, would burn it."""
+
+    def below(kind: type[IsochroneError]) -> list[type[IsochroneError]]:
+        return [kind, *(other for each in kind.__subclasses__() for other in below(each))]
+
+    mistakes = {each.code for kind in (InvalidArgument, NotFound) for each in below(kind)}
+    codes = {each.code for each in below(IsochroneError) if each.__module__ == "isochrone.errors"} | {
+        QuotaExceeded.code
+    }
+    assert codes - mistakes == {*FAULTS, *EXCUSED}
+
+
 def test_servers_without_a_fleet_have_no_alerts_of_controllers() -> None:
     document = rules_document(thresholds(None, Flags(), "bench"), with_controllers=False)
     text = yaml.safe_dump(document)
@@ -103,10 +136,14 @@ def test_what_rules_record_is_what_alerts_read() -> None:
     recorded = {rule["record"] for rule in rules if "record" in rule}
     read = {name for rule in rules for name in recorded_in(rule["expr"])}
     assert read <= recorded
-    # p50 is for people.
-    assert recorded - read == {"isochrone:request_seconds:p50_5m"}
+    # Interpolated quantiles are for people: alerts compare shares beyond exact bounds.
+    quantiles = {"isochrone:request_seconds:p50_5m", "isochrone:request_seconds:p99_5m", "isochrone:queue_share:p90_5m"}
+    assert recorded - read == quantiles
     page = (DOCS / "monitoring.md").read_text()
-    assert {name for name in recorded if "ratio" not in name} <= recorded_in(page)
+    # Of the windows of the error budget, the page has one.
+    windowed = {name for name in recorded if re.search(r":(ratio_|known_since:|counted_)", name)}
+    assert recorded - windowed <= recorded_in(page)
+    assert {re.sub(r"\d+[mhd]$", "5m", name) for name in windowed} <= recorded_in(page)
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from isochrone.monitoring.dashboards.layout import Dashboard, Panel, Query, Row, number, per_second, quantile
-from isochrone.monitoring.recording import BAD_RATIO, SLO
+from isochrone.monitoring.error_budget import BAD_RATIO
+from isochrone.monitoring.recording import SLO
 
 _AT_GATEWAYS = "isochrone_gateway_request_duration_seconds"
 _AT_WORKERS = "isochrone_request_duration_seconds"
