@@ -165,17 +165,53 @@ def test_the_page_lists_every_alert_with_its_severity() -> None:
     assert rows == [(each.name, each.severity, each.page) for each in all_alerts()]
 
 
-def test_commands_of_runbooks_exist() -> None:
-    reference = (DOCS / "reference" / "cli.md").read_text()
-    known = set(re.findall(r"^## isochrone ([\w -]+)$", reference, re.MULTILINE))
-    named = {
-        words
-        for page in RUNBOOKS.glob("*.md")
-        for words in re.findall(r"`isochrone ([a-z-]+(?: [a-z]+)?)", page.read_text())
+def sections() -> dict[str, str]:
+    """The reference by command, as ``rollout start``."""
+    parts = re.split(r"^## isochrone ([\w -]+)$", (DOCS / "reference" / "cli.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def commands() -> set[str]:
+    """Those of the runbooks, without the program's name."""
+    return {
+        words for page in RUNBOOKS.glob("*.md") for words in re.findall(r"`isochrone ([a-z][^`]*)`", page.read_text())
     }
-    assert len(named) > 10
-    for words in named:
-        assert words in known or words.split()[0] in known, words
+
+
+def command_mistake(words: str, reference: dict[str, str]) -> str:
+    """What a command line does that its section does not have; placeholders stand for values."""
+    given = words.split()
+    name = next((" ".join(given[:count]) for count in (2, 1) if " ".join(given[:count]) in reference), None)
+    if name is None:
+        return f"no command {words}"
+    section, rest = reference[name], given[len(name.split()) :]
+    options = dict(re.findall(r"^\| `(--[\w-]+)(?:, -\w)?( [^`]*)?`", section, re.MULTILINE))
+    usage = re.search(rf"^isochrone {name}(.*)$", section, re.MULTILINE)
+    assert usage is not None
+    places = [each for each in usage[1].split() if not each.startswith(("[OPTIONS", "-"))]
+    arguments = []
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            arguments.append(word)
+        elif word not in options:
+            return f"isochrone {name} has no {word}"
+        elif options[word] and not rest:
+            return f"{word} needs a value"
+        elif options[word]:
+            rest.pop(0)
+    most = 99 if any("..." in each for each in places) else len(places)
+    least = sum(not each.startswith("[") for each in places)
+    return "" if least <= len(arguments) <= most else f"isochrone {name} takes {' '.join(places) or 'nothing'}"
+
+
+def test_commands_of_runbooks_have_these_options_and_arguments() -> None:
+    found = commands()
+    assert len(found) > 20
+    reference = sections()
+    assert {words: mistake for words in found if (mistake := command_mistake(words, reference))} == {}
+    for wrong in ("drain", "drain A B C", "infer MODEL --tempo", "infer MODEL --repeat", "no-such", "top --drain"):
+        assert command_mistake(wrong, reference), wrong
 
 
 @given(st.integers(1, 12_000_000_000))
