@@ -4,28 +4,47 @@ error, and alerts fire by conditions that are really there."""
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
-from monitored_fleet import load, stopped, until
+from monitored_fleet import SECONDS, load, stopped, until
 from prometheus_server import Prometheus, hurried, start_prometheus
 from typer.testing import CliRunner
 
 from bench.control.fleet_run import Shape, SupervisedFleet
-from bench.control.models import SOLO, Service, write_repository
+from bench.control.models import (
+    SOLO,
+    Service,
+    write_model,
+    write_repository,
+    write_slower_version,
+    write_version,
+)
 from isochrone.cli.main import app
 
 pytestmark = pytest.mark.peers
 
 #: The model takes 10 ms, and promises 4.
 MODEL_MS, DEADLINE_MS = 10.0, 4
+#: A model whose queue holds one request.
+TIGHT = "tight"
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedFleet]:
     directory = tmp_path_factory.mktemp("monitored")
-    write_repository(directory / "models", 1, Service(milliseconds=MODEL_MS))
-    shape = Shape(workers=2, gateways=1, controllers=1, models={SOLO: {"slo": {"deadline_ms": DEADLINE_MS}}})
+    models = directory / "models"
+    write_repository(models, 1, Service(milliseconds=MODEL_MS))
+    write_slower_version(models, SOLO, 2, Service(milliseconds=MODEL_MS), factor=4)
+    write_model(models, TIGHT, Service(milliseconds=MODEL_MS))
+    config = models / TIGHT / "config.pbtxt"
+    one = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    config.write_text(config.read_text().replace("dynamic_batching { }", one))
+    shape = Shape(workers=2, gateways=1, controllers=1, models={SOLO: {"slo": {"deadline_ms": DEADLINE_MS}}, TIGHT: {}})
     with SupervisedFleet(directory / "fleet", directory / "models", shape) as fleet:
         yield fleet
 
@@ -72,7 +91,7 @@ def test_a_fleet_at_rest_has_no_alert_and_every_rule_is_evaluated(prometheus: Pr
 
 def test_late_answers_and_queues_fire_under_load(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
     with load(fleet.gateways[0]) as statuses:
-        for name in ("LatencyOverSlo", "BackPressure", "ErrorBudgetBurnsFast"):
+        for name in ("LatencyOverSlo", "BackPressure", "ErrorBudgetBurnsFast", "ErrorBudgetBurnsSlowly"):
             (found,) = until(lambda name=name: prometheus.firing(name, model=SOLO), name, lambda: statuses[-3:])  # type: ignore[misc]
             assert "<error" not in json.dumps(found["annotations"])
             assert SOLO in found["annotations"]["summary"]
@@ -83,6 +102,52 @@ def test_late_answers_and_queues_fire_under_load(prometheus: Prometheus, fleet: 
     assert statuses.count(200) > 100
     (slow,) = prometheus.ask("query", query=f'isochrone:request_seconds:p99_5m{{model="{SOLO}"}}')["result"]
     assert float(slow["value"][1]) > MODEL_MS / 1000
+
+
+def test_full_queues_fire_while_they_are(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    with load(fleet.gateways[0], TIGHT, callers=16) as statuses:
+        until(lambda: prometheus.firing("QueueFull", model=TIGHT), "QueueFull", lambda: statuses[-3:])
+    assert {each["labels"]["model"] for each in prometheus.firing("QueueFull")} <= {TIGHT}
+
+
+def test_an_event_loop_that_stalls(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    """A process that gets no time, again and again."""
+
+    def stalls() -> bool:
+        with stopped(fleet, "cpu-2"):
+            time.sleep(0.2)
+        return bool(prometheus.firing("EventLoopStalls", name="cpu-2"))
+
+    until(stalls, "EventLoopStalls")
+
+
+def test_a_slower_canary(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    """Its rollout allows more than the file, so that it is not aborted."""
+    lenient = {"steps": [0.5], "sticky": False, "min_samples": 10_000_000, "max_seconds": 600.0, "latency_ratio": 100.0}
+    with load(fleet.gateways[0]) as statuses:
+        identity = fleet.api.start_rollout({SOLO: "2"}, canary=lenient)
+        until(
+            lambda: prometheus.firing("CanaryRegression", model=SOLO, version="2"),
+            "CanaryRegression",
+            lambda: (statuses[-3:], fleet.api.rollout(identity)),
+        )
+        fleet.api.abort(identity)
+        until(lambda: prometheus.firing("RolloutAborted", rollout=identity, cause="user"), "RolloutAborted")
+    until(lambda: not prometheus.firing("CanaryRegression"), "the end of CanaryRegression")
+
+
+def test_a_rollout_that_does_not_advance(prometheus: Prometheus, fleet: SupervisedFleet, tmp_path: Path) -> None:
+    """Its version is not loaded while a file is there."""
+    held = tmp_path / "held"
+    held.touch()
+    try:
+        write_version(fleet.file.parents[1] / "models", SOLO, 3, Service(milliseconds=MODEL_MS), held_by=held)
+        identity = fleet.api.start_rollout({SOLO: "3"}, canary=False)
+        until(lambda: prometheus.firing("RolloutStuck", rollout=identity, state="preparing"), "RolloutStuck")
+    finally:
+        held.unlink()
+    assert fleet.api.wait(identity)["state"] == "done"
+    until(lambda: not prometheus.firing("RolloutStuck"), "the end of RolloutStuck")
 
 
 def test_a_worker_that_hangs_is_down_and_comes_back(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
@@ -110,4 +175,17 @@ def test_a_controller_that_hangs_leaves_no_leader(prometheus: Prometheus, fleet:
         until(lambda: prometheus.firing("ControllerDown", name="control-1"), "ControllerDown")
         until(lambda: prometheus.firing("NoLeader", fleet="proof"), "NoLeader")
     for name in ("ControllerDown", "NoLeader"):
+        until(lambda name=name: not prometheus.firing(name), f"the end of {name}")  # type: ignore[misc]
+
+
+def test_a_store_that_takes_no_writes(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    """Another program holds the store's file."""
+    with closing(sqlite3.connect(fleet.file.parent / "fleet.db", isolation_level=None, timeout=SECONDS)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        until(lambda: prometheus.firing("StoreUnreachable", name="control-1"), "StoreUnreachable")
+        until(lambda: prometheus.firing("NoLeader", fleet="proof"), "NoLeader")
+        # Nobody knows now which workers are lost.
+        until(lambda: not prometheus.firing("WorkerDown"), "silence about workers")
+        other.execute("ROLLBACK")
+    for name in ("StoreUnreachable", "NoLeader"):
         until(lambda name=name: not prometheus.firing(name), f"the end of {name}")  # type: ignore[misc]
