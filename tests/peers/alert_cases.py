@@ -286,10 +286,10 @@ SILENT: tuple[tuple[str, Mapping[str, str], int], ...] = (
         {
             **dict.fromkeys(requests(le_0_05=1, le_0_1=1, le_0_2=1), "_ stale"),
             **at_gateway("answered", le_0_05=600, le_0_1=600),
-            **dict.fromkeys(at_gateway("rejected", le_0_05=1), f"_x20 1+0x{LENGTH}"),
-            **rejections("unavailable", f"_x20 1+0x{LENGTH}"),
+            **dict.fromkeys(at_gateway("rejected", le_0_05=1), f"0+0x20 1+0x{LENGTH}"),
+            **rejections("unavailable", f"0+0x20 1+0x{LENGTH}"),
         },
-        40,
+        24,
     ),
     # Interpolated between the bounds 0.1 and 0.15, the p99 would be 0.135: more than the SLO of 0.12.
     (
@@ -297,7 +297,7 @@ SILENT: tuple[tuple[str, Mapping[str, str], int], ...] = (
         {key.replace(MODEL, OTHER_MODEL): each for key, each in requests(le_0_1=580, le_0_15=600).items()},
         14,
     ),
-    ("one request that found a full queue", dict.fromkeys(failures("queue_full", 1), f"0+0x6 1+0x{LENGTH}"), 14),
+    ("one request that found a full queue", dict.fromkeys(failures("queue_full", 1), f"0+0x6 1+0x{LENGTH}"), 10),
     ("few requests that find a full queue", failures("queue_full", 3), 14),
     (
         "a burst that found full queues, three minutes ago",

@@ -1,5 +1,5 @@
 """Alerts about servers without a fleet fire in a real Prometheus, by conditions that are really there: different files
-under one version, a certificate that expires, a worker that hangs, a request that ends processes."""
+under one version, a certificate that expires, a worker that hangs, wrong outputs, a request that ends processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from monitored_fleet import SECONDS, until
@@ -44,6 +45,30 @@ input { name: "IN" data_type: TYPE_INT32 dims: [-1] }
 output { name: "OUT" data_type: TYPE_INT32 dims: [-1] }
 """
 
+SEEING = "seeing"
+#: Another answer to the same picture each time, and outputs that are reused.
+_SEEING_SOURCE = """
+import numpy as np
+
+
+class Model:
+    def load(self, context):
+        self.count = 0
+
+    def infer(self, inputs):
+        self.count += 1
+        return {"OUT": np.full((1,), self.count % 2, np.float32)}
+"""
+_SEEING_CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_UINT8 dims: [16, 16, 3] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
+parameters { key: "activation_cache" value { string_value: "temporal" } }
+parameters { key: "activation_cache_sample_share" value { string_value: "1" } }
+parameters { key: "activation_cache_age_ms" value { string_value: "60000" } }
+"""
+_PICTURE = {"name": "IN", "shape": [16, 16, 3], "datatype": "UINT8", "data": [each % 251 for each in range(768)]}
+
 
 def _write(directory: Path, source: str) -> Path:
     write_config(directory / MODEL, _CONFIG)
@@ -51,15 +76,18 @@ def _write(directory: Path, source: str) -> Path:
     return directory
 
 
-def _ask(gateway: GatewayProcess, first: int) -> int:
-    body = json.dumps({"inputs": [{"name": "IN", "shape": [2], "datatype": "INT32", "data": [first, 5]}]})
-    host, _, port = gateway.http_url.rpartition(":")
+def _post(server: ServerProcess, model: str, request: dict[str, Any]) -> int:
+    host, _, port = server.http_url.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
     try:
-        connection.request("POST", f"/v2/models/{MODEL}/infer", body, {"x-request-timeout-ms": "20000"})
+        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(request), {"x-request-timeout-ms": "20000"})
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def _ask(gateway: GatewayProcess, first: int) -> int:
+    return _post(gateway, MODEL, {"inputs": [{"name": "IN", "shape": [2], "datatype": "INT32", "data": [first, 5]}]})
 
 
 def _page(server: ServerProcess) -> str:
@@ -87,6 +115,8 @@ def servers(
     directory = tmp_path_factory.mktemp("plain")
     models = _write(directory / "models", _SOURCE)
     others = _write(directory / "others", _SOURCE + "\n# Another file.\n")
+    write_config(others / SEEING, _SEEING_CONFIG)
+    write_python(others / SEEING, _SEEING_SOURCE)
     secrets = ("--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1]))
     with ExitStack() as stack:
         behind = [stack.enter_context(server_factory(models, check_exit=False)) for _ in range(2)]
@@ -133,6 +163,12 @@ def test_a_worker_that_hangs_is_not_used(prometheus: Prometheus, servers: Server
     (found,) = until(lambda: prometheus.firing("WorkerUnhealthy"), "WorkerUnhealthy")
     assert found["labels"]["worker"] == servers.hung.http_url
     assert _ask(servers.gateway, 7) == 200
+
+
+def test_reused_outputs_that_are_wrong(prometheus: Prometheus, servers: Servers) -> None:
+    for _ in range(20):
+        assert _post(servers.other, SEEING, {"inputs": [_PICTURE], "parameters": {"camera": "one"}}) == 200
+    until(lambda: prometheus.firing("ActivationCacheAlarm", model=SEEING), "ActivationCacheAlarm")
 
 
 def test_a_request_that_ends_processes(prometheus: Prometheus, servers: Servers) -> None:

@@ -104,6 +104,22 @@ def test_late_answers_and_queues_fire_under_load(prometheus: Prometheus, fleet: 
     assert float(slow["value"][1]) > MODEL_MS / 1000
 
 
+def test_the_first_timeouts_at_a_gateway_burn_the_budget(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
+    """Of a model without an answer so far. What fails at a gateway while workers hang is in no counter of theirs, and
+    the series begins with all of it."""
+    ratio = 'isochrone:bad_requests:ratio_rate5m{model="stage_b"}'
+    assert prometheus.ask("query", query=ratio)["result"] == []
+    hurry = {"x-request-timeout-ms": "200"}
+    with stopped(fleet, "cpu-1"), stopped(fleet, "cpu-2"), load(fleet.gateways[0], "stage_b", hurry, 4) as statuses:
+        until(lambda: len(statuses) >= 4, "the timeouts")
+    assert 200 not in statuses[:4]
+
+    def bad() -> float:
+        return max((float(each["value"][1]) for each in prometheus.ask("query", query=ratio)["result"]), default=0.0)
+
+    until(lambda: bad() > 0.5, "bad requests", lambda: (bad(), statuses))
+
+
 def test_full_queues_fire_while_they_are(prometheus: Prometheus, fleet: SupervisedFleet) -> None:
     with load(fleet.gateways[0], TIGHT, callers=16) as statuses:
         until(lambda: prometheus.firing("QueueFull", model=TIGHT), "QueueFull", lambda: statuses[-3:])
