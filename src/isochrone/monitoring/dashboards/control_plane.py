@@ -1,9 +1,25 @@
-"""The dashboard of the control plane: leader, store, rollouts, and what runs where. Pure."""
+"""The dashboard of the control plane: leader, store, rollouts, and what runs where. Pure.
+
+What all controllers should agree on is that of the controller that alerts believe.
+"""
 
 from __future__ import annotations
 
 from isochrone.monitoring.dashboards.layout import Dashboard, Panel, Query, Row, number, per_second
+from isochrone.monitoring.recording import of_controller
 
+_LEADER, _WORKERS, _GATEWAYS, _SERVED, _SHARE, _ROLLOUT, _ABORTED = (
+    of_controller(f"isochrone_controller_{name}{{FLEET}}")
+    for name in (
+        "has_leader",
+        "worker_registered",
+        "gateway_registered",
+        "model_served",
+        "model_share",
+        "rollout",
+        "rollout_aborted",
+    )
+)
 _NO_ROLLOUT = "no rollout is under way"
 _NO_ABORT = "no rollout was aborted"
 
@@ -17,7 +33,7 @@ def _now() -> Row:
     return Row(
         "Now",
         (
-            number("Leader", "max(isochrone_controller_has_leader{FLEET})", text="1: a controller leads."),
+            number("Leader", f"max{_LEADER} or vector(0)", text="1: a controller leads, and reaches the store."),
             number("Epoch", "max(isochrone_controller_epoch{FLEET})"),
             number("Controllers", 'count(up{FLEET, role="controller"} == 1)'),
             number(
@@ -28,13 +44,12 @@ def _now() -> Row:
             ),
             number(
                 "Missing processes",
-                "sum(1 - max by (worker) (isochrone_controller_worker_registered{FLEET}))"
-                " + sum(1 - max by (gateway) (isochrone_controller_gateway_registered{FLEET}))",
+                f"sum(1 - max by (worker) {_WORKERS}) + sum(1 - max by (gateway) {_GATEWAYS})",
                 text="Workers and gateways that are expected and not registered.",
             ),
             number(
                 "Models not served",
-                "count(max by (model) (isochrone_controller_model_served{FLEET}) == 0) or vector(0)",
+                f"count(max by (model) {_SERVED} == 0) or vector(0)",
             ),
         ),
     )
@@ -48,7 +63,7 @@ def _rollouts() -> Row:
                 "Under way",
                 (
                     Query(
-                        "max by (rollout, model, state, step) (isochrone_controller_rollout{FLEET})",
+                        f"max by (rollout, model, state, step) {_ROLLOUT}",
                         "{{rollout}} {{model}}: {{state}} {{step}}",
                         _NO_ROLLOUT,
                     ),
@@ -59,7 +74,7 @@ def _rollouts() -> Row:
                 "Share of the traffic",
                 (
                     Query(
-                        "max by (model, version, part) (isochrone_controller_model_share{FLEET})",
+                        f"max by (model, version, part) {_SHARE}",
                         "{{model}} {{version}} ({{part}})",
                     ),
                 ),
@@ -69,7 +84,7 @@ def _rollouts() -> Row:
                 "Aborted",
                 (
                     Query(
-                        "max by (rollout, model, cause) (isochrone_controller_rollout_aborted{FLEET})",
+                        f"max by (rollout, model, cause) {_ABORTED}",
                         "{{rollout}} {{model}}: {{cause}}",
                         _NO_ABORT,
                     ),
@@ -108,7 +123,7 @@ def _placement() -> Row:
                 "Registered workers by pool",
                 (
                     Query(
-                        "sum by (pool) (max by (pool, worker) (isochrone_controller_worker_registered{FLEET}))",
+                        f"sum by (pool) (max by (pool, worker) {_WORKERS})",
                         "{{pool}}",
                     ),
                 ),
@@ -118,7 +133,7 @@ def _placement() -> Row:
                 "Expected workers by pool",
                 (
                     Query(
-                        "count by (pool) (max by (pool, worker) (isochrone_controller_worker_registered{FLEET}))",
+                        f"count by (pool) (max by (pool, worker) {_WORKERS})",
                         "{{pool}}",
                     ),
                 ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isochrone.monitoring.dashboards.layout import MODELS, Dashboard, Panel, Query, Row, per_second, quantile
 from isochrone.monitoring.error_budget import BAD_RATIO
-from isochrone.monitoring.recording import SLO
+from isochrone.monitoring.recording import SLO, of_controller
 
 _AT_GATEWAYS = "isochrone_gateway_request_duration_seconds"
 _AT_WORKERS = "isochrone_request_duration_seconds"
@@ -204,7 +204,8 @@ def _versions() -> Row:
                 "Share of the traffic",
                 (
                     Query(
-                        f"max by (model, version, part) (isochrone_controller_model_share{{FLEET{_MODEL}}})",
+                        "max by (model, version, part) "
+                        + of_controller(f"isochrone_controller_model_share{{FLEET{_MODEL}}}"),
                         "{{model}} {{version}} ({{part}})",
                     ),
                 ),
