@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from rendered_rules import FLEET, alert, all_rules, fleet_of, metrics_in, recorded_in, rules_of
 
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
+from isochrone.errors import InvalidArgument, IsochroneError, NotFound
+from isochrone.gateway.requests.quota_accounts import QuotaExceeded
 from isochrone.monitoring.alerts.catalog import all_alerts
-from isochrone.monitoring.recording import SLO, bucket_of
+from isochrone.monitoring.error_budget import EXCUSED, FAULTS
+from isochrone.monitoring.recording import SLO
 from isochrone.monitoring.rendering import rules_document
 from isochrone.monitoring.rules import duration, figure, in_fleet, one_of
+from isochrone.monitoring.slo_classes import bucket_of
 from isochrone.monitoring.thresholds import Flags, thresholds
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
@@ -88,6 +92,35 @@ def test_the_objective_sets_the_burn_rates() -> None:
     assert re.findall(r"> ([\d.]+)", fast) == ["0.0144", "0.0144", "0.006", "0.006"]
 
 
+@pytest.mark.parametrize("objective", [0.05, 0.5, 0.83, 0.9, 0.93, 0.94, 0.95, 0.99, 0.99999])
+def test_an_outage_burns_every_budget_and_even_spending_none(objective: float) -> None:
+    rules = rules_of(flags=Flags(objective=objective))
+    limits = {
+        name: [float(each) for each in re.findall(r"> ([\d.]+)", alert(rules, name)["expr"])]
+        for name in ("ErrorBudgetBurnsFast", "ErrorBudgetBurnsSlowly")
+    }
+    assert all(1 - objective - 1e-6 <= each < 1 for found in limits.values() for each in found)
+    fast, slow = limits.values()
+    assert fast == sorted(fast, reverse=True)
+    assert min(fast) >= max(slow)
+    said = alert(rules, "ErrorBudgetBurnsFast")["annotations"]["description"]
+    (days,) = re.findall(r"spent in ([\d.]+) days", said)
+    assert float(days) == pytest.approx(30 * (1 - objective) / min(fast), rel=0.02)
+
+
+def test_every_error_is_a_fault_an_excuse_or_a_callers_mistake() -> None:
+    """Codes that gateways call rejected, and that the error budget does not know, would burn it."""
+
+    def below(kind: type[IsochroneError]) -> list[type[IsochroneError]]:
+        return [kind, *(other for each in kind.__subclasses__() for other in below(each))]
+
+    mistakes = {each.code for kind in (InvalidArgument, NotFound) for each in below(kind)}
+    codes = {each.code for each in below(IsochroneError) if each.__module__ == "isochrone.errors"} | {
+        QuotaExceeded.code
+    }
+    assert codes - mistakes == {*FAULTS, *EXCUSED}
+
+
 def test_servers_without_a_fleet_have_no_alerts_of_controllers() -> None:
     document = rules_document(thresholds(None, Flags(), "bench"), with_controllers=False)
     text = yaml.safe_dump(document)
@@ -103,10 +136,14 @@ def test_what_rules_record_is_what_alerts_read() -> None:
     recorded = {rule["record"] for rule in rules if "record" in rule}
     read = {name for rule in rules for name in recorded_in(rule["expr"])}
     assert read <= recorded
-    # p50 is for people.
-    assert recorded - read == {"isochrone:request_seconds:p50_5m"}
+    # Interpolated quantiles are for people: alerts compare shares beyond exact bounds.
+    quantiles = {"isochrone:request_seconds:p50_5m", "isochrone:request_seconds:p99_5m", "isochrone:queue_share:p90_5m"}
+    assert recorded - read == quantiles
     page = (DOCS / "monitoring.md").read_text()
-    assert {name for name in recorded if "ratio" not in name} <= recorded_in(page)
+    # Of the windows of the error budget, the page has one.
+    windowed = {name for name in recorded if re.search(r":(ratio_|known_since:|counted_)", name)}
+    assert recorded - windowed <= recorded_in(page)
+    assert {re.sub(r"\d+[mhd]$", "5m", name) for name in windowed} <= recorded_in(page)
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
@@ -128,17 +165,53 @@ def test_the_page_lists_every_alert_with_its_severity() -> None:
     assert rows == [(each.name, each.severity, each.page) for each in all_alerts()]
 
 
-def test_commands_of_runbooks_exist() -> None:
-    reference = (DOCS / "reference" / "cli.md").read_text()
-    known = set(re.findall(r"^## isochrone ([\w -]+)$", reference, re.MULTILINE))
-    named = {
-        words
-        for page in RUNBOOKS.glob("*.md")
-        for words in re.findall(r"`isochrone ([a-z-]+(?: [a-z]+)?)", page.read_text())
+def sections() -> dict[str, str]:
+    """The reference by command, as ``rollout start``."""
+    parts = re.split(r"^## isochrone ([\w -]+)$", (DOCS / "reference" / "cli.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def commands() -> set[str]:
+    """Those of the runbooks, without the program's name."""
+    return {
+        words for page in RUNBOOKS.glob("*.md") for words in re.findall(r"`isochrone ([a-z][^`]*)`", page.read_text())
     }
-    assert len(named) > 10
-    for words in named:
-        assert words in known or words.split()[0] in known, words
+
+
+def command_mistake(words: str, reference: dict[str, str]) -> str:
+    """What a command line does that its section does not have; placeholders stand for values."""
+    given = words.split()
+    name = next((" ".join(given[:count]) for count in (2, 1) if " ".join(given[:count]) in reference), None)
+    if name is None:
+        return f"no command {words}"
+    section, rest = reference[name], given[len(name.split()) :]
+    options = dict(re.findall(r"^\| `(--[\w-]+)(?:, -\w)?( [^`]*)?`", section, re.MULTILINE))
+    usage = re.search(rf"^isochrone {name}(.*)$", section, re.MULTILINE)
+    assert usage is not None
+    places = [each for each in usage[1].split() if not each.startswith(("[OPTIONS", "-"))]
+    arguments = []
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            arguments.append(word)
+        elif word not in options:
+            return f"isochrone {name} has no {word}"
+        elif options[word] and not rest:
+            return f"{word} needs a value"
+        elif options[word]:
+            rest.pop(0)
+    most = 99 if any("..." in each for each in places) else len(places)
+    least = sum(not each.startswith("[") for each in places)
+    return "" if least <= len(arguments) <= most else f"isochrone {name} takes {' '.join(places) or 'nothing'}"
+
+
+def test_commands_of_runbooks_have_these_options_and_arguments() -> None:
+    found = commands()
+    assert len(found) > 20
+    reference = sections()
+    assert {words: mistake for words in found if (mistake := command_mistake(words, reference))} == {}
+    for wrong in ("drain", "drain A B C", "infer MODEL --tempo", "infer MODEL --repeat", "no-such", "top --drain"):
+        assert command_mistake(wrong, reference), wrong
 
 
 @given(st.integers(1, 12_000_000_000))

@@ -100,6 +100,51 @@ def test_plain_servers_are_named_by_their_pages() -> None:
         {"targets": ["10.0.0.7:8002"], "labels": {"fleet": "bench", "role": "worker", "name": "10.0.0.7:8002"}},
         {"targets": ["[::1]:9002"], "labels": {"fleet": "bench", "role": "gateway", "name": "[::1]:9002"}},
     ]
-    for wrong in ("8002", "host:", "host:0", "host:99999", "host:x"):
-        with pytest.raises(ConfigError, match="--worker: expected HOST:PORT"):
-            plain_configs("bench", [wrong], [])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "8002",
+        "host:",
+        "host:0",
+        "host:99999",
+        "host:x",
+        "http://host:8002",
+        "host:8002/metrics",
+        "::1:8002",
+        "[::1]",
+        "a b:8002",
+        " host:8002",
+        "host:8002\n",
+        "-host:8002",
+        "",
+    ],
+)
+def test_an_address_is_a_host_and_a_port(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="--worker: expected HOST:PORT"):
+        plain_configs("bench", [wrong], [])
+    with pytest.raises(ConfigError, match="--controller: expected HOST:PORT"):
+        scrape_configs(fleet_of(), "http", [wrong])
+
+
+def test_an_address_is_given_once() -> None:
+    with pytest.raises(ConfigError, match="--gateway: expected each address once, given h:1, as --worker already"):
+        plain_configs("bench", ["h:1"], ["h:1"])
+    with pytest.raises(ConfigError, match="--controller: expected each address once"):
+        scrape_configs(fleet_of(), "http", ["h:1", "h:1"])
+
+
+def test_controllers_are_those_of_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"--controller: expected at most 2, by control\.count of the file, given 3"):
+        scrape_configs(fleet_of(), "static", ["h:1", "h:2", "h:3"])
+    with pytest.raises(ConfigError, match="--controller: expected no --discovery kubernetes"):
+        scrape_configs(fleet_of(FLEET + "kubernetes: {namespace: robots}\n"), "kubernetes", ["h:1"])
+
+
+def test_pods_that_have_ended_are_not_read() -> None:
+    (config,) = scrape_configs(fleet_of(FLEET + "kubernetes: {namespace: robots}\n"), "kubernetes")
+    (rule,) = (each for each in config["relabel_configs"] if each.get("action") == "drop")
+    assert rule["source_labels"] == ["__meta_kubernetes_pod_phase"]
+    for phase, is_dropped in {"Succeeded": True, "Failed": True, "Running": False, "Pending": False}.items():
+        assert bool(re.fullmatch(rule["regex"], phase)) is is_dropped

@@ -14,7 +14,10 @@ WORKER = _TARGET.format(role="worker", name="cpu-1") + ', pool="cpu"'
 OTHER_WORKER = _TARGET.format(role="worker", name="cpu-2") + ', pool="cpu"'
 GATEWAY = _TARGET.format(role="gateway", name="gw")
 CONTROLLER = _TARGET.format(role="controller", name="control-1")
+OTHER_CONTROLLER = _TARGET.format(role="controller", name="control-2")
 MODEL = 'model="detector"'
+#: With an SLO of 120 ms.
+OTHER_MODEL = r'model="a \"strange\" (name).*"'
 VERSION = f'{MODEL}, version="1"'
 #: Minutes of every series.
 LENGTH = 80
@@ -49,6 +52,31 @@ def requests(version: str = "1", **buckets: float) -> dict[str, str]:
     return histogram("isochrone_request_duration_seconds", labels, **buckets)
 
 
+def at_gateway(outcome: str, **buckets: float) -> dict[str, str]:
+    """As callers see requests."""
+    labels = f'{GATEWAY}, {VERSION}, outcome="{outcome}"'
+    return histogram("isochrone_gateway_request_duration_seconds", labels, **buckets)
+
+
+def rejections(reason: str, values: str) -> dict[str, str]:
+    return {f'isochrone_gateway_rejections_total{{{GATEWAY}, {MODEL}, reason="{reason}"}}': values}
+
+
+def shares(controller: str, **parts: str) -> dict[str, str]:
+    """Versions by part, each with half of the traffic."""
+    labels = f"{controller}, {MODEL}"
+    return {
+        f'isochrone_controller_model_share{{{labels}, version="{version}", part="{part}"}}': constant(0.5)
+        for part, version in parts.items()
+    }
+
+
+def means(version: str, seconds_per_minute: float) -> dict[str, str]:
+    """The sum of the times of a version's requests."""
+    labels = f'{WORKER}, {MODEL}, version="{version}", stage="request"'
+    return {f"isochrone_request_duration_seconds_sum{{{labels}}}": growing(seconds_per_minute)}
+
+
 def queue(**buckets: float) -> dict[str, str]:
     return histogram("isochrone_request_duration_seconds", f'{WORKER}, {VERSION}, stage="queue"', **buckets)
 
@@ -77,22 +105,36 @@ _GPU = f'nv_gpu_utilization{{{WORKER}, gpu_uuid="GPU-1"}}'
 _ALARM = f"isochrone_activation_cache_alarm{{{WORKER}, {VERSION}}}"
 _CORE = f"isochrone_division_core_answers{{{WORKER}, {VERSION}}}"
 _STORE = f"isochrone_controller_store_connected{{{CONTROLLER}}}"
+_CONTROLLER_EPOCH = f"isochrone_controller_epoch{{{CONTROLLER}}}"
 _ABORTED = f'isochrone_controller_rollout_aborted{{{CONTROLLER}, rollout="r7", {MODEL}, cause="evaluation"}}'
+
+
+def _cut_off(key: str) -> dict[str, str]:
+    """A second controller that lost the store, with the figure that it had."""
+    return {
+        key.replace(CONTROLLER, OTHER_CONTROLLER): constant(1),
+        _STORE.replace(CONTROLLER, OTHER_CONTROLLER): constant(0),
+        _CONTROLLER_EPOCH.replace(CONTROLLER, OTHER_CONTROLLER): constant(9),
+    }
+
 
 HEALTHY: Mapping[str, str] = {
     **{f"up{{{target}}}": constant(1) for target in (WORKER, GATEWAY, CONTROLLER)},
     **{each: constant(1) for each in (_REGISTERED, _GATEWAY_REGISTERED, _LEADER, _SERVED, _CONNECTED, _HEALTHY)},
     **{each: constant(1) for each in (_CORE, _STORE)},
     **{each: constant(0) for each in (_EJECTED, _QUARANTINED, _ALARM)},
-    f"isochrone_controller_epoch{{{CONTROLLER}}}": constant(7),
+    _CONTROLLER_EPOCH: constant(7),
     f'isochrone_controller_model_share{{{CONTROLLER}, {VERSION}, part="committed"}}': constant(1),
-    f'isochrone_gateway_rejections_total{{{GATEWAY}, {MODEL}, reason="deadline_exceeded"}}': growing(0),
+    **rejections("deadline_exceeded", growing(0)),
     f'isochrone_model_info{{{WORKER}, {VERSION}, digest="d1"}}': constant(1),
+    # Half an hour before the first reading.
+    **{f"process_start_time_seconds{{{target}}}": constant(-1800) for target in (WORKER, GATEWAY)},
     _EPOCH: constant(7),
     _ROUND_TRIP: constant(0.0001),
     _CERTIFICATE: constant(2_000_000_000),
     _GPU: constant(0.8),
     **requests(le_0_05=600, le_0_1=600, le_0_2=600),
+    **means("1", 18),
     **queue(le_0_01=600, le_0_05=600, le_0_1=600),
     **lag(le_0_001=3000, le_0_01=3000, le_0_05=3000),
     **failures("model_failed", 0),
@@ -120,17 +162,37 @@ class Case:
 
 CASES = (
     Case("LatencyOverSlo", requests(le_0_05=580, le_0_1=580, le_0_2=600)),
+    # Time in a gateway and on the network counts.
+    Case("LatencyOverSlo", at_gateway("answered", le_0_05=580, le_0_1=580, le_0_2=600)),
     Case("ErrorBudgetBurnsFast", failures("model_failed", 150), minutes=40, also=("ErrorBudgetBurnsSlowly",)),
-    # Rejections at the gateway count as well as failures at the worker.
+    # What callers see counts, not what workers count: a worker that hangs counts nothing.
+    *(
+        Case(
+            "ErrorBudgetBurnsFast",
+            {**at_gateway("answered", le_0_05=600, le_0_1=600), **at_gateway(outcome, le_0_1=0, le_0_2=150)},
+            minutes=40,
+            also=("ErrorBudgetBurnsSlowly",),
+        )
+        for outcome in ("deadline_exceeded", "failed", "rejected")
+    ),
+    # A Triton behind a gateway has no histogram of ours.
     Case(
         "ErrorBudgetBurnsFast",
-        {f'isochrone_gateway_rejections_total{{{GATEWAY}, {MODEL}, reason="unavailable"}}': growing(150)},
+        {**at_gateway("answered", le_0_05=600, le_0_1=600), **at_gateway("rejected", le_0_05=150)},
         minutes=40,
         also=("ErrorBudgetBurnsSlowly",),
+        without=tuple(requests(le_0_05=1, le_0_1=1, le_0_2=1)),
+    ),
+    # All failures of a burst came before the first reading of their series.
+    Case(
+        "ErrorBudgetBurnsFast",
+        dict.fromkeys(failures("model_failed", 1), f"_x9 5000+0x{LENGTH}"),
+        minutes=13,
     ),
     Case("ErrorBudgetBurnsSlowly", failures("model_failed", 25), minutes=40),
     Case("BackPressure", queue(le_0_01=0, le_0_05=100, le_0_1=600)),
-    Case("QueueFull", failures("queue_full", 3)),
+    Case("QueueFull", failures("queue_full", 10)),
+    Case("QueueFull", rejections("queue_full", growing(10))),
     Case("GpuUnderused", {_GPU: constant(0.05)}, {"gpu_uuid": "GPU-1"}, minutes=66),
     Case("NetworkJitter", {_ROUND_TRIP: f"0.0001+0x5 0.03+0x{LENGTH}"}, {"name": "gw", "worker": "10.0.0.7:8000"}),
     Case("EventLoopStalls", lag(le_0_001=2900, le_0_01=2900, le_0_05=3000), {"role": "worker", "name": "cpu-1"}),
@@ -141,20 +203,38 @@ CASES = (
     Case("GatewayDown", {f"up{{{GATEWAY}}}": constant(0)}, {"gateway": "gw"}),
     Case("ControllerDown", {f"up{{{CONTROLLER}}}": constant(0)}, {"name": "control-1"}),
     Case("NoLeader", {_LEADER: constant(0)}, {"fleet": "plant"}),
-    Case("NoLeader", {}, {"fleet": "plant"}, without=(_LEADER,)),
+    # No page of a controller can be read.
+    Case("NoLeader", {}, {"fleet": "plant"}, without=(_LEADER, _STORE, _CONTROLLER_EPOCH)),
+    # A controller that is cut off keeps its last figures, which hide what has gone since.
+    *(
+        Case(alert, {key: constant(0), **_cut_off(key)}, labels, also=("StoreUnreachable",))
+        for alert, key, labels in (
+            ("NoLeader", _LEADER, {"fleet": "plant"}),
+            ("WorkerDown", _REGISTERED, {"worker": "cpu-1"}),
+            ("GatewayDown", _GATEWAY_REGISTERED, {"gateway": "gw"}),
+            ("ModelUnserved", _SERVED, {"model": "detector"}),
+        )
+    ),
     Case("StoreUnreachable", {_CONNECTED: constant(0)}, {"name": "gw"}),
-    Case("StoreUnreachable", {_STORE: constant(0)}, {"name": "control-1"}),
+    # Its only controller is cut off: nobody leads.
+    Case("StoreUnreachable", {_STORE: constant(0)}, {"name": "control-1"}, also=("NoLeader",)),
     Case("GatewayStale", {_EPOCH: constant(6)}, {"name": "gw"}),
     Case("WorkerUnhealthy", {_EJECTED: constant(1)}, {"worker": "10.0.0.7:8000"}),
     Case("WorkerUnhealthy", {_HEALTHY: constant(0)}, {"worker": "10.0.0.7:8000"}),
+    # Ejections end by themselves, and come back.
+    Case("WorkerUnhealthy", {_EJECTED: "1 1 0 " * (LENGTH // 3)}, {"worker": "10.0.0.7:8000"}),
     Case("ModelUnserved", {_SERVED: constant(0)}),
     Case("MixedDigests", {f'isochrone_model_info{{{OTHER_WORKER}, {VERSION}, digest="d2"}}': constant(1)}),
+    # Within one bucket, by the means: 30 ms and 40 ms.
     Case(
         "CanaryRegression",
-        {
-            f'isochrone_controller_model_share{{{CONTROLLER}, {MODEL}, version="2", part="canary"}}': constant(0.1),
-            **requests("2", le_0_05=0, le_0_1=60),
-        },
+        {**shares(CONTROLLER, canary="2"), **requests("2", le_0_05=60, le_0_1=60), **means("2", 2.4)},
+        {"model": "detector", "version": "2"},
+    ),
+    # By the p95 alone: a tenth of the requests is far slower.
+    Case(
+        "CanaryRegression",
+        {**shares(CONTROLLER, canary="2"), **requests("2", le_0_05=54, le_0_1=54, le_1_0=60), **means("2", 1.8)},
         {"model": "detector", "version": "2"},
     ),
     Case(
@@ -181,10 +261,84 @@ SILENT: tuple[tuple[str, Mapping[str, str], int], ...] = (
     # A hundred requests in five minutes are needed for a p99: these are fifty.
     ("few slow requests", requests(le_0_05=9.7, le_0_1=9.7, le_0_2=10), 14),
     ("callers' mistakes and quotas", failures("invalid_argument", 300), 40),
+    ("rejections that a worker has counted", rejections("worker", growing(300)), 40),
     (
-        "rejections that a worker has counted",
-        {f'isochrone_gateway_rejections_total{{{GATEWAY}, {MODEL}, reason="worker"}}': growing(300)},
+        "quotas",
+        {
+            **at_gateway("answered", le_0_05=600, le_0_1=600),
+            **at_gateway("rejected", le_0_05=300),
+            **rejections("quota", growing(300)),
+        },
         40,
+    ),
+    (
+        "attempts that failed, and whose requests another worker answered",
+        {**at_gateway("answered", le_0_05=600, le_0_1=600), **failures("model_failed", 300)},
+        40,
+    ),
+    (
+        "callers who have gone",
+        {**at_gateway("answered", le_0_05=600, le_0_1=600), **at_gateway("cancelled", le_0_2=300)},
+        40,
+    ),
+    (
+        "one rejection before a server that has no histogram of ours",
+        {
+            **dict.fromkeys(requests(le_0_05=1, le_0_1=1, le_0_2=1), "_ stale"),
+            **at_gateway("answered", le_0_05=600, le_0_1=600),
+            **dict.fromkeys(at_gateway("rejected", le_0_05=1), f"0+0x20 1+0x{LENGTH}"),
+            **rejections("unavailable", f"0+0x20 1+0x{LENGTH}"),
+        },
+        24,
+    ),
+    # Interpolated between the bounds 0.1 and 0.15, the p99 would be 0.135: more than the SLO of 0.12.
+    (
+        "answers within the bucket of the SLO",
+        {key.replace(MODEL, OTHER_MODEL): each for key, each in requests(le_0_1=580, le_0_15=600).items()},
+        14,
+    ),
+    ("one request that found a full queue", dict.fromkeys(failures("queue_full", 1), f"0+0x6 1+0x{LENGTH}"), 10),
+    ("few requests that find a full queue", failures("queue_full", 3), 14),
+    (
+        "a burst that found full queues, three minutes ago",
+        dict.fromkeys(failures("queue_full", 1), f"0+0x6 60+0x{LENGTH}"),
+        10,
+    ),
+    (
+        "a worker that was retired, whose page Prometheus still reads",
+        {f"up{{{OTHER_WORKER}}}": constant(0)},
+        14,
+    ),
+    (
+        "a worker that was retired while it was unhealthy",
+        {_HEALTHY: "0+0x3 stale", _EJECTED: "1+0x3 stale", _ROUND_TRIP: "0.1 0.0001 0.0001 stale"},
+        8,
+    ),
+    ("one ejection", {_EJECTED: f"0+0x6 1 0+0x{LENGTH}"}, 9),
+    ("an aborted rollout of long ago, with a gap of readings", {_ABORTED: f"1+0x5 _x22 1+0x{LENGTH}"}, 76),
+    (
+        "two controllers, one of them behind, and a canary that was committed",
+        {
+            **shares(CONTROLLER, committed="2"),
+            **shares(OTHER_CONTROLLER, committed="1", canary="2"),
+            f'isochrone_controller_model_share{{{CONTROLLER}, {VERSION}, part="committed"}}': "_ stale",
+            _STORE.replace(CONTROLLER, OTHER_CONTROLLER): constant(1),
+            _CONTROLLER_EPOCH.replace(CONTROLLER, OTHER_CONTROLLER): constant(6),
+            **requests("2", le_0_05=60, le_0_1=60),
+            **means("2", 2.9),
+        },
+        30,
+    ),
+    (
+        "a canary just over a bound of the histogram",
+        {
+            **shares(CONTROLLER, canary="2"),
+            **requests("1", le_0_05=600, le_0_075=600),
+            **means("1", 29),
+            **requests("2", le_0_05=0, le_0_075=60, le_0_1=60),
+            **means("2", 3.1),
+        },
+        30,
     ),
     (
         "another fleet in trouble",
@@ -201,6 +355,7 @@ SILENT: tuple[tuple[str, Mapping[str, str], int], ...] = (
         {
             f'isochrone_controller_model_share{{{CONTROLLER}, {MODEL}, version="2", part="canary"}}': constant(0.1),
             **requests("2", le_0_05=60, le_0_1=60),
+            **means("2", 1.85),
         },
         30,
     ),

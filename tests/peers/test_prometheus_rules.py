@@ -27,7 +27,7 @@ gateways: {gw: {listen: "127.0.0.1:8000", metrics_port: 9000}}
 pools: {cpu: {workers: 1, first_port: 8100}}
 models:
   detector: {version: 1, slo: {deadline_ms: 100}}
-  'a "strange" (name).*': {version: 1, slo: {deadline_ms: 50}}
+  'a "strange" (name).*': {version: 1, slo: {deadline_ms: 120}}
 """
 
 

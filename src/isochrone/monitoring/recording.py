@@ -1,44 +1,61 @@
-"""The recording rules: latencies, queue waits, event loop lags, and the share of requests that missed their SLO. Pure.
+"""The recording rules: latencies, queue waits, event loop lags, the error budget, and the controller to believe. Pure.
 
-A request is bad if it was answered late, failed by the fault of a server, or was rejected by a gateway. Mistakes of
-callers, used-up quotas and quarantined requests are not. An attempt that fails at a worker and succeeds at another
-counts as bad: workers do not know of the second attempt.
+Latencies are those that callers see at gateways. Of requests that come without a gateway they are those of workers.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from isochrone.monitoring.rules import RecordingRule, RuleGroup, figure, one_of
+from isochrone.monitoring.error_budget import (
+    ANSWERED,
+    AT_GATEWAYS,
+    AT_WORKERS,
+    LONG_WINDOWS,
+    SHORT_WINDOWS,
+    WHOLE,
+    bad_ratios,
+)
+from isochrone.monitoring.rules import RecordingRule, RuleGroup, figure
+from isochrone.monitoring.slo_classes import other_models, slo_classes
 from isochrone.monitoring.thresholds import Thresholds
-from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
 SLO: Final = "isochrone:slo_seconds"
 RATE: Final = "isochrone:requests:rate5m"
 P50: Final = "isochrone:request_seconds:p50_5m"
 P99: Final = "isochrone:request_seconds:p99_5m"
-VERSION_P95: Final = "isochrone:version_request_seconds:p95_5m"
+LATE_RATIO: Final = "isochrone:late_requests:ratio_rate5m"
 VERSION_RATE: Final = "isochrone:version_requests:rate5m"
+VERSION_MEAN: Final = "isochrone:version_request_seconds:mean_5m"
+VERSION_P95: Final = "isochrone:version_request_seconds:p95_5m"
 QUEUE_SHARE: Final = "isochrone:queue_share:p90_5m"
+LONG_QUEUE_RATIO: Final = "isochrone:long_queue:ratio_rate5m"
 LOOP_LAG: Final = "isochrone:event_loop_lag_seconds:p99_5m"
-BAD_RATIO: Final = "isochrone:bad_requests:ratio_rate"
+CONTROLLER: Final = "isochrone:controller"
 
-#: Windows of the burn rates, the longer ones evaluated less often.
-SHORT_WINDOWS: Final = ("5m", "30m", "1h", "2h")
-LONG_WINDOWS: Final = ("6h", "1d", "3d")
 _LONG_INTERVAL: Final = 60.0
-#: Error codes of workers, and reasons of gateways, that are a server's fault. ``worker`` is not among the reasons: the
-#: worker has counted that request.
-_FAULTS: Final = '"deadline_exceeded|queue_full|unavailable|connection_lost|model_failed|fetch_failed|internal"'
-_SECONDS: Final = "isochrone_request_duration_seconds"
 
 
-def recording_groups(limits: Thresholds) -> tuple[RuleGroup, ...]:
-    classes = _slo_classes(limits)
+def recording_groups(limits: Thresholds, *, with_controllers: bool) -> tuple[RuleGroup, ...]:
+    classes = list(slo_classes(limits))
+    first = (*_controllers(), *_slos(limits)) if with_controllers else tuple(_slos(limits))
     return (
-        RuleGroup("recording", (*_slos(limits), *_latencies(), *_ratios(SHORT_WINDOWS, classes))),
-        RuleGroup("recording-long", tuple(_ratios(LONG_WINDOWS, classes)), _LONG_INTERVAL),
+        RuleGroup("recording", (*first, *_latencies(limits), *bad_ratios(SHORT_WINDOWS, classes))),
+        RuleGroup("recording-long", tuple(bad_ratios(LONG_WINDOWS, classes)), _LONG_INTERVAL),
     )
+
+
+def _controllers() -> list[RecordingRule]:
+    """One controller, which every alert then believes: it reaches the store and has the highest epoch. Others may have
+    kept the figures of an earlier moment, and two of them together would describe a fleet that never was."""
+    connected = "isochrone_controller_store_connected{FLEET} == 1"
+    believed = f"isochrone_controller_epoch{{FLEET}} and on (fleet, instance) ({connected})"
+    return [RecordingRule(CONTROLLER, f"topk by (fleet) (1, {believed})")]
+
+
+def of_controller(selector: str) -> str:
+    """The figures of the believed controller alone. ``selector``: of a controller's metric."""
+    return f"({selector} and on (fleet, instance) {CONTROLLER}{{FLEET}})"
 
 
 def _slos(limits: Thresholds) -> list[RecordingRule]:
@@ -47,64 +64,73 @@ def _slos(limits: Thresholds) -> list[RecordingRule]:
         RecordingRule(SLO, f"vector({figure(seconds)})", {"fleet": limits.fleet, "model": model})
         for model, seconds in sorted(limits.slo_seconds.items())
     ]
-    others = f"group by (fleet, model) (isochrone_model_info{{FLEET{_others(limits)}}})"
+    others = f"group by (fleet, model) (isochrone_model_info{{FLEET{other_models(limits)}}})"
     return [*found, RecordingRule(SLO, f"{others} * {figure(limits.default_slo_seconds)}")]
 
 
-def _others(limits: Thresholds) -> str:
-    return f", model!~{one_of(limits.slo_seconds)}" if limits.slo_seconds else ""
-
-
-def _latencies() -> list[RecordingRule]:
-    whole, queue = (f'{_SECONDS}_bucket{{FLEET, stage="{stage}"}}[5m]' for stage in ("request", "queue"))
-    count = f'{_SECONDS}_count{{FLEET, stage="request"}}[5m]'
-    lag = "isochrone_event_loop_lag_seconds_bucket{FLEET}[5m]"
+def _latencies(limits: Thresholds) -> list[RecordingRule]:
+    lag = "rate(isochrone_event_loop_lag_seconds_bucket{FLEET}[5m])"
+    queue = f'rate({AT_WORKERS}_bucket{{FLEET, stage="queue"}}[5m])'
     return [
-        RecordingRule(RATE, f"sum by (fleet, model) (rate({count}))"),
-        RecordingRule(P50, _quantile(0.5, "fleet, model", whole)),
-        RecordingRule(P99, _quantile(0.99, "fleet, model", whole)),
-        RecordingRule(VERSION_RATE, f"sum by (fleet, model, version) (rate({count}))"),
-        RecordingRule(VERSION_P95, _quantile(0.95, "fleet, model, version", whole)),
+        RecordingRule(RATE, _first(*(f"{_rate('fleet, model', *each)} > 0" for each in _SIDES))),
+        RecordingRule(P50, _first(*(_quantile_of(0.5, "fleet, model", *each) for each in _SIDES))),
+        RecordingRule(P99, _first(*(_quantile_of(0.99, "fleet, model", *each) for each in _SIDES))),
+        RecordingRule(LATE_RATIO, " or ".join(_late(*each) for each in slo_classes(limits))),
+        *_versions(),
         RecordingRule(QUEUE_SHARE, f"{_quantile(0.9, 'fleet, model', queue)} / on (fleet, model) {SLO}"),
+        RecordingRule(
+            LONG_QUEUE_RATIO,
+            " or ".join(
+                _beyond(AT_WORKERS, f'{models}, stage="queue"', bound)
+                for models, bound in slo_classes(limits, limits.queue_share)
+            ),
+        ),
         RecordingRule(LOOP_LAG, _quantile(0.99, "fleet, role, name, instance", lag)),
     ]
 
 
-def _quantile(share: float, labels: str, buckets: str) -> str:
-    return f"histogram_quantile({share:g}, sum by ({labels}, le) (rate({buckets})))"
+#: Histogram and matcher of whole requests: as callers see them, then as workers do.
+_SIDES: Final = ((AT_GATEWAYS, ANSWERED), (AT_WORKERS, WHOLE))
 
 
-def _slo_classes(limits: Thresholds) -> list[tuple[str, str]]:
-    """(matcher of models, bound of the bucket that holds answers in time): models whose SLOs share a bucket are one
-    class."""
-    models: dict[str, list[str]] = {}
-    for model, seconds in limits.slo_seconds.items():
-        models.setdefault(bucket_of(seconds), []).append(model)
-    named = [(f", model=~{one_of(each)}", bound) for bound, each in sorted(models.items())]
-    return [*named, (_others(limits), bucket_of(limits.default_slo_seconds))]
+def _first(*sides: str) -> str:
+    """The first side that has a value, per model."""
+    return " or ".join(sides)
 
 
-def bucket_of(seconds: float) -> str:
-    """The ``le`` of the first bucket that holds every answer within an SLO. An SLO between two bounds counts as the
-    upper one: no answer in time is called late."""
-    nanoseconds = round(seconds * 1e9)
-    return next((str(bound / 1e9) for bound in BUCKET_BOUNDS_NS if bound >= nanoseconds), "+Inf")
-
-
-def _ratios(windows: tuple[str, ...], classes: list[tuple[str, str]]) -> list[RecordingRule]:
+def _versions() -> list[RecordingRule]:
+    """As workers see them, which are the versions' own times; of servers without our histograms as gateways do."""
+    labels, sides = "fleet, model, version", _SIDES[::-1]
+    means = (
+        f"sum by ({labels}) (rate({histogram}_sum{{FLEET, {matcher}}}[5m])) / ({_rate(labels, histogram, matcher)} > 0)"
+        for histogram, matcher in sides
+    )
     return [
-        RecordingRule(BAD_RATIO + window, " or ".join(_ratio(window, *each) for each in classes)) for window in windows
+        RecordingRule(VERSION_RATE, _first(*(f"{_rate(labels, *each)} > 0" for each in sides))),
+        RecordingRule(VERSION_MEAN, _first(*means)),
+        RecordingRule(VERSION_P95, _first(*(_quantile_of(0.95, labels, *each) for each in sides))),
     ]
 
 
-def _ratio(window: str, models: str, bound: str) -> str:
-    # The parts have different labels, so that ``or`` keeps all of them, and one that is absent takes nothing away.
-    answered = f'rate({_SECONDS}_count{{FLEET{models}, stage="request"}}[{window}])'
-    in_time = f'rate({_SECONDS}_bucket{{FLEET{models}, stage="request", le="{bound}"}}[{window}])'
-    failed = f"rate(isochrone_request_failures_total{{FLEET{models}, code=~{_FAULTS}}}[{window}])"
-    rejected = f"rate(isochrone_gateway_rejections_total{{FLEET{models}, reason=~{_FAULTS}}}[{window}])"
-    late = f"({answered} - ignoring (le) {in_time})"
-    return (
-        f"sum by (fleet, model) ({late} or {failed} or {rejected})"
-        f" / sum by (fleet, model) ({answered} or {failed} or {rejected})"
-    )
+def _rate(labels: str, histogram: str, matcher: str) -> str:
+    return f"sum by ({labels}) (rate({histogram}_count{{FLEET, {matcher}}}[5m]))"
+
+
+def _quantile_of(share: float, labels: str, histogram: str, matcher: str) -> str:
+    """Without a value where there are no requests: then it would be NaN."""
+    return f"{_quantile(share, labels, f'rate({histogram}_bucket{{FLEET, {matcher}}}[5m])')} >= 0"
+
+
+def _quantile(share: float, labels: str, rates: str) -> str:
+    return f"histogram_quantile({share:g}, sum by ({labels}, le) ({rates}))"
+
+
+def _late(models: str, bound: str) -> str:
+    return _first(*(_beyond(histogram, f"{models}, {matcher}", bound) for histogram, matcher in _SIDES))
+
+
+def _beyond(histogram: str, matchers: str, bound: str) -> str:
+    """The share of times beyond a bound of the histogram: exact, while a quantile is interpolated between bounds."""
+    whole = f"sum by (fleet, model) (rate({histogram}_count{{FLEET{matchers}}}[5m])) > 0"
+    within = f'sum by (fleet, model) (rate({histogram}_bucket{{FLEET{matchers}, le="{bound}"}}[5m]))'
+    return f"1 - {within} / ({whole})"

@@ -16,7 +16,10 @@ RUNBOOKS: Final = "https://github.com/isochrone-serving/isochrone/blob/main/docs
 
 
 def rules_document(limits: Thresholds, *, with_controllers: bool, runbooks: str = RUNBOOKS) -> dict[str, Any]:
-    groups = (*recording_groups(limits), *alert_groups(limits, with_controllers=with_controllers))
+    groups = (
+        *recording_groups(limits, with_controllers=with_controllers),
+        *alert_groups(limits, with_controllers=with_controllers),
+    )
     return {"groups": [document(group, limits.fleet, runbooks) for group in groups]}
 
 

@@ -7,6 +7,7 @@ in the file (``static``) needs fixed ports. In a cluster, Kubernetes knows the p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -33,6 +34,8 @@ _REFRESH: Final = "15s"
 #: How often pages are read. The shortest window of the rules, five minutes, then has twenty readings.
 INTERVAL: Final = "15s"
 _LOOPBACK: Final = "127.0.0.1"
+#: A name, an IPv4 address or an IPv6 address in brackets, and a port. No scheme and no path: Prometheus adds them.
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.%]+\]):(?P<port>[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +56,33 @@ class Target:
 def plain_configs(fleet: str, workers: Sequence[str], gateways: Sequence[str]) -> list[dict[str, Any]]:
     """Of servers without a fleet.yaml, by the addresses of their metrics pages."""
     pages = [("--worker", "worker", each) for each in workers] + [("--gateway", "gateway", each) for each in gateways]
-    for flag, _, address in pages:
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise FlagError(flag, "HOST:PORT of a metrics page", repr(address))
+    _check_addresses([(flag, address) for flag, _, address in pages], "a metrics page")
     return [_static(fleet, [Target(address, role, address) for _, role, address in pages])]
+
+
+def _check_addresses(given: Sequence[tuple[str, str]], what: str) -> None:
+    """(flag, address). Raise ``FlagError`` for the first that Prometheus could not read, or would read twice."""
+    seen: dict[str, str] = {}
+    for flag, address in given:
+        found = _ADDRESS.fullmatch(address)
+        if found is None or not 0 < int(found["port"]) < 65536:
+            raise FlagError(flag, f"HOST:PORT of {what}, with an IPv6 address in brackets", repr(address))
+        if address in seen:
+            raise FlagError(flag, "each address once", f"{address}, as {seen[address]} already")
+        seen[address] = flag
 
 
 def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str] = ()) -> list[dict[str, Any]]:
     """``controllers``: addresses in place of those of the file, where Prometheus runs on another machine."""
     if discovery == "kubernetes":
+        if controllers:
+            expected = "no --discovery kubernetes beside it: Prometheus does not read controllers in a cluster"
+            raise FlagError("--controller", expected, controllers[0])
         return [_pods(fleet)]
+    _check_addresses([("--controller", each) for each in controllers], "a controller")
+    if len(controllers) > fleet.control.count:
+        expected = f"at most {fleet.control.count}, by control.count of the file"
+        raise FlagError("--controller", expected, f"{len(controllers)} addresses")
     found = list(_controllers(fleet, controllers))
     if discovery == "static":
         found += [*_gateways(fleet), *_workers(fleet), *_outside(fleet)]
@@ -162,6 +181,12 @@ def _pods(fleet: Fleet) -> dict[str, Any]:
         ],
         "relabel_configs": [
             {"source_labels": [f"{annotation}scrape"], "action": "keep", "regex": "true"},
+            # A pod that has ended stays an object, perhaps for days: it is no worker that is down.
+            {
+                "source_labels": ["__meta_kubernetes_pod_phase"],
+                "action": "drop",
+                "regex": "Succeeded|Failed",
+            },
             # A pod is a target once per port of its containers: the one of the metrics page is kept.
             {
                 "source_labels": ["__meta_kubernetes_pod_container_port_name"],

@@ -81,7 +81,7 @@ def test_the_links_lead_where_the_flag_says(fleet: Path) -> None:
         (("missing.yaml",), "missing.yaml: no such file"),
         (("--discovery", "dns"), "--discovery: expected one of http, static, kubernetes, given 'dns'"),
         (("--objective", "100"), "--objective: expected a share above 0% and below 100%"),
-        (("--worker", "nowhere"), "--worker: expected HOST:PORT of a metrics page, given 'nowhere'"),
+        (("--worker", "nowhere"), "--worker: expected HOST:PORT of a metrics page"),
         (("--controller", "10.0.0.1:8003"), "--controller: expected a fleet.yaml beside it"),
         (("--name", "Not Valid"), "--name: expected a name"),
     ],
@@ -95,6 +95,9 @@ def test_mistakes_are_named(words: tuple[str, ...], said: str) -> None:
 def test_mistakes_beside_a_file_are_named(fleet: Path, tmp_path: Path) -> None:
     for words, said in (
         (("--worker", "10.0.0.7:8002"), "--worker: expected no fleet.yaml beside it"),
+        (("--name", "other"), "--name: expected no fleet.yaml beside it"),
+        (("--controller", "http://10.0.0.1:8003"), "--controller: expected HOST:PORT of a controller"),
+        (("--controller", "a:1", "--controller", "b:1"), "--controller: expected at most 1, by control.count"),
         (("--discovery", "static"), "pools.cpu.first_port: expected a fixed port"),
         (("--out", fleet), "--out: expected a directory that can be written"),
     ):

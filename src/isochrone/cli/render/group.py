@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from isochrone.cli.render import envoy, kubernetes, prometheus
+from isochrone.cli.render import envoy, grafana, kubernetes, prometheus
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -15,6 +15,7 @@ app = typer.Typer(
 app.command(epilog=kubernetes.EPILOG)(kubernetes.kubernetes)
 app.command(epilog=envoy.EPILOG)(envoy.envoy)
 app.command(epilog=prometheus.EPILOG)(prometheus.prometheus)
+app.command(epilog=grafana.EPILOG)(grafana.grafana)
 
 
 @app.callback()

@@ -75,7 +75,10 @@ def prometheus(
             metavar="HOST:PORT", help="Without a fleet.yaml: that of a gateway; repeatable.", show_default="none"
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Without a fleet.yaml: the label 'fleet' of these servers.")] = "default",
+    name: Annotated[
+        str | None,
+        typer.Option(help="Without a fleet.yaml: the label 'fleet' of these servers.", show_default="default"),
+    ] = None,
     slo_ms: Annotated[float, typer.Option(help="Deadline of models that have none in the file.")] = 200.0,
     objective: Annotated[float, typer.Option(help="Percent of requests that must be answered in time.")] = 99.0,
     queue_share: Annotated[
@@ -116,8 +119,8 @@ def prometheus(
     with failing():
         found = _discovery(discovery)
         fleet = parse_fleet(read_text(file), str(file), file.parent) if file is not None else None
-        _check_addresses(fleet, controller or (), worker or (), gateway or ())
-        limits = thresholds(fleet, flags, name)
+        _check_beside(fleet, controller or (), worker or (), gateway or (), name)
+        limits = thresholds(fleet, flags, "default" if name is None else name)
         # The network policies of a cluster keep Prometheus from the control API.
         rules = rules_document(limits, with_controllers=fleet is not None and found != "kubernetes", runbooks=runbooks)
         if fleet is not None:
@@ -146,11 +149,14 @@ def _discovery(given: str) -> Discovery:
     raise FlagError("--discovery", f"one of {', '.join(DISCOVERIES)}", repr(given))
 
 
-def _check_addresses(
-    fleet: Fleet | None, controllers: Sequence[str], workers: Sequence[str], gateways: Sequence[str]
+def _check_beside(
+    fleet: Fleet | None, controllers: Sequence[str], workers: Sequence[str], gateways: Sequence[str], name: str | None
 ) -> None:
+    """Flags that say what a fleet.yaml says, or that need one."""
     if fleet is None and controllers:
         raise FlagError("--controller", "a fleet.yaml beside it", "none")
     for flag, given in (("--worker", workers), ("--gateway", gateways)):
         if fleet is not None and given:
             raise FlagError(flag, "no fleet.yaml beside it: the file says where its processes are", given[0])
+    if fleet is not None and name is not None:
+        raise FlagError("--name", "no fleet.yaml beside it: the file names the fleet", name)

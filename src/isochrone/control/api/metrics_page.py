@@ -1,7 +1,7 @@
 """A controller's metrics page: what the fleet should be and what it is, from the records. Pure.
 
-Every controller has the same figures, apart from its connection to the store: rules take the largest. Labels do not
-repeat those of a scrape target (``name``, ``role``), which Prometheus would rename.
+Every controller has the same figures, apart from its connection to the store: rules believe one that reaches it. Labels
+do not repeat those of a scrape target (``name``, ``role``), which Prometheus would rename.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """Alerts about the fleet's processes and its store. Pure.
 
-A worker or gateway is down if the controllers expect it and it is not registered, or if its metrics page cannot be
-read. Where the controllers name the targets, a lost process is no target any more, so that the first condition is
-needed.
+A worker or gateway is down if it is expected and not registered, or if its metrics page cannot be read. Where the
+controllers name the targets, a lost process is no target any more, so that the first condition is needed. A page that
+nobody serves any more on purpose is no loss: the second condition is for processes that the controller has.
 """
 
 from __future__ import annotations
 
+from isochrone.monitoring.recording import CONTROLLER, of_controller
 from isochrone.monitoring.rules import AlertRule
+
+#: Shares of five minutes: of healthy readings, below which a worker counts as unhealthy, and of ejections.
+_HEALTHY, _EJECTED = "0.5", "0.3"
 
 
 def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
@@ -42,13 +46,13 @@ def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             "NoLeader",
-            "max by (fleet) (isochrone_controller_has_leader{FLEET}) == 0"
-            " or absent(isochrone_controller_has_leader{FLEET})",
+            f"max by (fleet) {of_controller('isochrone_controller_has_leader{FLEET}')} == 0"
+            f" or absent({CONTROLLER}{{FLEET}})",
             120,
             "critical",
             "No controller leads the fleet {{ $labels.fleet }}",
-            "No controller of the fleet {{ $labels.fleet }} leads, or none can be read, for two minutes. Requests are"
-            " served; nothing is rolled out, scaled or repaired.",
+            "No controller of the fleet {{ $labels.fleet }} leads, none reaches the store, or none can be read, for two"
+            " minutes. Requests are served; nothing is rolled out, scaled or repaired.",
             needs_controllers=True,
         ),
         AlertRule(
@@ -63,7 +67,7 @@ def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
         AlertRule(
             "GatewayStale",
             "isochrone_gateway_epoch{FLEET}"
-            " < on (fleet) group_left () max by (fleet) (isochrone_controller_epoch{FLEET})",
+            f" < on (fleet) group_left () max by (fleet) {of_controller('isochrone_controller_epoch{FLEET}')}",
             60,
             "critical",
             "Gateway {{ $labels.name }} serves an old epoch",
@@ -73,13 +77,12 @@ def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             "WorkerUnhealthy",
-            "min by (fleet, worker) (isochrone_gateway_worker_healthy{FLEET}) == 0"
-            " or max by (fleet, worker) (isochrone_gateway_worker_ejected{FLEET}) == 1",
-            300,
+            _is_avoided(),
+            120,
             "warning",
             "Gateways do not use worker {{ $labels.worker }}",
-            "At least one gateway has sent no requests to worker {{ $labels.worker }} for five minutes: it fails its"
-            " health checks, or was ejected as an outlier.",
+            "At least one gateway has sent no requests to worker {{ $labels.worker }} for much of the last five"
+            " minutes: it fails its health checks, or was ejected as an outlier, perhaps again and again.",
         ),
     )
 
@@ -89,9 +92,20 @@ def _store_is_away(*, with_controllers: bool) -> str:
     return " or ".join(f"isochrone_{role}_store_connected{{FLEET}} == 0" for role in roles)
 
 
+def _is_avoided() -> str:
+    """By shares of the time: an ejection ends by itself and comes back, and a check may succeed once. A worker that was
+    retired has no series now."""
+    healthy, ejected = (f"isochrone_gateway_worker_{each}{{FLEET}}" for each in ("healthy", "ejected"))
+    return (
+        f"min by (fleet, worker) (avg_over_time({healthy}[5m]) and {healthy}) < {_HEALTHY}"
+        f" or max by (fleet, worker) (avg_over_time({ejected}[5m]) and {ejected}) > {_EJECTED}"
+    )
+
+
 def _down(role: str, labels: str, *, with_controllers: bool) -> str:
     named = f'label_replace(up{{FLEET, role="{role}"}}, "{role}", "$1", "name", "(.*)")'
     unreadable = f"max by ({labels}) ({named}) == 0"
     if not with_controllers:
         return unreadable
-    return f"max by ({labels}) (isochrone_controller_{role}_registered{{FLEET}}) == 0 or {unreadable}"
+    registered = f"max by ({labels}) {of_controller(f'isochrone_controller_{role}_registered{{FLEET}}')}"
+    return f"{registered} == 0 or ({unreadable} and on (fleet, {role}) {registered})"

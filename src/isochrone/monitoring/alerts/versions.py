@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from isochrone.monitoring.recording import VERSION_P95, VERSION_RATE
+from itertools import pairwise
+
+from isochrone.monitoring.recording import VERSION_MEAN, VERSION_P95, VERSION_RATE, of_controller
 from isochrone.monitoring.rules import AlertRule, duration, figure
 from isochrone.monitoring.thresholds import Thresholds
+from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
 #: Requests per second of a canary below which its p95 of five minutes says nothing: a hundred requests.
 _ENOUGH = "0.333"
+#: The largest ratio of two neighbouring bounds of the histograms: an interpolated quantile is wrong by at most this.
+_BUCKET_STEP = max(upper / lower for lower, upper in pairwise(BUCKET_BOUNDS_NS))
 
 
 def version_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
     digests = 'count by (fleet, model, version, digest) (isochrone_model_info{FLEET, digest!=""})'
-    aborted = "max by (fleet, model, rollout, cause) (isochrone_controller_rollout_aborted{FLEET}"
+    aborted, by = "isochrone_controller_rollout_aborted{FLEET}", "fleet, model, rollout, cause"
     return (
         AlertRule(
             "ModelUnserved",
-            "max by (fleet, model) (isochrone_controller_model_served{FLEET}) == 0",
+            f"max by (fleet, model) {of_controller('isochrone_controller_model_served{FLEET}')} == 0",
             60,
             "critical",
             "{{ $labels.model }} is not served",
@@ -39,14 +44,14 @@ def version_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
             120,
             "warning",
             "The canary of {{ $labels.model }} is slower than the committed version",
-            "The p95 of {{ $labels.model }} version {{ $labels.version }} is {{ $value | humanizeDuration }}, more than"
-            f" {limits.canary_ratio:g} times that of the committed version. The evaluation will abort the rollout if"
-            " that is significant.",
+            "Requests to {{ $labels.model }} version {{ $labels.version }} take {{ $value | humanizeDuration }}, more"
+            f" than {limits.canary_ratio:g} times those to the committed version: their mean, or if only that is"
+            " longer, their p95. The evaluation will abort the rollout if that is significant.",
             needs_controllers=True,
         ),
         AlertRule(
             "RolloutStuck",
-            "max by (fleet, model, rollout, state, step) (isochrone_controller_rollout{FLEET}) == 1",
+            f"max by (fleet, model, rollout, state, step) {of_controller('isochrone_controller_rollout{FLEET}')} == 1",
             limits.rollout_seconds,
             "warning",
             "Rollout {{ $labels.rollout }} of {{ $labels.model }} does not advance",
@@ -56,7 +61,9 @@ def version_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             "RolloutAborted",
-            f"{aborted}) == 1 unless {aborted} offset 1h) == 1",
+            # Not the reading of one moment an hour ago: it may be missing.
+            f"max by ({by}) {of_controller(aborted)} == 1"
+            f" unless max by ({by}) (max_over_time({aborted}[1d] offset 1h)) == 1",
             0,
             "warning",
             "Rollout {{ $labels.rollout }} of {{ $labels.model }} was aborted",
@@ -95,12 +102,20 @@ def version_alerts(limits: Thresholds) -> tuple[AlertRule, ...]:
 
 
 def _canary_is_slower(limits: Thresholds) -> str:
+    """By the means, which are exact; or by the p95s, if no place within their buckets explains the difference."""
+    by_mean = _slower(VERSION_MEAN, limits.canary_ratio)
+    return f"{by_mean} or {_slower(VERSION_P95, limits.canary_ratio * _BUCKET_STEP**2)}"
+
+
+def _slower(series: str, ratio: float) -> str:
     canary, committed = (
-        f'max by (fleet, model, version) (isochrone_controller_model_share{{FLEET, part="{part}"}}) > 0'
+        "max by (fleet, model, version) "
+        + of_controller(f'isochrone_controller_model_share{{FLEET, part="{part}"}}')
+        + " > 0"
         for part in ("canary", "committed")
     )
-    on, limit = "on (fleet, model, version)", figure(limits.canary_ratio)
+    on = "on (fleet, model, version)"
     return (
-        f"({VERSION_P95}{{FLEET}} and {on} ({canary}) and {on} {VERSION_RATE} > {_ENOUGH})"
-        f" > on (fleet, model) group_left () {limit} * ({VERSION_P95}{{FLEET}} and {on} ({committed}))"
+        f"({series}{{FLEET}} and {on} ({canary}) and {on} {VERSION_RATE} > {_ENOUGH})"
+        f" > on (fleet, model) group_left () {figure(ratio)} * ({series}{{FLEET}} and {on} ({committed}))"
     )
