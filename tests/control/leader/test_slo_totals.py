@@ -30,7 +30,7 @@ class Led:
         self.history = History()
         self.totals = SloTotals(RecordsOfLeader(self.records), self.history)
 
-    def second(self, at: int, lead: bool = True, **answered: int) -> None:
+    def second(self, at: int, *, lead: bool = True, **answered: int) -> None:
         """Requests of 20 ms: late for m, in time for n."""
         models = {
             (name, "1"): ModelFigures(name, "1", count, durations={16: count}) for name, count in answered.items()
@@ -88,7 +88,8 @@ def test_a_leader_that_leads_again_counts_nothing_twice() -> None:
 
 def test_records_are_bounded_and_end() -> None:
     led = Led()
-    led.second(START, m=1, **{f"x{number}": 1 for number in range(300)})
+    models = {f"x{number}": 1 for number in range(300)}
+    led.second(START, lead=True, m=1, **models)
     led.second(START + 60, n=1)
     known = led.records.view.slo_totals
     assert len(known) <= 256
