@@ -29,7 +29,7 @@ WithParameters = Callable[[int, Mapping[str, Any]], Any]
 class PreparedKind:
     """The requests of one kind, sent in turn; those of sequences are encoded one by one."""
 
-    __slots__ = ("_next", "_samples", "_with_parameters", "deadline_ns", "sequences")
+    __slots__ = ("_next", "_samples", "_with_parameters", "deadline_ns", "is_stream", "sequences")
 
     def __init__(
         self, kind: Kind, samples: Sequence[Any], with_parameters: WithParameters, sequences: Sequences | None
@@ -38,6 +38,7 @@ class PreparedKind:
         self._with_parameters = with_parameters
         self._next = -1
         self.deadline_ns = kind.deadline_ns
+        self.is_stream = kind.stream
         self.sequences = sequences
 
     def take(self) -> Any:
