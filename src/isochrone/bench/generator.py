@@ -244,7 +244,7 @@ class Generator:
         if kind.sequences is None:
             flight.ticket = self._sender.send(kind.take(), flight)
         else:
-            flight.sequence = kind.sequences.take()
+            flight.sequence = kind.sequences.take(now)
             flight.ticket = self._sender.send(kind.take_in_sequence(*flight.sequence), flight)
 
     def _pass_over(self, intended: int, now: int) -> None:
@@ -261,7 +261,7 @@ class Generator:
         if outcome == OK and kind.deadline_ns and now - flight.intended > kind.deadline_ns:
             outcome = LATE
         if flight.sequence is not None and kind.sequences is not None:
-            kind.sequences.give_back(*flight.sequence, answered=outcome in (OK, LATE))
+            kind.sequences.give_back(*flight.sequence, now, answered=outcome in (OK, LATE))
         sent = flight.sent_at if flight.sent_at >= 0 else now
         intended = flight.intended
         if self._is_closed_loop:

@@ -25,12 +25,13 @@ from isochrone.bench.messages import (
     decode_order,
     encode,
 )
-from isochrone.bench.sending.preparing import make_sender, prepare_kinds
+from isochrone.bench.sending.preparing import check_open_files, make_sender, most_connections, prepare_kinds
 from isochrone.bench.workload.mix import choices
 from isochrone.bench.workload.spec import Workload
 from isochrone.client.answers import TensorMetadata
 from isochrone.clock import SECOND
 from isochrone.errors import IsochroneError
+from isochrone.open_files import raise_file_limit
 
 
 class _Command:
@@ -89,6 +90,8 @@ async def _run(order: Prepare, orders: int, answers: int) -> None:
     workload = Workload.model_validate_json(order.workload)
     command = _Command(asyncio.get_running_loop(), orders, answers)
     try:
+        connections = most_connections(workload, order.index, order.count)
+        check_open_files(connections, raise_file_limit(), is_open_loop=workload.is_open_loop)
         declared = [[TensorMetadata(name, kind, tuple(shape)) for name, kind, shape in each] for each in order.declared]
         kinds = prepare_kinds(workload, declared, order.first_sequence)
         sender = make_sender(workload, order.index, order.count)

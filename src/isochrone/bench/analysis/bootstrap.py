@@ -66,6 +66,15 @@ class Bootstrap:
         return self._length_ns / self._slots / SECOND
 
     @property
+    def correlated_seconds(self) -> float:
+        return self.correlated * self.slot_seconds
+
+    @property
+    def is_block_capped(self) -> bool:
+        """Whether blocks are shorter than twice the correlated distance, since there would be too few of them."""
+        return self._slots >= FEWEST_SLOTS and self._block < 2 * self.correlated
+
+    @property
     def block_seconds(self) -> float:
         return self._block * self.slot_seconds
 

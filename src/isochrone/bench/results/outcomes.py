@@ -87,7 +87,7 @@ class Run:
     carried: Outcomes = field(default_factory=lambda: merged([]))
     #: Those of ``kinds`` whose answers come in pieces: they alone have first tokens.
     streams: tuple[str, ...] = ()
-    #: Requests of an interrupted run that were in flight, or still to be sent, when it gave them up: they have no entry.
+    #: Requests of an interrupted run that were in flight, or due and not sent, at its end: they have no entry.
     unfinished: int = 0
     #: From when to when a generator process stood still, in ns since the start of the run.
     stalls: tuple[tuple[int, int], ...] = ()
