@@ -155,8 +155,8 @@ class Comparison:
             f"{COMPARISON_CONFIDENCE * 100:g} % intervals, by a bootstrap over blocks of {_both(self.block_seconds)}:"
             f" requests close in time are not independent, and the latencies of these runs {correlated}."
             f" A block is at most a twelfth of its run{', which shortened these' if self.is_block_capped else ''}."
-            f" Relative differences of up to {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the runs,"
-            " not the change of a machine between them."
+            f" Relative differences of up to {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the"
+            " runs, not the change of a machine between them."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -291,8 +291,8 @@ def _warnings(a: Run, b: Run, first: Bootstrap, second: Bootstrap) -> list[str]:
     for name, bootstrap in (("first", first), ("second", second)):
         if bootstrap.is_block_capped:
             warnings.append(
-                f"The latencies of the {name} run stay correlated over {bootstrap.correlated_seconds:.2g} s, too long for"
-                f" its blocks of {bootstrap.block_seconds:.2g} s, the longest that a run of this length allows: the"
+                f"The latencies of the {name} run stay correlated over {bootstrap.correlated_seconds:.2g} s, too long"
+                f" for its blocks of {bootstrap.block_seconds:.2g} s, the longest that a run of this length allows: the"
                 " intervals are too narrow. Measure longer."
             )
     for name, bootstrap in (("first", first), ("second", second)):

@@ -118,7 +118,7 @@ def check_open_files(connections: int, most_files: int, *, is_open_loop: bool) -
         flag = "--max-in-flight" if is_open_loop else "--concurrency"
         expected = (
             f"at most {max(0, most_files - _OTHER_FILES):,} connections of a generator process, whose hard limit of"
-            f" open files is {most_files:,} (lower it, give --connections, raise --processes, or that limit: ulimit -Hn)"
+            f" open files is {most_files:,} (lower it, give --connections, or raise --processes or ulimit -Hn)"
         )
         raise FlagError(flag, expected, f"{connections:,} connections")
 
