@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from bench.worker.peers.process import PEERS
 from bench.worker.scenarios import Scenario, http_request
 
 OURS = "isochrone bench"
+#: Requests of one slot in flight, below which the time of a tool is mostly its start.
+_FEWEST_OF_EACH = 10
 
 
 class ToolUnavailable(RuntimeError):
@@ -72,7 +75,10 @@ class IsochroneBench:
         if is_grpc:
             # As h2load: one connection up to 100 streams.
             words += ["--connections", "1"]
-        total = bench(url, cell.scenario.model, *words)["total"]
+        figures = bench(url, cell.scenario.model, *words)
+        total = figures["total"]
+        for remark in figures["remarks"]:
+            print(f"{cell.name}: {OURS}: {remark}", file=sys.stderr, flush=True)
         failed = total["requests"] - total["outcomes"]["ok"]
         if failed:
             raise LoadFailed(f"isochrone bench: {failed} requests were not answered")
@@ -124,7 +130,9 @@ class PerfAnalyzer:
         ]
         run_tool(command, 120 + 10 * cell.seconds)
         with table.open(newline="") as lines:
-            row = next(csv.DictReader(lines))
+            row = next(csv.DictReader(lines), None)
+        if row is None:
+            raise LoadFailed("perf_analyzer: it wrote no figures; raise --seconds")
         return Measured(
             float(row["Inferences/Second"]), float(row["p50 latency"]) / 1e3, float(row["p99 latency"]) / 1e3
         )
@@ -140,7 +148,10 @@ class Locust:
             *("locust", "-f", str(script), "--headless", "--json", "--host", str(cell.peer.http_url)),
             *("-u", str(cell.in_flight), "-r", str(cell.in_flight), "-t", f"{max(1, round(cell.seconds))}s"),
         ]
-        (entry,) = json.loads(run_tool(command, 120 + 2 * cell.seconds))
+        entries = json.loads(run_tool(command, 120 + 2 * cell.seconds))
+        if not entries or entries[0]["num_requests"] < _FEWEST_OF_EACH * cell.in_flight:
+            raise LoadFailed("locust: hardly a request was sent in the time; raise --seconds")
+        entry = entries[0]
         if entry["num_failures"]:
             raise LoadFailed(f"locust: {entry['num_failures']} requests failed")
         seconds = entry["last_request_timestamp"] - entry["start_time"]

@@ -89,7 +89,7 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
 def test_a_ramp_keeps_what_it_has_when_a_run_cannot_start(
     guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = []
+    runs: list[processes.Measured] = []
 
     async def measure(*arguments: Any, **options: Any) -> processes.Measured:
         if len(runs) == 2:
