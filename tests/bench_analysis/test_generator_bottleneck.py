@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_runs import latencies_run
 
-from isochrone.bench.analysis.bottleneck import generator_verdict
+from isochrone.bench.analysis.bottleneck import generator_limit, generator_verdict, stalled_requests
 from isochrone.bench.analysis.durations import shown_ns
 from isochrone.bench.results.outcomes import OK, UNSENT, GeneratorUse
 from isochrone.clock import MILLISECOND
@@ -57,6 +57,19 @@ def test_unsent_requests_of_a_late_generator_are_its_fault_and_those_of_a_silent
     assert verdict is not None
     assert "10 of 1,000" in verdict
     assert generator_verdict(replace(given, outcomes=columns, generators=(IDLE,))) is None
+
+
+@pytest.mark.parametrize(("stall_ms", "requests"), [(50, 6), (5_000, 501)])
+def test_a_generator_that_stood_still_is_named_with_its_requests(stall_ms: int, requests: int) -> None:
+    """1,000 requests in 10 s: as many as were under way in the stall hold its time."""
+    stalls = ((2_000 * MILLISECOND, (2_000 + stall_ms) * MILLISECOND),)
+    run = replace(latencies_run(LATENCIES, generators=(IDLE,)), stalls=stalls)
+    limit = generator_limit(run)
+    assert limit is not None
+    assert limit.is_certain is (requests >= 10)
+    assert f"the latencies of {stalled_requests(run):,} requests" in limit.sentence
+    assert abs(stalled_requests(run) - requests) <= 1
+    assert "it was stopped" in limit.sentence
 
 
 @given(st.floats(0, 1e18))

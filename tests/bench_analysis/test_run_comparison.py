@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from simulated_runs import a_run, latencies_run, one_server_queue
 
 from isochrone.bench.analysis.comparison import Comparison, ComparisonVerdict, compare
 from isochrone.bench.analysis.time_blocks import block_length, correlated_slots, drawn_weights
-from isochrone.bench.results.outcomes import FAILED, OK, Run
+from isochrone.bench.results.outcomes import FAILED, OK, GeneratorUse, Run
 from isochrone.clock import MILLISECOND
 
 
@@ -131,7 +132,11 @@ def test_tails_of_few_requests_get_no_verdict() -> None:
 def test_runs_that_are_not_comparable_are_named(changes: dict[str, object], names: str) -> None:
     latencies = np.full(1_000, MILLISECOND)
     comparison = compare(latencies_run(latencies), latencies_run(latencies, **changes))
-    assert any(names in warning for warning in comparison.warnings), comparison.warnings
+    assert any(names in each for each in comparison.obstacles), comparison.obstacles
+    assert not comparison.is_comparable
+    assert not comparison.is_regression
+    assert names in comparison.sentence
+    assert comparison.as_json()["comparable"] is False
 
 
 def test_an_overloaded_run_is_named() -> None:
@@ -176,3 +181,36 @@ def test_blocks_are_longer_than_the_correlation() -> None:
     assert block_length(256, 0) == 7
     assert block_length(256, 8) == 16
     assert block_length(256, 200) == 21
+
+
+def test_blocks_that_cannot_be_as_long_as_the_correlation_are_named() -> None:
+    """Latencies that rise and fall once in the run: no block holds that."""
+    slow = MILLISECOND * (2 + np.sin(np.linspace(0, 2 * np.pi, 4_000)))
+    comparison = compare(latencies_run(slow), latencies_run(np.full(4_000, MILLISECOND)))
+    assert any("correlated" in each and "first run" in each for each in comparison.warnings)
+    assert "which shortened these" in comparison.method
+    steady = compare(latencies_run(np.full(4_000, MILLISECOND)), latencies_run(np.full(4_000, MILLISECOND)))
+    assert not any("correlated" in each for each in steady.warnings)
+    assert "at most a twelfth" in steady.method
+
+
+@pytest.mark.parametrize(
+    ("generator", "is_comparable"),
+    [
+        (GeneratorUse(0.97, 0, 0, 0), False),
+        (GeneratorUse(0.3, 0, MILLISECOND, MILLISECOND), True),
+        (GeneratorUse(0.3, 0, 0, 0), True),
+    ],
+)
+def test_a_generator_that_was_the_bottleneck_is_named(generator: GeneratorUse, is_comparable: bool) -> None:
+    latencies = np.full(1_000, MILLISECOND)
+    comparison = compare(latencies_run(latencies), latencies_run(3 * latencies, generators=(generator,)))
+    assert comparison.is_comparable is is_comparable
+    assert comparison.is_regression is is_comparable
+    said = "Of the second run: The generator" in " ".join((*comparison.obstacles, *comparison.warnings))
+    assert said is (generator.cpu_share > 0.9 or generator.lag_p99_ns > 0)
+
+
+def test_unfinished_requests_are_named() -> None:
+    run = latencies_run(np.full(1_000, MILLISECOND))
+    assert any("17 requests have no outcome" in each for each in compare(run, replace(run, unfinished=17)).warnings)

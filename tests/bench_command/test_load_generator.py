@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
@@ -167,7 +168,8 @@ def test_a_closed_loop_keeps_its_number_in_flight() -> None:
     assert most[0] == 5
     assert len(outcomes) > 5
     assert len(outcomes) == len(sender.tickets), "each was recorded, the last ones too"
-    assert (outcomes.intended_ns == outcomes.sent_ns).all()
+    within = outcomes.sent_ns < 50 * MILLISECOND
+    assert (outcomes.intended_ns == outcomes.sent_ns)[within].all()
 
 
 def test_a_failing_server_is_not_asked_without_pause() -> None:
@@ -188,7 +190,7 @@ def test_sequences_go_on_after_answers_alone() -> None:
 
 
 def test_an_interrupted_run_has_what_was_measured() -> None:
-    """Stopped after the third answer; one request is still in flight then, and ends after it."""
+    """Stopped before the fifth request is due; one is still in flight then, and ends after it."""
     held: list[FakeTicket] = []
     running: list[Generator] = []
 
@@ -198,7 +200,7 @@ def test_an_interrupted_run_has_what_was_measured() -> None:
         else:
             ticket.answer()
         if len(sender.tickets) == 4:
-            running[0].stop()
+            running[0].stop(running[0].recorder.begins + 3_500_000)
             asyncio.get_running_loop().call_soon(held[0].answer)
 
     sender = FakeSender(on_send)
@@ -206,13 +208,90 @@ def test_an_interrupted_run_has_what_was_measured() -> None:
     outcomes = run(sender, instants=instants, window_ns=20 * SECOND, during=running.append)
     assert outcomes.intended_ns.tolist() == instants[:4]
     assert outcomes.outcome.tolist() == [OK] * 4
-    assert 0 < running[0].measured_seconds() < 20
+    assert running[0].measured_seconds() == 0.0035
 
 
-def test_what_an_interrupted_run_waits_for_in_vain_has_failed() -> None:
+def test_what_an_interrupted_run_waits_for_in_vain_has_no_outcome() -> None:
+    """The server may still have answered it: neither a failure nor an answer is known."""
     running: list[Generator] = []
-    sender = FakeSender(lambda ticket: running[0].stop())
+    sender = FakeSender(lambda ticket: running[0].stop(running[0].recorder.begins + MILLISECOND))
     outcomes = run(sender, instants=[0, SECOND], window_ns=20 * SECOND, during=running.append)
-    assert outcomes.outcome.tolist() == [FAILED]
-    assert running[0].recorder.errors == {"interrupted before the answer": 1}
+    assert len(outcomes) == 0
+    assert running[0].recorder.errors == {}
+    assert running[0].recorder.unfinished == 1
     assert sender.tickets[0].is_cancelled
+
+
+def test_an_interruption_ends_the_window_at_its_instant_for_all_generators() -> None:
+    """The order comes late: what was recorded after its instant is not in the window, and its errors are not."""
+    running: list[Generator] = []
+
+    def on_send(ticket: FakeTicket) -> None:
+        ticket.answer(FAILED, f"error {len(sender.tickets)}")
+        if len(sender.tickets) == 6:
+            generator = running[0]
+            generator.stop(generator.recorder.begins + 3 * MILLISECOND)
+
+    sender = FakeSender(on_send)
+    instants = [number * MILLISECOND for number in range(20)]
+    outcomes = run(sender, instants=instants, window_ns=20 * SECOND, during=running.append)
+    assert outcomes.intended_ns.tolist() == instants[:3]
+    assert running[0].recorder.errors == {f"error {number}": 1 for number in (1, 2, 3)}
+    assert running[0].measured_seconds() == 0.003
+
+
+def test_requests_that_are_due_before_an_interruption_are_sent_or_counted() -> None:
+    """A generator that is behind: the window ends after 20 requests, of which three were sent."""
+    running: list[Generator] = []
+
+    def on_send(ticket: FakeTicket) -> None:
+        ticket.answer()
+        if len(sender.tickets) == 3:
+            generator = running[0]
+            generator.stop(generator.recorder.begins + 20 * MILLISECOND)
+
+    sender = FakeSender(on_send)
+    instants = [number * MILLISECOND for number in range(1000)]
+    outcomes = run(sender, instants=instants, window_ns=20 * SECOND, during=running.append)
+    assert len(outcomes) + running[0].recorder.unfinished == 20
+
+
+def test_answers_of_the_warm_up_that_come_in_the_window_are_kept_apart() -> None:
+    """Latency of 20 ms: the requests of the last 20 ms of the warm-up are answered in the window."""
+    held: list[Generator] = []
+
+    def later(ticket: FakeTicket) -> None:
+        asyncio.get_running_loop().call_later(0.02, ticket.answer)
+
+    instants = [number * 5 * MILLISECOND for number in range(20)]
+    outcomes = run(
+        FakeSender(later),
+        instants=instants,
+        warmup_ns=50 * MILLISECOND,
+        window_ns=50 * MILLISECOND,
+        during=held.append,
+    )
+    carried = held[0].recorder.carried()
+    assert len(outcomes) == 10
+    assert (carried.intended_ns < 0).all()
+    assert ((carried.ended_ns >= 0) & (carried.ended_ns < 50 * MILLISECOND)).all()
+    assert len(carried) >= 3
+
+
+def test_a_generator_that_stood_still_says_so() -> None:
+    held: list[Generator] = []
+
+    def stall(ticket: FakeTicket) -> None:
+        time.sleep(0.4)
+        ticket.answer()
+
+    run(FakeSender(stall), instants=[0], window_ns=20 * SECOND, during=held.append)
+    ((begins, ends),) = held[0].recorder.stalls
+    assert ends - begins >= 350 * MILLISECOND
+    assert begins < 50 * MILLISECOND
+
+
+def test_only_streams_have_first_tokens() -> None:
+    sender = FakeSender(lambda ticket: ticket.answer())
+    assert run(sender, instants=[0]).first_ns.tolist() == [-1]
+    assert run(sender, instants=[0], kind=prepared(Kind(model="m", stream=True))).first_ns[0] >= 0

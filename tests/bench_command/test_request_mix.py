@@ -39,7 +39,7 @@ def test_requests_of_a_sequence_follow_each_other(length: int, events: list[tupl
     failed: set[int] = set()
     for is_new, which, answered in events:
         if is_new or not in_flight:
-            sequence_id, position = sequences.take()
+            sequence_id, position = sequences.take(0)
             assert sequence_id not in [other for other, _ in in_flight], "one request of a sequence at a time"
             assert sequence_id not in failed, "a failed sequence is not continued"
             sent.setdefault(sequence_id, []).append(position)
@@ -49,12 +49,23 @@ def test_requests_of_a_sequence_follow_each_other(length: int, events: list[tupl
             in_flight.append((sequence_id, position))
         else:
             sequence_id, position = in_flight.pop(which % len(in_flight))
-            sequences.give_back(sequence_id, position, answered=answered)
+            sequences.give_back(sequence_id, position, 0, answered=answered)
             if not answered:
                 failed.add(sequence_id)
     for positions in sent.values():
         assert positions == list(range(len(positions)))
         assert len(positions) <= length
+
+
+def test_sequences_are_continued_in_turn_until_they_are_stale() -> None:
+    """The server drops a sequence that is idle for long: a request of it would fail."""
+    sequences = Sequences(5, 1, most_idle_ns=10)
+    assert [sequences.take(0) for _ in range(3)] == [(1, 0), (2, 0), (3, 0)]
+    for sequence_id, ended in ((1, 5), (2, 8), (3, 14)):
+        sequences.give_back(sequence_id, 0, ended, answered=True)
+    assert sequences.take(15) == (1, 1), "the oldest, not the newest: none waits longer than it has to"
+    assert sequences.take(20) == (3, 1), "sequence 2 was idle for 12"
+    assert sequences.take(20) == (4, 0)
 
 
 @pytest.mark.parametrize(("milliseconds", "nanoseconds"), [(None, 0), (20.0, 20_000_000), (0.5, 500_000)])

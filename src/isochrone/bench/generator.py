@@ -29,7 +29,8 @@ _PROGRESS_SECONDS = 0.5
 _PAUSE_SECONDS = 0.1
 #: After an interruption: time for answers to requests in flight.
 _LAST_SECONDS = 1.0
-_INTERRUPTED = "interrupted before the answer"
+#: The loop comes to the sweep every 0.05 s. So much later, it stood still: the process was stopped, or got no core.
+_STALL_NS = SECOND // 4
 
 
 class Progress(NamedTuple):
@@ -106,6 +107,7 @@ class Generator:
         self._is_closed_loop = False
         self._timers: list[asyncio.TimerHandle] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._swept_at = 0
         self._progress_timer: asyncio.TimerHandle | None = None
         self._alarm: Alarm | None = None
         self._instants: Iterator[int] = iter(())
@@ -130,16 +132,19 @@ class Generator:
         self._later(self.recorder.ends - now_ns(), self._last_sent)
         await self._end()
 
-    def stop(self) -> None:
-        """Interrupt the run: the window ends now, and requests in flight get a moment to end."""
+    def stop(self, at: int) -> None:
+        """Interrupt the run: the window ends at ``at``, and requests before it get a moment to end.
+
+        Those that do not end are counted, without an outcome: what they would have become is not known.
+        """
         if self._is_ending and not self._in_flight:
             return
-        now = now_ns()
-        self.recorder.cut(now)
-        self._note_cpu_end()
-        self._timeout_ns = NEVER
-        self._last_sent()
-        self._later(int(_LAST_SECONDS * SECOND), lambda: self._give_up(_INTERRUPTED))
+        self.recorder.cut(at)
+        until = at - now_ns()
+        self._later(until, self._note_cpu_end)
+        if self._is_closed_loop or self._next_instant >= at:
+            self._later(until, self._last_sent)
+        self._later(until + int(_LAST_SECONDS * SECOND), self._leave_unfinished)
 
     def measured_seconds(self) -> float:
         """The length of the window."""
@@ -163,13 +168,14 @@ class Generator:
             await self._finished
         finally:
             self._is_ending = True
+            self._notice_stall(now_ns())
             for timer in (*self._timers, self._sweep_timer, self._progress_timer):
                 if timer is not None:
                     timer.cancel()
             self._timers.clear()
             if self._alarm is not None:
                 self._alarm.close()
-            self._give_up(_INTERRUPTED)
+            self._leave_unfinished()
 
     def _last_sent(self) -> None:
         """No further request is sent."""
@@ -207,7 +213,7 @@ class Generator:
     def _advance(self) -> None:
         """To the next intended instant; without one, to the end."""
         offset = next(self._instants, None)
-        if offset is None:
+        if offset is None or self._start + offset >= self.recorder.ends:
             self._last_sent()
         else:
             self._next_instant = self._start + offset
@@ -238,7 +244,7 @@ class Generator:
         if kind.sequences is None:
             flight.ticket = self._sender.send(kind.take(), flight)
         else:
-            flight.sequence = kind.sequences.take()
+            flight.sequence = kind.sequences.take(now)
             flight.ticket = self._sender.send(kind.take_in_sequence(*flight.sequence), flight)
 
     def _pass_over(self, intended: int, now: int) -> None:
@@ -255,14 +261,15 @@ class Generator:
         if outcome == OK and kind.deadline_ns and now - flight.intended > kind.deadline_ns:
             outcome = LATE
         if flight.sequence is not None and kind.sequences is not None:
-            kind.sequences.give_back(*flight.sequence, answered=outcome in (OK, LATE))
+            kind.sequences.give_back(*flight.sequence, now, answered=outcome in (OK, LATE))
         sent = flight.sent_at if flight.sent_at >= 0 else now
         intended = flight.intended
         if self._is_closed_loop:
             # By definition; the time until the connection took it is the generator's. One that was begun in the window
             # and sent after it counts, too.
             intended = sent if sent < self.recorder.ends else flight.intended
-        self.recorder.record(intended, sent, flight.first, now, outcome, flight.kind, error, flight.lag)
+        first = flight.first if kind.is_stream else -1
+        self.recorder.record(intended, sent, first, now, outcome, flight.kind, error, flight.lag)
         if self._is_ending:
             if not self._in_flight:
                 self._check_finished()
@@ -273,8 +280,9 @@ class Generator:
                 self._next_of_slot()
 
     def _sweep(self) -> None:
-        """Fail requests that have waited too long."""
+        """Fail requests that have waited too long, and notice when the generator stood still."""
         now = now_ns()
+        self._notice_stall(now)
         flights = self._flights
         while flights and (flights[0].over or flights[0].intended + self._timeout_ns <= now):
             flight = flights.popleft()
@@ -286,9 +294,23 @@ class Generator:
         if not self._finished.done():
             self._sweep_timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
-    def _give_up(self, reason: str) -> None:
+    def _notice_stall(self, now: int) -> None:
+        if self._swept_at and now - self._swept_at > _STALL_NS:
+            self.recorder.stood_still(self._swept_at, now)
+        self._swept_at = now
+
+    def _leave_unfinished(self) -> None:
+        """Count what has no outcome: requests in flight, and those that were due and are not sent."""
         for flight in [flight for flight in self._flights if not flight.over]:
-            self._abandon(flight, reason)
+            flight.over = True
+            self._in_flight -= 1
+            if flight.ticket is not None:
+                flight.ticket.cancel()
+            self.recorder.leave(flight.intended)
+        while self._next_instant < self.recorder.ends:
+            self.recorder.leave(self._next_instant)
+            self._advance()
+        self._last_sent()
 
     def _abandon(self, flight: Flight, reason: str) -> None:
         if flight.ticket is not None:

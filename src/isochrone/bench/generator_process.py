@@ -25,12 +25,13 @@ from isochrone.bench.messages import (
     decode_order,
     encode,
 )
-from isochrone.bench.sending.preparing import make_sender, prepare_kinds
+from isochrone.bench.sending.preparing import check_open_files, make_sender, most_connections, prepare_kinds
 from isochrone.bench.workload.mix import choices
 from isochrone.bench.workload.spec import Workload
 from isochrone.client.answers import TensorMetadata
 from isochrone.clock import SECOND
 from isochrone.errors import IsochroneError
+from isochrone.open_files import raise_file_limit
 
 
 class _Command:
@@ -41,7 +42,8 @@ class _Command:
         self._answers = answers
         self._unread = b""
         self.start: asyncio.Future[int] = loop.create_future()
-        self.stopped = False
+        #: The instant at which the command ended the run.
+        self.stopped_at: int | None = None
         #: Set while a generator runs.
         self.generator: Generator | None = None
         os.set_blocking(orders, False)
@@ -77,9 +79,9 @@ class _Command:
             if isinstance(order, Start) and not self.start.done():
                 self.start.set_result(order.at)
             elif isinstance(order, Stop):
-                self.stopped = True
+                self.stopped_at = order.at
                 if self.generator is not None:
-                    self.generator.stop()
+                    self.generator.stop(order.at)
                 elif not self.start.done():
                     self.start.cancel()
 
@@ -88,6 +90,8 @@ async def _run(order: Prepare, orders: int, answers: int) -> None:
     workload = Workload.model_validate_json(order.workload)
     command = _Command(asyncio.get_running_loop(), orders, answers)
     try:
+        connections = most_connections(workload, order.index, order.count)
+        check_open_files(connections, raise_file_limit(), is_open_loop=workload.is_open_loop)
         declared = [[TensorMetadata(name, kind, tuple(shape)) for name, kind, shape in each] for each in order.declared]
         kinds = prepare_kinds(workload, declared, order.first_sequence)
         sender = make_sender(workload, order.index, order.count)
@@ -114,8 +118,8 @@ async def _run(order: Prepare, orders: int, answers: int) -> None:
             report=command.report,
         )
         command.generator = generator
-        if command.stopped:
-            generator.stop()
+        if command.stopped_at is not None:
+            generator.stop(command.stopped_at)
         if workload.is_open_loop:
             await generator.run_open_loop(workload.instants(order.index, order.count))
         else:
@@ -123,17 +127,21 @@ async def _run(order: Prepare, orders: int, answers: int) -> None:
     finally:
         await sender.close()
     use = generator.use()
-    outcomes = generator.recorder.outcomes()
+    recorder = generator.recorder
+    outcomes, carried = recorder.outcomes(), recorder.carried()
     result = Result(
         len(outcomes),
+        len(carried),
+        recorder.unfinished,
+        recorder.stalls,
         generator.measured_seconds(),
         use.cpu_share,
         use.lag_p50_ns,
         use.lag_p99_ns,
         use.lag_max_ns,
-        generator.recorder.errors,
+        recorder.errors,
     )
-    command.tell(encode(result), *columns_of(outcomes))
+    command.tell(encode(result), *columns_of(outcomes), *columns_of(carried))
 
 
 def main() -> None:

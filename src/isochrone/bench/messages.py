@@ -35,7 +35,9 @@ class Start(msgspec.Struct, tag="start"):
 
 
 class Stop(msgspec.Struct, tag="stop"):
-    """To a generator: end now, and send what was measured."""
+    """To a generator: the window ends at this instant, and what was measured is sent soon after it."""
+
+    at: int
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -59,9 +61,12 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Result(msgspec.Struct, tag="result"):
-    """From a generator: the last message. ``requests`` entries of each column follow it."""
+    """From a generator: the last message. ``requests`` entries of each column follow it, then the ``carried`` ones."""
 
     requests: int
+    carried: int
+    unfinished: int
+    stalls: list[tuple[int, int]]
     seconds: float
     cpu_share: float
     lag_p50_ns: int

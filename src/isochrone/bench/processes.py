@@ -41,6 +41,8 @@ from isochrone.errors import Internal, Unavailable
 _GENERATOR = "isochrone.bench.generator_process"
 #: From the order to start to the start: longer than the order takes to reach every process.
 _LEAD_NS = SECOND // 10
+#: As long before an interruption's end of the window: all processes end it at the same instant.
+_STOP_LEAD_NS = SECOND // 50
 #: For imports, large inputs and connections.
 _READY_SECONDS = 120.0
 #: Beyond the run and its time-out: for sending the result.
@@ -53,6 +55,14 @@ ReportProgress = Callable[[Progress], None]
 class Measured(NamedTuple):
     run: Run
     is_interrupted: bool
+
+
+class _Part(NamedTuple):
+    """What one generator measured."""
+
+    result: Result
+    outcomes: Outcomes
+    carried: Outcomes
 
 
 async def measure(
@@ -100,7 +110,7 @@ class _Child:
         self._process = process
         self._errors = errors
         self.progress = Progress(-1.0, (), 0, 0, 0)
-        self.result: tuple[Result, Outcomes] | None = None
+        self.result: _Part | None = None
 
     @classmethod
     async def started(cls, order: Prepare) -> _Child:
@@ -159,10 +169,13 @@ class _Child:
                 raise Internal(answer.message)
             elif isinstance(answer, Result):
                 try:
-                    data = await self._process.stdout.readexactly(columns_size(answer.requests))
+                    columns = [
+                        outcomes_of(count, await self._process.stdout.readexactly(columns_size(count)))
+                        for count in (answer.requests, answer.carried)
+                    ]
                 except asyncio.IncompleteReadError:
                     raise await self._death() from None
-                self.result = answer, outcomes_of(answer.requests, data)
+                self.result = _Part(answer, *columns)
                 return
 
     async def end(self) -> None:
@@ -215,8 +228,9 @@ async def _until_ended(
         await asyncio.wait((ended, stopped), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             # Interrupted, or so late that it would not end by itself: what is measured so far counts.
+            at = now_ns() + _STOP_LEAD_NS
             for child in children:
-                child.tell(Stop())
+                child.tell(Stop(at))
             await asyncio.wait((ended,), timeout=_PATIENCE_SECONDS)
         if not ended.done():
             raise Internal("the generator processes did not end; what they measured is lost")
@@ -245,18 +259,20 @@ def _added(children: Sequence[_Child]) -> Progress:
     )
 
 
-def _seconds(results: Sequence[tuple[Result, Outcomes]]) -> float:
-    return max((result.seconds for result, _ in results), default=0.0)
+def _seconds(parts: Sequence[_Part]) -> float:
+    return max((part.result.seconds for part in parts), default=0.0)
 
 
-def _run_of(workload: Workload, results: Sequence[tuple[Result, Outcomes]], started_at: str, seconds: float) -> Run:
-    outcomes = merged([outcomes for _, outcomes in results])
+def _run_of(workload: Workload, parts: Sequence[_Part], started_at: str, seconds: float) -> Run:
+    outcomes = merged([part.outcomes for part in parts])
+    results = [part.result for part in parts]
+    names = labels(workload.kinds)
     rate = workload.rate
     if workload.trace:
         rate = len(outcomes) / seconds if seconds else 0.0
     return Run(
         target=workload.target,
-        kinds=labels(workload.kinds),
+        kinds=names,
         rate=rate if workload.is_open_loop else None,
         in_flight=workload.in_flight,
         seconds=seconds,
@@ -264,7 +280,12 @@ def _run_of(workload: Workload, results: Sequence[tuple[Result, Outcomes]], star
         outcomes=outcomes,
         generators=tuple(
             GeneratorUse(result.cpu_share, result.lag_p50_ns, result.lag_p99_ns, result.lag_max_ns)
-            for result, _ in results
+            for result in results
         ),
-        errors=added([result.errors for result, _ in results]),
+        errors=added([result.errors for result in results]),
+        warmup_seconds=workload.warmup_seconds,
+        carried=merged([part.carried for part in parts]),
+        streams=tuple(name for name, kind in zip(names, workload.kinds, strict=True) if kind.stream),
+        unfinished=sum(result.unfinished for result in results),
+        stalls=tuple(sorted((begins, ends) for result in results for begins, ends in result.stalls)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -35,18 +35,18 @@ async def declared_inputs(workload: Workload) -> list[Sequence[TensorMetadata]]:
     found: list[Sequence[TensorMetadata]] = []
     async with AsyncClient(workload.target, retries=0, **paths) as client:
         for kind in workload.kinds:
-            metadata = await _metadata(client, kind, address)
+            metadata = await _metadata(client, kind, address, workload.headers)
             found.append(metadata.inputs)
     return found
 
 
-async def _metadata(client: AsyncClient, kind: Kind, address: Address) -> ModelMetadata:
+async def _metadata(client: AsyncClient, kind: Kind, address: Address, headers: Mapping[str, str]) -> ModelMetadata:
     for attempt in range(_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_PAUSE_SECONDS)
         try:
             async with asyncio.timeout(_SECONDS):
-                return await client.metadata(kind.model, kind.version)
+                return await client.metadata(kind.model, kind.version, headers=headers)
         except TimeoutError:
             raise Unavailable(f"{address} gave no metadata of '{kind.model}' within {_SECONDS:g} s") from None
         except IsochroneError as error:

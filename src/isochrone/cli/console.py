@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from isochrone.suggestions import plural
@@ -23,6 +24,16 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def plain(text: str) -> str:
+    """Text of a server or a file, on one line: its control characters are shown, and do not move a cursor."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def cell(text: str) -> str:
+    """The same for tables and other places where rich reads markup: brackets are brackets."""
+    return escape(plain(text))
 
 
 def clock(at: float) -> str:

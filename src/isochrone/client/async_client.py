@@ -30,7 +30,9 @@ class AsyncTransport(Protocol):
 
     async def is_ready(self, model: str, version: str, seconds: float | None) -> bool: ...
 
-    async def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata: ...
+    async def metadata(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
+    ) -> ModelMetadata: ...
 
     async def close(self) -> None: ...
 
@@ -145,9 +147,11 @@ class AsyncClient:
                 raise never_ready(self._address, model, seconds, reason)
             await asyncio.sleep(min(POLL_SECONDS, left))
 
-    async def metadata(self, model: str, version: str = "") -> ModelMetadata:
-        """The model's inputs, outputs and versions."""
-        return await self._transport.metadata(model, version, QUESTION_SECONDS)
+    async def metadata(
+        self, model: str, version: str = "", *, headers: Mapping[str, str] | None = None
+    ) -> ModelMetadata:
+        """The model's inputs, outputs and versions. ``headers``: HTTP headers or gRPC metadata."""
+        return await self._transport.metadata(model, version, QUESTION_SECONDS, headers or {})
 
     async def close(self) -> None:
         """Close the connections. May be called again."""

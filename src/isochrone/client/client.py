@@ -29,7 +29,9 @@ class Transport(Protocol):
 
     def is_ready(self, model: str, version: str, seconds: float | None) -> bool: ...
 
-    def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata: ...
+    def metadata(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
+    ) -> ModelMetadata: ...
 
     def close(self) -> None: ...
 
@@ -173,9 +175,9 @@ class Client:
                 raise never_ready(self._address, model, seconds, reason)
             time.sleep(min(POLL_SECONDS, left))
 
-    def metadata(self, model: str, version: str = "") -> ModelMetadata:
-        """The model's inputs, outputs and versions."""
-        return self._transport.metadata(model, version, QUESTION_SECONDS)
+    def metadata(self, model: str, version: str = "", *, headers: Mapping[str, str] | None = None) -> ModelMetadata:
+        """The model's inputs, outputs and versions. ``headers``: HTTP headers or gRPC metadata."""
+        return self._transport.metadata(model, version, QUESTION_SECONDS, headers or {})
 
     def close(self) -> None:
         """Close the connections. May be called again."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
+from isochrone.open_files import raise_file_limit
 from isochrone.protocol.application import ByPath, SameOrigin
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -167,9 +167,7 @@ class GatewayServer:
         self._stop.set()
 
     async def start(self) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        raise_file_limit()
         if self.settings.export is not None and (package := missing_package(self.settings.export)):
             raise StartFailed(
                 f"--trace-config mode=opentelemetry needs the package {package}: pip install isochrone[tracing]"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
+from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
 from isochrone.protocol.service import InferenceService
@@ -250,7 +250,7 @@ class Worker:
 
     async def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        _raise_file_limit()
+        raise_file_limit()
         if self._group is None and self.settings.shared_ports and self.settings.control_mode == "explicit":
             log.warning(
                 "a load, an unload or a shared-memory region reaches only one of the workers that share a port; give"
@@ -425,10 +425,3 @@ class Worker:
             await self._private.stop(0)
         if not quiet:
             log.info("stopped")
-
-
-def _raise_file_limit() -> None:
-    """Raises the soft limit of open files, usually 1,024, to the hard limit: every connection is a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

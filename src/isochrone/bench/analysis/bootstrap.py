@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isochrone.bench.analysis.distribution import Distribution
-from isochrone.bench.analysis.summary import is_answered, is_error
+from isochrone.bench.analysis.summary import answer_instants, is_answered, is_error, unseen_ns
 from isochrone.bench.analysis.time_blocks import (
     FEWEST_SLOTS,
     block_length,
@@ -18,7 +19,7 @@ from isochrone.bench.analysis.time_blocks import (
     slot_means,
     slot_numbers,
 )
-from isochrone.bench.results.outcomes import OK, Run
+from isochrone.bench.results.outcomes import OK, Outcomes, Run
 from isochrone.clock import SECOND
 
 DRAWS = 1000
@@ -42,6 +43,7 @@ class Bootstrap:
 
     def __init__(self, run: Run, seed: int) -> None:
         outcomes = run.outcomes
+        self._run = run
         self._outcome = outcomes.outcome
         answered = is_answered(self._outcome)
         self._length_ns = max(run.seconds * SECOND, 1.0)
@@ -53,7 +55,6 @@ class Bootstrap:
         has_first = answered & (outcomes.first_ns >= 0)
         self.first_token = (outcomes.first_ns - outcomes.intended_ns)[has_first]
         self._first_slot = self._slot[has_first]
-        self._ended = outcomes.ended_ns
         self.correlated = max(correlated_slots(series) for series in self._series())
         self._block = block_length(self._slots, self.correlated)
         self._weights: NDArray[np.float64] | None = None
@@ -63,6 +64,15 @@ class Bootstrap:
     @property
     def slot_seconds(self) -> float:
         return self._length_ns / self._slots / SECOND
+
+    @property
+    def correlated_seconds(self) -> float:
+        return self.correlated * self.slot_seconds
+
+    @property
+    def is_block_capped(self) -> bool:
+        """Whether blocks are shorter than twice the correlated distance, since there would be too few of them."""
+        return self._slots >= FEWEST_SLOTS and self._block < 2 * self.correlated
 
     @property
     def block_seconds(self) -> float:
@@ -83,11 +93,11 @@ class Bootstrap:
 
     def rate(self) -> Drawn:
         """Answers per second."""
-        return self._per_second(is_answered(self._outcome))
+        return self._per_second(lambda part: is_answered(part.outcome))
 
     def goodput(self) -> Drawn:
         """Answers within the deadline per second."""
-        return self._per_second(self._outcome == OK)
+        return self._per_second(lambda part: part.outcome == OK)
 
     def error_share(self) -> Drawn:
         errors = is_error(self._outcome)
@@ -112,12 +122,10 @@ class Bootstrap:
             series.append(slot_means(self._answered_slot, tail, slots))
         return series
 
-    def _per_second(self, members: NDArray[np.bool_]) -> Drawn:
-        members = members & (self._ended <= self._length_ns)
-        counts = np.bincount(slot_numbers(self._ended[members], self._length_ns, self._slots), minlength=self._slots)
-        # As in a summary: no answer comes before the shortest latency has passed.
-        shortest = max(0, int(self.latency.min())) if len(self.latency) else 0
-        seconds = max(self._length_ns - shortest, 1.0) / SECOND
+    def _per_second(self, members: Callable[[Outcomes], NDArray[np.bool_]]) -> Drawn:
+        instants = answer_instants(self._run, members)
+        counts = np.bincount(slot_numbers(instants, self._length_ns, self._slots), minlength=self._slots)
+        seconds = max(self._length_ns - unseen_ns(self._run), 1.0) / SECOND
         value = float(counts.sum()) / seconds
         return Drawn(value, None if self._weights is None else self._weights @ counts / seconds)
 

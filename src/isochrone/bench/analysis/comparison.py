@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from isochrone.bench.analysis.bootstrap import Bootstrap, Drawn
+from isochrone.bench.analysis.bottleneck import generator_limit
 from isochrone.bench.analysis.durations import shown_ns
 from isochrone.bench.analysis.summary import PERCENTILES
 from isochrone.bench.results.outcomes import Run
@@ -106,22 +107,32 @@ class Comparison:
     """What run b is, measured by run a."""
 
     differences: tuple[Difference, ...]
-    #: Why the two runs cannot be compared, or not well.
+    #: Why the two runs cannot be compared: differences say nothing of the server.
+    obstacles: tuple[str, ...]
+    #: Why they cannot be compared well.
     warnings: tuple[str, ...]
     #: The blocks of time of each run, and how far apart in time its requests are still correlated.
     block_seconds: tuple[float, float]
     correlated_seconds: tuple[float, float]
+    #: The blocks are shorter than the correlation asks for.
+    is_block_capped: bool = False
+
+    @property
+    def is_comparable(self) -> bool:
+        return not self.obstacles
 
     @property
     def is_regression(self) -> bool:
         """Whether b is shown to be worse in any figure."""
-        return any(
+        return self.is_comparable and any(
             each.verdict in (ComparisonVerdict.SLOWER, ComparisonVerdict.MORE_ERRORS) for each in self.differences
         )
 
     @property
     def sentence(self) -> str:
         """The verdict in one sentence: what is worse first, then what is better; of many, those asked for most."""
+        if self.obstacles:
+            return f"The runs cannot be compared. {' '.join(self.obstacles)}"
         worse = [each for each in self.differences if each.verdict in _WORSE]
         better = [each for each in self.differences if each.verdict in _BETTER]
         if worse or better:
@@ -142,14 +153,17 @@ class Comparison:
         )
         return (
             f"{COMPARISON_CONFIDENCE * 100:g} % intervals, by a bootstrap over blocks of {_both(self.block_seconds)}:"
-            f" requests close in time are not independent, and the latencies of these runs {correlated}. Relative"
-            f" differences of up to {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the runs,"
-            " not the change of a machine between them."
+            f" requests close in time are not independent, and the latencies of these runs {correlated}."
+            f" A block is at most a twelfth of its run{', which shortened these' if self.is_block_capped else ''}."
+            f" Relative differences of up to {MARGIN * 100:g} % get no verdict. The intervals hold the noise within the"
+            " runs, not the change of a machine between them."
         )
 
     def as_json(self) -> dict[str, Any]:
         return {
             "verdict": self.sentence,
+            "comparable": self.is_comparable,
+            "obstacles": list(self.obstacles),
             "regression": self.is_regression,
             "confidence": COMPARISON_CONFIDENCE,
             "margin": MARGIN,
@@ -174,9 +188,11 @@ def compare(a: Run, b: Run) -> Comparison:
     ]
     return Comparison(
         differences=tuple(differences),
+        obstacles=tuple(_obstacles(a, b)),
         warnings=tuple(_warnings(a, b, first, second)),
         block_seconds=(first.block_seconds, second.block_seconds),
-        correlated_seconds=(first.correlated * first.slot_seconds, second.correlated * second.slot_seconds),
+        correlated_seconds=(first.correlated_seconds, second.correlated_seconds),
+        is_block_capped=first.is_block_capped or second.is_block_capped,
     )
 
 
@@ -235,25 +251,50 @@ def _bounds(a: Drawn, b: Drawn) -> tuple[float, float] | None:
     return min(float(low), difference), max(float(high), difference)
 
 
-def _warnings(a: Run, b: Run, first: Bootstrap, second: Bootstrap) -> list[str]:
-    warnings = []
+def _obstacles(a: Run, b: Run) -> list[str]:
+    obstacles = []
     if (a.rate is None) != (b.rate is None):
-        warnings.append(
+        obstacles.append(
             "One run is an open loop and the other a closed one: their latencies have different meanings. Measure both"
             " with --rate, or both with requests in flight."
         )
     elif a.rate is not None and b.rate is not None and abs(b.rate - a.rate) > _SAME_RATE * a.rate:
-        warnings.append(
+        obstacles.append(
             f"The runs have different rates: {a.rate:g} and {b.rate:g} requests/s. Measure both at one rate."
         )
     elif a.in_flight != b.in_flight:
-        warnings.append(
+        obstacles.append(
             f"The runs have {a.in_flight} and {b.in_flight} requests in flight. Measure both with the same."
         )
     if sorted(a.kinds) != sorted(b.kinds):
-        warnings.append(
+        obstacles.append(
             f"The runs have different kinds of requests: {', '.join(a.kinds)} and {', '.join(b.kinds)}. Send the same."
         )
+    for name, run in (("first", a), ("second", b)):
+        limit = generator_limit(run)
+        if limit is not None and limit.is_certain:
+            obstacles.append(f"Of the {name} run: {limit.sentence}")
+    return obstacles
+
+
+def _warnings(a: Run, b: Run, first: Bootstrap, second: Bootstrap) -> list[str]:
+    warnings = []
+    for name, run in (("first", a), ("second", b)):
+        limit = generator_limit(run)
+        if limit is not None and not limit.is_certain:
+            warnings.append(f"Of the {name} run: {limit.sentence}")
+        if run.unfinished:
+            warnings.append(
+                f"The {name} run was interrupted: {run.unfinished:,} requests have no outcome, and slow ones are more"
+                " likely among them. Measure to the end."
+            )
+    for name, bootstrap in (("first", first), ("second", second)):
+        if bootstrap.is_block_capped:
+            warnings.append(
+                f"The latencies of the {name} run stay correlated over {bootstrap.correlated_seconds:.2g} s, too long"
+                f" for its blocks of {bootstrap.block_seconds:.2g} s, the longest that a run of this length allows: the"
+                " intervals are too narrow. Measure longer."
+            )
     for name, bootstrap in (("first", first), ("second", second)):
         grown = _growth(bootstrap)
         if grown is not None:

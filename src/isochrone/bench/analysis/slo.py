@@ -118,6 +118,11 @@ class Slo:
     def __str__(self) -> str:
         return ",".join(each.text for each in self.objectives)
 
+    @property
+    def needs_streams(self) -> bool:
+        """Whether an objective limits the time to the first token."""
+        return any(each.first_token for each in self.objectives)
+
     def evidence(self, summary: Summary) -> tuple[Evidence, ...]:
         """Of each objective."""
         return tuple(each.evidence(summary) for each in self.objectives)

@@ -7,7 +7,7 @@ and a generator that waits for it must not hide that (coordinated omission). Lat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,9 @@ class Part:
     latency_from_sending: Distribution
     #: From the intended instant, of the answered requests that have a first token.
     first_token: Distribution
-    #: Of all requests, for limits: those without an answer, or without a first token, take ``NEVER``.
+    #: Of all requests, for limits: those without an answer take ``NEVER``.
     every_latency: Distribution
+    #: Of all requests for a stream: those without a first token take ``NEVER``.
     every_first_token: Distribution
     #: Of all requests, in order of time.
     outcome: NDArray[np.uint8]
@@ -99,17 +100,14 @@ class Summary:
 
 
 def summarize(run: Run) -> Summary:
-    outcomes = run.outcomes
     return Summary(
         target=run.target,
         rate=run.rate,
         in_flight=run.in_flight,
         seconds=run.seconds,
         started_at=run.started_at,
-        total=_part("all", outcomes, np.ones(len(outcomes), dtype=np.bool_), run.seconds),
-        kinds=tuple(
-            _part(name, outcomes, outcomes.kind == number, run.seconds) for number, name in enumerate(run.kinds)
-        ),
+        total=_part("all", run, None),
+        kinds=tuple(_part(name, run, number) for number, name in enumerate(run.kinds)),
         errors=run.errors,
     )
 
@@ -122,7 +120,30 @@ def is_error(outcome: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return np.isin(outcome, (REJECTED, FAILED, UNSENT))
 
 
-def _part(name: str, outcomes: Outcomes, member: NDArray[np.bool_], seconds: float) -> Part:
+def unseen_ns(run: Run) -> int:
+    """How long at the start of the window no answer can come: the shortest latency, without the warm-up."""
+    answered = is_answered(run.outcomes.outcome)
+    latency = (run.outcomes.ended_ns - run.outcomes.intended_ns)[answered]
+    return max(0, int(latency.min() - run.warmup_seconds * SECOND)) if len(latency) else 0
+
+
+def answer_instants(run: Run, members: Callable[[Outcomes], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """When requests ended in the measured time, with those of the warm-up; ``members`` chooses among them.
+
+    Requests that end after the window are left out, and those that were sent before it and end in it make up for them.
+    """
+    ended = np.concatenate([part.ended_ns[members(part)] for part in (run.outcomes, run.carried)])
+    return ended[ended <= run.seconds * SECOND]
+
+
+def _part(name: str, run: Run, kind: int | None) -> Part:
+    """Of one kind; None: of all."""
+    outcomes, seconds = run.outcomes, run.seconds
+
+    def of_kind(part: Outcomes) -> NDArray[np.bool_]:
+        return np.ones(len(part), dtype=np.bool_) if kind is None else part.kind == kind
+
+    member = of_kind(outcomes)
     outcome = outcomes.outcome[member]
     intended, ended = outcomes.intended_ns[member], outcomes.ended_ns[member]
     first = outcomes.first_ns[member]
@@ -135,28 +156,29 @@ def _part(name: str, outcomes: Outcomes, member: NDArray[np.bool_], seconds: flo
         name=name,
         counts={label: int(count) for label, count in zip(OUTCOME_NAMES, counts, strict=True)},
         intended_rate=len(outcome) / seconds if seconds > 0 else 0.0,
-        rate=_rate(latency[answered], ended[answered], seconds),
-        goodput=_rate(latency[outcome == OK], ended[outcome == OK], seconds),
+        rate=_rate(run, lambda part: of_kind(part) & is_answered(part.outcome)),
+        goodput=_rate(run, lambda part: of_kind(part) & (part.outcome == OK)),
         errors=evidence_of(is_error(outcome)),
         latency=Distribution(latency[answered]),
         latency_from_sending=Distribution((ended - outcomes.sent_ns[member])[answered]),
         first_token=Distribution(first_token[has_first]),
         every_latency=Distribution(np.where(answered, latency, NEVER)),
-        every_first_token=Distribution(np.where(has_first, first_token, NEVER)),
+        every_first_token=Distribution(np.where(has_first, first_token, NEVER)[_streams(run, outcomes.kind[member])]),
         outcome=outcome,
     )
 
 
-def _rate(latency: NDArray[np.int64], ended: NDArray[np.int64], seconds: float) -> float:
-    """Answers per second within the measured time.
+def _rate(run: Run, members: Callable[[Outcomes], NDArray[np.bool_]]) -> float:
+    """Answers per second of the measured time in which they could come."""
+    measured = run.seconds - unseen_ns(run) / SECOND
+    return len(answer_instants(run, members)) / measured if measured > 0 else 0.0
 
-    Answers after its end do not count: an overloaded server answers them later. The first answer comes no earlier than
-    the shortest latency, so that much of the start is left out; long latencies would lower the rate otherwise.
-    """
-    if not len(latency):
-        return 0.0
-    measured = seconds - max(0, int(latency.min())) / SECOND
-    return float(np.count_nonzero(ended <= seconds * SECOND)) / measured if measured > 0 else 0.0
+
+def _streams(run: Run, kind: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    """Which requests can have a first token; all of them where the run does not say."""
+    if not run.streams:
+        return np.ones(len(kind), dtype=np.bool_)
+    return np.isin(kind, [number for number, name in enumerate(run.kinds) if name in run.streams])
 
 
 def _percentiles(distribution: Distribution) -> dict[str, Any] | None:

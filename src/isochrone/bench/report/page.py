@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -20,6 +18,7 @@ from isochrone.bench.report.tables import comparison_table, errors_table, latenc
 from isochrone.bench.report.time_plots import errors_over_time, latency_over_time, rates_over_time
 from isochrone.bench.results.outcomes import Run
 from isochrone.errors import FlagError
+from isochrone.whole_files import write_whole
 
 #: The page may load nothing, and run nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -29,16 +28,10 @@ def write_report(path: Path, runs: Sequence[Run], flag: str = "--report") -> Non
     """Written beside the file and renamed. Raises ``FlagError`` if there is no run, or no file can be written."""
     if not runs:
         raise FlagError(flag, "at least one run to report on", "none")
-    page = report_page(runs)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(page, encoding="utf-8")
-        os.replace(unfinished, path)
+        write_whole(path, report_page(runs))
     except OSError as error:
         raise FlagError(flag, f"a file that can be written at {path}", error.strerror or str(error)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 def report_page(runs: Sequence[Run]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from isochrone.bench.analysis.durations import shown_ns
-from isochrone.bench.analysis.summary import is_answered
+from isochrone.bench.analysis.summary import answer_instants, is_answered
 from isochrone.bench.report.scales import Scale, linear_scale, log_scale, time_scale
 from isochrone.bench.report.shown_run import ShownRun
 from isochrone.bench.report.svg import Plot
@@ -52,13 +52,12 @@ def rates_over_time(shown: ShownRun) -> str:
     outcomes = shown.run.outcomes
     slots = shown.slots(_REQUESTS_PER_SLOT)
     width = shown.seconds / slots
-    answered = is_answered(outcomes.outcome)
     rates = [
         (name, style, shown.counts(instants, slots) / width)
         for name, style, instants in (
             ("intended", "intended", outcomes.intended_ns),
-            ("answered", "answered", outcomes.ended_ns[answered]),
-            ("within deadline", "good thin", outcomes.ended_ns[outcomes.outcome == OK]),
+            ("answered", "answered", answer_instants(shown.run, lambda part: is_answered(part.outcome))),
+            ("within deadline", "good thin", answer_instants(shown.run, lambda part: part.outcome == OK)),
         )
     ]
     highest = max(float(rate.max()) for *_, rate in rates)

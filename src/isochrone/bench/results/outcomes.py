@@ -5,10 +5,10 @@ The generator writes it, the analysis reads it. A file is one .npz archive: a co
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isochrone.errors import ConfigError
+from isochrone.whole_files import write_whole
 
 #: OK: answered in time. LATE: answered after its deadline. REJECTED: HTTP 429, 503 or 504, or their gRPC codes. FAILED:
 #: any other error, or a connection that broke. UNSENT: the generator could not send it.
@@ -24,7 +25,8 @@ OK, LATE, REJECTED, FAILED, UNSENT = range(5)
 #: Names for reports, by outcome.
 OUTCOME_NAMES = ("ok", "late", "rejected", "failed", "unsent")
 
-_FORMAT = 1
+#: Written, and those that are read: files of format 1 have no carried requests, streams, stalls nor unfinished ones.
+_FORMAT, _FORMATS = 2, (1, 2)
 _EXPECTED = "a file that isochrone bench --output wrote"
 
 
@@ -39,7 +41,7 @@ class Outcomes:
     intended_ns: NDArray[np.int64]
     #: Of an unsent request: the instant at which the generator gave it up.
     sent_ns: NDArray[np.int64]
-    #: First token or first byte; -1: none.
+    #: The first token of a stream; -1: none.
     first_ns: NDArray[np.int64]
     ended_ns: NDArray[np.int64]
     outcome: NDArray[np.uint8]
@@ -80,10 +82,20 @@ class Run:
     generators: tuple[GeneratorUse, ...]
     #: Message -> count; bounded, the rest is counted under "other errors".
     errors: Mapping[str, int]
+    warmup_seconds: float = 0.0
+    #: Requests of the warm-up that were answered in the measured time: they count in rates of answers alone.
+    carried: Outcomes = field(default_factory=lambda: merged([]))
+    #: Those of ``kinds`` whose answers come in pieces: they alone have first tokens.
+    streams: tuple[str, ...] = ()
+    #: Requests of an interrupted run that were in flight, or due and not sent, at its end: they have no entry.
+    unfinished: int = 0
+    #: From when to when a generator process stood still, in ns since the start of the run.
+    stalls: tuple[tuple[int, int], ...] = ()
 
 
-_COLUMNS = tuple(field.name for field in fields(Outcomes))
+_COLUMNS = tuple(each.name for each in fields(Outcomes))
 _TYPES = {"outcome": np.uint8, "kind": np.uint16}
+_CARRIED = "carried_"
 
 
 def outcomes_from(columns: Mapping[str, Any]) -> Outcomes:
@@ -110,15 +122,16 @@ def write_run(path: Path, run: Run) -> None:
         "started_at": run.started_at,
         "generators": [asdict(each) for each in run.generators],
         "errors": dict(run.errors),
+        "warmup_seconds": run.warmup_seconds,
+        "streams": list(run.streams),
+        "unfinished": run.unfinished,
+        "stalls": [list(each) for each in run.stalls],
     }
     columns = {name: getattr(run.outcomes, name) for name in _COLUMNS}
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, run=np.array(json.dumps(described)), **columns)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    columns |= {_CARRIED + name: getattr(run.carried, name) for name in _COLUMNS}
+    archive = io.BytesIO()
+    np.savez_compressed(archive, run=np.array(json.dumps(described)), **columns)
+    write_whole(path, archive.getvalue())
 
 
 def read_run(path: Path) -> Run:
@@ -126,17 +139,13 @@ def read_run(path: Path) -> Run:
     try:
         with np.load(path, allow_pickle=False) as archive:
             described = json.loads(str(archive["run"][()]))
-            columns = {name: archive[name] for name in _COLUMNS}
-        if described["format"] != _FORMAT:
-            raise ConfigError(str(path), "format", f"format {_FORMAT}", f"format {described['format']}")
-        if len({len(column) for column in columns.values()}) != 1:
-            raise ValueError("its columns differ in length")
-        outcomes = outcomes_from(columns)
-        kinds = tuple(str(name) for name in described["kinds"])
-        if len(outcomes) and int(outcomes.kind.max()) >= len(kinds):
-            raise ValueError("a request names a kind that the file does not have")
-        if len(outcomes) and int(outcomes.outcome.max()) >= len(OUTCOME_NAMES):
-            raise ValueError("a request has an unknown outcome")
+            if described["format"] not in _FORMATS:
+                raise ConfigError(str(path), "format", f"format {_FORMAT}", f"format {described['format']}")
+            kinds = tuple(str(name) for name in described["kinds"])
+            outcomes = _checked({name: archive[name] for name in _COLUMNS}, len(kinds))
+            has_carried = _CARRIED + _COLUMNS[0] in archive
+            columns = {name: archive[_CARRIED + name] for name in _COLUMNS} if has_carried else None
+            carried = merged([]) if columns is None else _checked(columns, len(kinds))
         return Run(
             target=str(described["target"]),
             kinds=kinds,
@@ -147,6 +156,11 @@ def read_run(path: Path) -> Run:
             outcomes=outcomes,
             generators=tuple(GeneratorUse(**each) for each in described["generators"]),
             errors={str(message): int(count) for message, count in described["errors"].items()},
+            warmup_seconds=float(described.get("warmup_seconds", 0.0)),
+            carried=carried,
+            streams=tuple(str(name) for name in described.get("streams", ())),
+            unfinished=int(described.get("unfinished", 0)),
+            stalls=tuple((int(begins), int(ends)) for begins, ends in described.get("stalls", ())),
         )
     except FileNotFoundError:
         raise ConfigError(str(path), "file", _EXPECTED, "no such file") from None
@@ -154,3 +168,15 @@ def read_run(path: Path) -> Run:
         raise
     except Exception as error:  # damaged bytes raise whatever zlib, zipfile and numpy do
         raise ConfigError(str(path), "file", _EXPECTED, f"{type(error).__name__}: {error}") from None
+
+
+def _checked(columns: Mapping[str, Any], kinds: int) -> Outcomes:
+    """Raises ``ValueError`` for columns that no run has."""
+    if len({len(column) for column in columns.values()}) != 1:
+        raise ValueError("its columns differ in length")
+    outcomes = outcomes_from(columns)
+    if len(outcomes) and int(outcomes.kind.max()) >= kinds:
+        raise ValueError("a request names a kind that the file does not have")
+    if len(outcomes) and int(outcomes.outcome.max()) >= len(OUTCOME_NAMES):
+        raise ValueError("a request has an unknown outcome")
+    return outcomes

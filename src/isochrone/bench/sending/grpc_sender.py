@@ -5,15 +5,12 @@ A unary call is ModelInfer. A stream is a ModelStreamInfer of one request: its f
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections import deque
-from struct import Struct
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from isochrone.background_tasks import BackgroundTasks
 from isochrone.bench.results.outcomes import FAILED, OK
+from isochrone.bench.sending.pool import ConnectionPool
 from isochrone.bench.sending.sender import Done, outcome_of_grpc, shortened
 from isochrone.bench.workload.mix import Kind
 from isochrone.client.address import Address
@@ -23,11 +20,10 @@ from isochrone.errors import DeadlineExceeded, IsochroneError, QueueFull, Unavai
 from isochrone.wire.connect import connect_http2
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http2.client import ClientStream, Http2ClientConnection, request_block
-from isochrone.wire.http2.grpc_client import grpc_timeout
+from isochrone.wire.http2.grpc_client import grpc_frame_prefix, grpc_timeout
 
 _INFER = b"/inference.GRPCInferenceService/ModelInfer"
 _STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
-_frame_prefix = Struct(">BI")
 _STATUS = b"grpc-status"
 _OK = b"0"
 _NO_STATUS = -1
@@ -54,118 +50,50 @@ def infer_request(call: InferCall, kind: Kind, address: Address) -> GrpcRequest:
     scheme = b"https" if address.is_secure else b"http"
     path = _STREAM if kind.stream else _INFER
     block = request_block(b"POST", scheme, address.authority.encode(), path, headers)
-    return GrpcRequest(block, _frame_prefix.pack(0, len(message)) + message, kind.stream)
+    return GrpcRequest(block, grpc_frame_prefix.pack(0, len(message)) + message, kind.stream)
 
 
-class GrpcSender:
+class GrpcSender(ConnectionPool[Http2ClientConnection]):
     """``limit``: most calls in flight. ``connections``: made by ``open``, and made again when one is lost."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, limit: int, connections: int) -> None:
+        super().__init__(connections, connections)
         self._address = address
         self._tls = tls
         self._limit = limit
-        self._wanted = connections
-        self._connections: list[Http2ClientConnection] = []
         self._next = 0
         self._in_flight = 0
-        self._connecting = 0
-        #: Calls without a connection, or over the limit, in the order in which they came.
-        self._waiting: deque[_GrpcCall] = deque()
-        self._tasks = BackgroundTasks()
-        self._closed = False
-
-    async def open(self) -> None:
-        self._made(await self._connect())
-        for connection in await asyncio.gather(*(self._connect() for _ in range(self._wanted - 1))):
-            self._made(connection)
 
     def send(self, request: GrpcRequest, done: Done) -> _GrpcCall:
         call = _GrpcCall(self, request, done)
-        connection = self._with_room() if self._in_flight < self._limit and not self._waiting else None
-        if connection is None:
-            self._waiting.append(call)
-            self._grow()
-        else:
-            self._in_flight += 1
-            call.begin(connection)
+        self.submit(call)
         return call
-
-    async def close(self) -> None:
-        self._closed = True
-        await self._tasks.end()
-        for connection in list(self._connections):
-            connection.close()
-        # Transports close in the next turn of the loop.
-        await asyncio.sleep(0)
-
-    # Called by calls.
 
     def ended(self) -> None:
         """A call that was sent has ended."""
         self._in_flight -= 1
-        if self._waiting and not self._closed:
-            self._serve_waiting()
+        self.serve_waiting()
 
-    def forget(self, call: _GrpcCall) -> None:
-        self._waiting.remove(call)
+    # As the pool needs it.
 
-    # Connections.
-
-    def _serve_waiting(self) -> None:
-        while self._waiting and self._in_flight < self._limit:
-            connection = self._with_room()
-            if connection is None:
-                return
-            call = self._waiting.popleft()
-            self._in_flight += 1
-            call.begin(connection)
-
-    def _with_room(self) -> Http2ClientConnection | None:
+    def take(self) -> Http2ClientConnection | None:
         """The next connection in turn that accepts one more call."""
-        count = len(self._connections)
+        if self._in_flight >= self._limit:
+            return None
+        count = len(self.connections)
         for _ in range(count):
             self._next = (self._next + 1) % count
-            connection = self._connections[self._next]
+            connection = self.connections[self._next]
             if connection.is_reusable and connection.has_room:
+                self._in_flight += 1
                 return connection
         return None
 
-    def _grow(self) -> None:
-        missing = self._wanted - len(self._connections) - self._connecting
-        if missing > 0 and self._connecting < len(self._waiting):
-            self._connecting += 1
-            self._tasks.start(self._add())
-
-    async def _add(self) -> None:
-        try:
-            connection = await self._connect()
-        except IsochroneError as error:
-            self._connecting -= 1
-            if self._waiting:
-                self._waiting.popleft().fail(FAILED, shortened(str(error)))
-            self._grow()
-            return
-        except BaseException:
-            self._connecting -= 1
-            raise
-        self._connecting -= 1
-        self._made(connection)
-
-    def _made(self, connection: Http2ClientConnection) -> None:
-        self._connections.append(connection)
-        connection.on_going_away = lambda: self._lost(connection)
-        self._serve_waiting()
-
-    def _lost(self, connection: Http2ClientConnection) -> None:
-        if connection in self._connections:
-            self._connections.remove(connection)
-        if not self._closed:
-            self._grow()
-
-    async def _connect(self) -> Http2ClientConnection:
-        if self._closed:
-            raise Unavailable("the generator is stopping")
+    async def connect(self) -> Http2ClientConnection:
         return await connect_http2(self._address.host, self._address.port, limits=LIMITS, tls=self._tls)
+
+    def added(self, connection: Http2ClientConnection) -> None:
+        connection.on_going_away = lambda: self.lost(connection)
 
 
 class _GrpcCall:
@@ -198,10 +126,10 @@ class _GrpcCall:
             self._stream.cancel()
             self._sender.ended()
 
-    def fail(self, outcome: int, error: str) -> None:
+    def fail(self, error: str) -> None:
         done, self._done = self._done, None
         if done is not None:
-            done.ended(outcome, error)
+            done.ended(FAILED, error)
 
     # Called by the connection.
 
@@ -270,7 +198,7 @@ class _Responses:
         unread = self._unread + data
         position = 0
         while len(unread) - position >= 5:
-            _, length = _frame_prefix.unpack_from(unread, position)
+            _, length = grpc_frame_prefix.unpack_from(unread, position)
             if len(unread) - position - 5 < length:
                 break
             self._message(unread[position + 5 : position + 5 + length])

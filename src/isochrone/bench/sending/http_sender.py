@@ -5,20 +5,19 @@ Connections are used in turn, not the last one first: a server with several proc
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections import deque
 
 import msgspec
 
-from isochrone.background_tasks import BackgroundTasks
 from isochrone.bench.results.outcomes import FAILED
 from isochrone.bench.sending.events import EventStream
 from isochrone.bench.sending.http_requests import AnswerForm, HttpRequest
+from isochrone.bench.sending.pool import ConnectionPool
 from isochrone.bench.sending.sender import Done, outcome_of_http, shortened
 from isochrone.client.address import Address
 from isochrone.client.http.requests import LIMITS
-from isochrone.errors import IsochroneError, Unavailable
+from isochrone.errors import IsochroneError
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.client import Call, Http1ClientConnection
@@ -28,108 +27,45 @@ from isochrone.wire.http1.response_heads import ResponseHeads
 _MOST_ERROR_BYTES = 4096
 
 
-class HttpSender:
-    """``limit``: most connections. ``at_start``: those that ``open`` makes; others are made when they are needed."""
+class HttpSender(ConnectionPool[Http1ClientConnection]):
+    """``limit``: most connections. ``at_start``: those that ``open`` makes."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, limit: int, at_start: int) -> None:
+        super().__init__(limit, at_start)
         self._address = address
         self._tls = tls
-        self._limit = limit
-        self._at_start = min(at_start, limit)
         self._heads = ResponseHeads(LIMITS)
         self._idle: deque[Http1ClientConnection] = deque()
-        self._open: set[Http1ClientConnection] = set()
-        self._connecting = 0
-        #: Requests without a connection, in the order in which they came.
-        self._waiting: deque[_Exchange] = deque()
-        self._tasks = BackgroundTasks()
-        self._closed = False
-
-    async def open(self) -> None:
-        # The first alone: a server that is not there is asked once.
-        self._made(await self._connect())
-        for connection in await asyncio.gather(*(self._connect() for _ in range(self._at_start - 1))):
-            self._made(connection)
 
     def send(self, request: HttpRequest, done: Done) -> _Exchange:
         exchange = _Exchange(self, request, done)
-        if self._idle:
-            exchange.begin(self._idle.popleft())
-        else:
-            self._waiting.append(exchange)
-            self._grow()
+        self.submit(exchange)
         return exchange
-
-    async def close(self) -> None:
-        self._closed = True
-        await self._tasks.end()
-        for connection in list(self._open):
-            connection.close()
-        # Transports close in the next turn of the loop.
-        await asyncio.sleep(0)
-
-    # Called by exchanges.
 
     def free(self, connection: Http1ClientConnection) -> None:
         """The connection's answer is complete."""
-        if not connection.is_reusable or self._closed:
-            return
-        while self._waiting:
-            exchange = self._waiting.popleft()
-            if exchange.done is not None:
-                exchange.begin(connection)
-                return
-        self._idle.append(connection)
+        if connection.is_reusable and not self.is_closed:
+            self._idle.append(connection)
+            self.serve_waiting()
 
-    def forget(self, exchange: _Exchange) -> None:
-        """A waiting exchange was given up."""
-        self._waiting.remove(exchange)
+    # As the pool needs it.
 
-    # Connections.
+    def take(self) -> Http1ClientConnection | None:
+        return self._idle.popleft() if self._idle else None
 
-    def _grow(self) -> None:
-        if self._connecting < len(self._waiting) and self._connecting + len(self._open) < self._limit:
-            self._connecting += 1
-            self._tasks.start(self._add())
-
-    async def _add(self) -> None:
-        try:
-            connection = await self._connect()
-        except IsochroneError as error:
-            self._connecting -= 1
-            # One request for each attempt, so that each request has one.
-            while self._waiting:
-                done, self._waiting[0].done = self._waiting[0].done, None
-                self._waiting.popleft()
-                if done is not None:
-                    done.ended(FAILED, shortened(str(error)))
-                    break
-            self._grow()
-            return
-        except BaseException:
-            self._connecting -= 1
-            raise
-        self._connecting -= 1
-        self._made(connection)
-
-    def _made(self, connection: Http1ClientConnection) -> None:
-        self._open.add(connection)
-        connection.on_closed = lambda: self._ended(connection)
-        self.free(connection)
-
-    def _ended(self, connection: Http1ClientConnection) -> None:
-        self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-        if not self._closed:
-            self._grow()
-
-    async def _connect(self) -> Http1ClientConnection:
-        if self._closed:
-            raise Unavailable("the generator is stopping")
+    async def connect(self) -> Http1ClientConnection:
         return await connect_http1(
             self._address.host, self._address.port, limits=LIMITS, heads=self._heads, tls=self._tls
         )
+
+    def added(self, connection: Http1ClientConnection) -> None:
+        connection.on_closed = lambda: self._ended(connection)
+        self._idle.append(connection)
+
+    def _ended(self, connection: Http1ClientConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self.lost(connection)
 
 
 class _Exchange:
@@ -154,6 +90,11 @@ class _Exchange:
         if self.done is not None:
             self.done.sent()
         self._call = connection.send(self._request.data, (), self)
+
+    def fail(self, error: str) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done.ended(FAILED, error)
 
     def cancel(self) -> None:
         if self.done is None:
@@ -208,9 +149,7 @@ class _Exchange:
             done.ended(outcome_of_http(self._status) or FAILED, f"HTTP {self._status}: {_message(self._body)}")
 
     def failed(self, error: IsochroneError) -> None:
-        done, self.done = self.done, None
-        if done is not None:
-            done.ended(FAILED, shortened(str(error)))
+        self.fail(shortened(str(error)))
 
 
 def _message(body: bytes) -> str:

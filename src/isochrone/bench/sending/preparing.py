@@ -15,12 +15,15 @@ from isochrone.bench.workload.mix import Kind, Sequences
 from isochrone.bench.workload.spec import Workload
 from isochrone.client.address import Address, Certificates, parse_address
 from isochrone.client.answers import TensorMetadata
+from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError, FlagError
 
 #: Open loop over HTTP/1.1: connections before the first request. Others are made when they are needed.
 _FIRST_CONNECTIONS = 16
 #: Calls of gRPC that share a connection, unless the workload says how many connections.
 _CALLS_PER_CONNECTION = 32
+#: Files of a generator process beside its connections: pipes, timers, modules while they are read.
+_OTHER_FILES = 32
 
 #: The parameters of a request in a sequence → the request.
 WithParameters = Callable[[int, Mapping[str, Any]], Any]
@@ -29,7 +32,7 @@ WithParameters = Callable[[int, Mapping[str, Any]], Any]
 class PreparedKind:
     """The requests of one kind, sent in turn; those of sequences are encoded one by one."""
 
-    __slots__ = ("_next", "_samples", "_with_parameters", "deadline_ns", "sequences")
+    __slots__ = ("_next", "_samples", "_with_parameters", "deadline_ns", "is_stream", "sequences")
 
     def __init__(
         self, kind: Kind, samples: Sequence[Any], with_parameters: WithParameters, sequences: Sequences | None
@@ -38,6 +41,7 @@ class PreparedKind:
         self._with_parameters = with_parameters
         self._next = -1
         self.deadline_ns = kind.deadline_ns
+        self.is_stream = kind.stream
         self.sequences = sequences
 
     def take(self) -> Any:
@@ -92,13 +96,31 @@ def make_sender(workload: Workload, index: int, count: int) -> Sender[Any]:
     address = address_of(workload)
     is_grpc = workload.protocol == "grpc"
     tls = certificates_of(workload).context(http2=is_grpc) if address.is_secure else None
+    most = most_connections(workload, index, count)
+    if is_grpc:
+        return GrpcSender(address, tls, workload.part_in_flight(index, count), most)
+    return HttpSender(address, tls, most, most if not workload.is_open_loop else _FIRST_CONNECTIONS)
+
+
+def most_connections(workload: Workload, index: int, count: int) -> int:
+    """Of one of ``count`` generator processes."""
     limit = workload.part_in_flight(index, count)
     # At least one: a process without a connection could send nothing.
     given = max(1, workload.connections // count) if workload.connections else 0
-    if is_grpc:
-        return GrpcSender(address, tls, limit, given or -(-limit // _CALLS_PER_CONNECTION))
-    most = min(limit, given) if given else limit
-    return HttpSender(address, tls, most, most if not workload.is_open_loop else _FIRST_CONNECTIONS)
+    if workload.protocol == "grpc":
+        return given or -(-limit // _CALLS_PER_CONNECTION)
+    return min(limit, given) if given else limit
+
+
+def check_open_files(connections: int, most_files: int, *, is_open_loop: bool) -> None:
+    """Raises ``FlagError`` if one generator process cannot have so many connections."""
+    if connections + _OTHER_FILES > most_files:
+        flag = "--max-in-flight" if is_open_loop else "--concurrency"
+        expected = (
+            f"at most {max(0, most_files - _OTHER_FILES):,} connections of a generator process, whose hard limit of"
+            f" open files is {most_files:,} (lower it, give --connections, or raise --processes or ulimit -Hn)"
+        )
+        raise FlagError(flag, expected, f"{connections:,} connections")
 
 
 def _prepare(
@@ -117,7 +139,8 @@ def _prepare(
         call = calls[number]
         return encode(call._replace(parameters={**call.parameters, **parameters}), kind, address)
 
-    sequences = Sequences(kind.sequence, first_sequence) if kind.sequence else None
+    most_idle_ns = round(kind.sequence_idle_ms * MILLISECOND)
+    sequences = Sequences(kind.sequence, first_sequence, most_idle_ns) if kind.sequence else None
     return PreparedKind(kind, [encode(call, kind, address) for call in calls], with_parameters, sequences)
 
 

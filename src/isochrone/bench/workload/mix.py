@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from isochrone.clock import NEVER
 from isochrone.settings.ranges import Count, Positive, PositiveAmount
 from isochrone.settings.sections import Section
 
@@ -36,6 +38,8 @@ class Kind(Section):
     """Sent with each request. Answers after it, counted from the intended instant, are late."""
     sequence: Count = 0
     """Requests of one sequence; 0: requests belong to none."""
+    sequence_idle_ms: PositiveAmount = 500.0
+    """A sequence that was idle for longer is not continued: servers drop idle ones, Triton after 1 s by default."""
     stream: bool = False
     """Whether the answer comes in pieces: gRPC streams, generate_stream over HTTP, events of OpenAI's API."""
     inputs: str = ""
@@ -92,25 +96,30 @@ class Sequences:
     """The sequences of one kind that are under way: a request continues one that waits for nothing, or begins one.
 
     So the requests of a sequence follow each other, however many sequences there are, as a stateful model requires.
+    Those that wait are continued in turn. One that was idle for too long is not continued: the server has dropped it.
     """
 
-    def __init__(self, length: int, first_id: int) -> None:
+    def __init__(self, length: int, first_id: int, most_idle_ns: int = NEVER) -> None:
         self._length = length
         self._next_id = first_id
-        #: Id and requests sent so far, of sequences without a request in flight. The oldest first.
-        self._idle: list[tuple[int, int]] = []
+        self._most_idle_ns = most_idle_ns
+        #: Id, requests sent so far, and since when, of sequences without a request in flight. The oldest first.
+        self._idle: deque[tuple[int, int, int]] = deque()
 
-    def take(self) -> tuple[int, int]:
+    def take(self, now: int) -> tuple[int, int]:
         """The id of the sequence for the next request, and how many requests it had before."""
-        if self._idle:
-            return self._idle.pop()
+        idle = self._idle
+        while idle:
+            sequence_id, position, since = idle.popleft()
+            if now - since <= self._most_idle_ns:
+                return sequence_id, position
         self._next_id += 1
         return self._next_id - 1, 0
 
-    def give_back(self, sequence_id: int, position: int, *, answered: bool) -> None:
+    def give_back(self, sequence_id: int, position: int, now: int, *, answered: bool) -> None:
         """The request number ``position`` has ended. A sequence with a request that failed is not continued."""
         if answered and position + 1 < self._length:
-            self._idle.append((sequence_id, position + 1))
+            self._idle.append((sequence_id, position + 1, now))
 
     def parameters(self, sequence_id: int, position: int) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from isochrone.bench.results.outcomes import read_run
-from isochrone.cli.bench.failing import failing
+from isochrone.cli.bench.failing import FAILED, failing
 from isochrone.errors import FlagError
 
 COMPARE_EPILOG = """
@@ -18,7 +18,8 @@ Examples:
   isochrone bench compare before.npz after.npz --json
 
 Each file is one that "isochrone bench run --output" wrote. The exit status is 0, or 1 if the second run is shown to be
-worse in any figure, or 2 if the command fails.
+worse in any figure, or 2 if the command fails or the runs cannot be compared: another load, other kinds of requests, or
+a generator that was the bottleneck.
 """
 REPORT_EPILOG = """
 \b
@@ -47,6 +48,8 @@ def compare_command(
     else:
         names = (first.stem, second.stem)
         print_comparison(comparison, names if names[0] != names[1] else (str(first), str(second)))
+    if not comparison.is_comparable:
+        raise typer.Exit(FAILED)
     if comparison.is_regression:
         raise typer.Exit(1)
 

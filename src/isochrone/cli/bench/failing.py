@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from isochrone.cli.console import plain
 from isochrone.errors import IsochroneError
 
 FAILED = 2
@@ -17,5 +18,5 @@ def failing(command: str) -> Iterator[None]:
     try:
         yield
     except IsochroneError as error:
-        typer.secho(f"isochrone {command}: {error}", fg="red", err=True)
+        typer.secho(plain(f"isochrone {command}: {error}"), fg="red", err=True)
         raise typer.Exit(FAILED) from None

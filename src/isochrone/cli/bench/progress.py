@@ -11,6 +11,7 @@ from rich.console import Console
 
 from isochrone.bench.generator import Progress
 from isochrone.bench.results.outcomes import OUTCOME_NAMES
+from isochrone.cli.console import cell, plain
 from isochrone.clock import MILLISECOND
 
 #: Seconds between lines where there is no terminal.
@@ -26,15 +27,15 @@ def shown_progress(title: Callable[[], str], seconds: float, *, quiet: bool) -> 
     if quiet:
         yield lambda progress: None
     elif console.is_terminal:
-        with console.status(f"{title()}: starting") as status:
-            yield lambda progress: status.update(line_of(title(), progress, seconds))
+        with console.status(cell(f"{title()}: starting")) as status:
+            yield lambda progress: status.update(cell(line_of(title(), progress, seconds)))
     else:
         last = [monotonic()]
 
         def show(progress: Progress) -> None:
             if monotonic() - last[0] >= _LINE_SECONDS:
                 last[0] = monotonic()
-                typer.echo(line_of(title(), progress, seconds), err=True)
+                typer.echo(plain(line_of(title(), progress, seconds)), err=True)
 
         yield show
 

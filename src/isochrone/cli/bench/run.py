@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isochrone.cli.bench.failing import failing
+from isochrone.cli.bench.failing import FAILED, failing
+from isochrone.cli.console import plain
 from isochrone.errors import FlagError
 
 if TYPE_CHECKING:
@@ -186,6 +187,9 @@ def run_command(
         finished.show(as_json=as_json)
     if finished.signal is not None:
         raise typer.Exit(128 + finished.signal)
+    if finished.failure:
+        typer.secho(plain(f"isochrone bench: {finished.failure}"), fg="red", err=True)
+        raise typer.Exit(FAILED)
     if not finished.keeps_slo:
         raise typer.Exit(1)
 

@@ -16,13 +16,12 @@ from isochrone.bench.analysis.summary import Summary, summarize
 from isochrone.bench.processes import measure
 from isochrone.bench.results.outcomes import Run
 from isochrone.bench.target_check import declared_inputs
-from isochrone.bench.workload.mix import labels
 from isochrone.bench.workload.spec import Workload
 from isochrone.cli.bench.progress import Show, shown_progress
 from isochrone.cli.bench.view import load_line, print_json, print_run, ramp_json, remarks, run_json
-from isochrone.cli.console import make_console
+from isochrone.cli.console import make_console, plain
 from isochrone.client.answers import TensorMetadata
-from isochrone.errors import FlagError
+from isochrone.errors import FlagError, IsochroneError
 from isochrone.stop_signals import stop_signals
 
 
@@ -43,10 +42,10 @@ class Finished:
 
     slo: Slo | None
     ramp: Ramp | None
-    #: The names of kinds whose answers come in pieces.
-    streams: frozenset[str]
     runs: list[Run] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
+    #: Why a ramp ended before its end: a run could not be made.
+    failure: str = ""
     #: The number of the signal that interrupted it.
     signal: int | None = None
 
@@ -82,20 +81,26 @@ class Finished:
                 p99 = summary.total.latency.percentile(99)
                 shown = "no answers" if p99 is None else f"p99 {p99.value / 1e6:.3g} ms"
                 console.print(f"{run.rate:.1f} requests/s: {shown}, {self._verdict(summary)}", markup=False)
-            result = self.ramp.result
-            console.print(result.sentence if result is not None else "The ramp was interrupted.", markup=False)
+            console.print(plain(self._ramp_sentence(self.ramp)), markup=False)
             for line in remarks(best):
-                console.print(line, style="yellow", markup=False)
+                console.print(plain(line), style="yellow", markup=False)
             return
         summary = self.summaries[-1]
-        print_run(best, summary, self._judgements(summary), self.streams)
+        print_run(best, summary, self._judgements(summary))
 
     def _show_json(self) -> None:
         runs = [
             run_json(run, summary, self._judgements(summary), is_interrupted=self.signal is not None)
             for run, summary in zip(self.runs, self.summaries, strict=True)
         ]
-        print_json(runs[-1] if self.ramp is None else ramp_json(self.ramp, self.ramp.result, runs))
+        print_json(runs[-1] if self.ramp is None else ramp_json(self.ramp, self._ramp_sentence(self.ramp), runs))
+
+    def _ramp_sentence(self, ramp: Ramp) -> str:
+        if ramp.result is not None:
+            return ramp.result.sentence
+        kept, missed = (f"{rate:,.1f}" if rate is not None else "no rate" for rate in ramp.interval)
+        why = f"A run could not be made: {self.failure}" if self.failure else "The ramp was interrupted."
+        return f"{why} Until then {kept} requests/s kept the SLO, and {missed} missed it."
 
     def _judgements(self, summary: Summary) -> Sequence[Judgement]:
         return () if self.slo is None else self.slo.judge(summary)
@@ -114,9 +119,9 @@ def measured(session: Session, *, quiet: bool) -> Finished:
         if session.workload.rate is None:
             raise FlagError("--ramp", "--rate with it, or no load at all", "--concurrency or --trace")
         ramp = Ramp(slo, session.workload.rate, session.max_rate, session.tolerance)
-    kinds = session.workload.kinds
-    streams = frozenset(name for name, kind in zip(labels(kinds), kinds, strict=True) if kind.stream)
-    finished = Finished(slo, ramp, streams)
+    if slo is not None and slo.needs_streams and not any(kind.stream for kind in session.workload.kinds):
+        raise FlagError("--slo", "--stream with limits of ttft_: only streams have a first token", f"'{slo}'")
+    finished = Finished(slo, ramp)
     asyncio.run(_measured(session, finished, quiet))
     return finished
 
@@ -158,12 +163,19 @@ async def _run_all(session: Session, finished: Finished, stop: asyncio.Event, qu
             # Each run has arrivals of its own: the same luck twice would be no second measurement.
             changed = workload.model_copy(update={"rate": rate, "seed": workload.seed + len(finished.runs)})
             title[0] = f"{rate:.1f} requests/s"
-            run = await _run_once(changed, declared, session.processes, finished, stop, show)
+            try:
+                run = await _run_once(changed, declared, session.processes, finished, stop, show)
+            except IsochroneError as error:
+                if not finished.runs:
+                    raise
+                # What was measured before counts, and is shown and kept.
+                finished.failure = str(error)
+                return
             if stop.is_set():
                 return
             ramp.observe(rate, finished.summaries[-1], generator_verdict(run))
             if not quiet:
-                typer.echo(load_line(run), err=True)
+                typer.echo(plain(load_line(run)), err=True)
         if not finished.runs:
             raise asyncio.CancelledError
 

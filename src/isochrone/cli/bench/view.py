@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,27 +14,28 @@ from isochrone.bench.analysis.bottleneck import generator_verdict
 from isochrone.bench.analysis.comparison import Comparison
 from isochrone.bench.analysis.distribution import Distribution
 from isochrone.bench.analysis.durations import shown_ns
-from isochrone.bench.analysis.ramp import Ramp, RampResult
+from isochrone.bench.analysis.ramp import Ramp
 from isochrone.bench.analysis.slo import Judgement
-from isochrone.bench.analysis.summary import Part, Summary
+from isochrone.bench.analysis.summary import Part, Summary, is_answered, unseen_ns
 from isochrone.bench.results.outcomes import Run
-from isochrone.cli.console import counted, make_console, table
-from isochrone.clock import MILLISECOND
+from isochrone.cli.console import cell, counted, make_console, plain, table
+from isochrone.clock import MILLISECOND, SECOND
 
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 #: Requests that waited this much longer for a connection than the generator was late.
 _WAITED_NS = MILLISECOND
+#: Of the answers, from which on their rate is said to be too low.
+_UNSEEN_SHARE = 0.02
 
 
-def print_run(run: Run, summary: Summary, judgements: Sequence[Judgement], streams: Collection[str]) -> None:
-    """``streams``: the names of kinds whose answers come in pieces."""
+def print_run(run: Run, summary: Summary, judgements: Sequence[Judgement]) -> None:
     console = make_console()
-    console.print(load_line(run))
+    console.print(plain(load_line(run)), markup=False)
     parts = [summary.total, *(summary.kinds if len(summary.kinds) > 1 else ())]
     console.print(_requests_table(parts))
-    console.print(_latency_table(parts, streams))
+    console.print(_latency_table(parts))
     for message, count in summary.errors.items():
-        console.print(f"{count} × {message}", markup=False)
+        console.print(plain(f"{count} × {message}"), markup=False)
     for judgement in judgements:
         console.print(judgement.sentence, markup=False)
     for line in remarks(run):
@@ -60,9 +61,34 @@ def remarks(run: Run) -> list[str]:
             f"{waited:,} of {len(run.outcomes):,} requests waited in the generator for the limit of requests in flight;"
             " their latencies have this time. Raise --max-in-flight to send them to the server at once."
         )
+    if run.unfinished:
+        found.append(
+            f"The run was interrupted: {run.unfinished:,} requests that were in flight or due have no outcome, and are"
+            " not among the figures."
+        )
+    missing = unseen_share(run)
+    if missing >= _UNSEEN_SHARE:
+        found.append(
+            f"Rates of answers are about {missing:.0%} too low: the warm-up of {run.warmup_seconds:g} s is shorter than"
+            " latencies. Raise --warmup-seconds or --seconds."
+        )
     if not len(run.outcomes):
         found.append("No request was measured.")
     return found
+
+
+def unseen_share(run: Run) -> float:
+    """Which share of the answers is left out of rates, since requests before the warm-up would have had them.
+
+    By the latencies at the start of the run: those of an overloaded server grow.
+    """
+    outcomes = run.outcomes
+    chosen = is_answered(outcomes.outcome) & (outcomes.intended_ns <= run.seconds * SECOND / 10)
+    latency = (outcomes.ended_ns - outcomes.intended_ns)[chosen]
+    if not len(latency) or run.rate is None:
+        return 0.0
+    seen = run.warmup_seconds * SECOND + unseen_ns(run)
+    return float(np.maximum(latency - seen, 0).mean()) / (run.seconds * SECOND)
 
 
 def waited_requests(run: Run) -> int:
@@ -78,6 +104,8 @@ def run_json(run: Run, summary: Summary, judgements: Sequence[Judgement], *, is_
     return {
         **summary.as_json(),
         "interrupted": is_interrupted,
+        "unfinished": run.unfinished,
+        "stalls_ms": [[begins / MILLISECOND, ends / MILLISECOND] for begins, ends in run.stalls],
         "generators": [
             {
                 "cpu_share": each.cpu_share,
@@ -95,8 +123,9 @@ def run_json(run: Run, summary: Summary, judgements: Sequence[Judgement], *, is_
     }
 
 
-def ramp_json(ramp: Ramp, result: RampResult | None, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def ramp_json(ramp: Ramp, sentence: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     kept, missed = ramp.interval
+    result = ramp.result
     return {
         "ramp": {
             "rate": kept,
@@ -104,7 +133,7 @@ def ramp_json(ramp: Ramp, result: RampResult | None, runs: Sequence[Mapping[str,
             "finished": result is not None,
             "clear": result.is_clear if result is not None else False,
             "limited_by_generator": bool(result is not None and result.generator),
-            "verdict": result.sentence if result is not None else "interrupted",
+            "verdict": sentence,
         },
         "runs": list(runs),
     }
@@ -116,7 +145,8 @@ def print_json(data: Any) -> None:
 
 def print_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
     console = make_console()
-    made = table("", "figure", names[0], names[1], "difference", "verdict", right=(names[0], names[1], "difference"))
+    first, second = map(cell, names)
+    made = table("", "figure", first, second, "difference", "verdict", right=(first, second, "difference"))
     for each in comparison.differences:
         scale, unit = (MILLISECOND, " ms") if each.unit == "ns" else (1, "")
         made.add_row(
@@ -128,8 +158,8 @@ def print_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
         )
     console.print(made)
     for warning in comparison.warnings:
-        console.print(warning, style="yellow", markup=False)
-    console.print(comparison.sentence, markup=False)
+        console.print(plain(warning), style="yellow", markup=False)
+    console.print(plain(comparison.sentence), markup=False)
 
 
 def _requests_table(parts: Sequence[Part]) -> Table:
@@ -138,7 +168,7 @@ def _requests_table(parts: Sequence[Part]) -> Table:
     for part in parts:
         counts = part.counts
         made.add_row(
-            part.name,
+            cell(part.name),
             f"{part.total:,}",
             f"{part.rate:,.1f}",
             f"{part.goodput:,.1f}",
@@ -147,13 +177,13 @@ def _requests_table(parts: Sequence[Part]) -> Table:
     return made
 
 
-def _latency_table(parts: Sequence[Part], streams: Collection[str]) -> Table:
+def _latency_table(parts: Sequence[Part]) -> Table:
     columns = (*(f"p{percent:g}" for percent in _PERCENTILES), "max")
     made = table("latency from the intended instant", "kind", *columns, right=columns)
     for part in parts:
-        made.add_row(part.name, *_cells(part.latency))
-        if part.name in streams or (streams and part is parts[0]):
-            made.add_row(f"{part.name}, first token", *_cells(part.first_token))
+        made.add_row(cell(part.name), *_cells(part.latency))
+        if len(part.first_token):
+            made.add_row(cell(f"{part.name}, first token"), *_cells(part.first_token))
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -12,7 +12,7 @@ from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
 from isochrone.client.grpc import codec
-from isochrone.client.grpc.channel import OPTIONS, metadata_of, texts
+from isochrone.client.grpc.channel import OPTIONS, fields_of, texts
 from isochrone.client.grpc.failures import grpc_failure, stream_failure
 from isochrone.errors import IsochroneError
 from isochrone.protocol.timing import TIMING_HEADER
@@ -39,7 +39,7 @@ class AsyncGrpcTransport:
     async def infer(self, call: InferCall, seconds: float | None) -> Outputs:
         request = codec.encode_infer(call)
         try:
-            sent = self._stub.ModelInfer(request, timeout=seconds, metadata=metadata_of(call))
+            sent = self._stub.ModelInfer(request, timeout=seconds, metadata=fields_of(call.headers))
             response = await sent
             outputs = codec.decode_infer(response, self._place)
             outputs.sent_bytes, outputs.received_bytes = request.ByteSize(), response.ByteSize()
@@ -53,7 +53,7 @@ class AsyncGrpcTransport:
 
     async def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         requests = iter((codec.encode_infer(call),))
-        responses = self._stub.ModelStreamInfer(requests, timeout=seconds, metadata=metadata_of(call))
+        responses = self._stub.ModelStreamInfer(requests, timeout=seconds, metadata=fields_of(call.headers))
         try:
             async for response in responses:
                 if response.error_message:
@@ -73,10 +73,14 @@ class AsyncGrpcTransport:
         except grpc.RpcError as error:
             raise self._failure(error) from None
 
-    async def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
+    async def metadata(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
+    ) -> ModelMetadata:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
         try:
-            return codec.decode_metadata(await self._stub.ModelMetadata(request, timeout=seconds))
+            return codec.decode_metadata(
+                await self._stub.ModelMetadata(request, timeout=seconds, metadata=fields_of(headers))
+            )
         except grpc.RpcError as error:
             raise self._failure(error) from None
 

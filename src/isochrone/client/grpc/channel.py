@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from isochrone.client.calls import InferCall
 
 OPTIONS = [
     # Tensors often exceed the library's limit of 4 MiB.
@@ -19,8 +18,9 @@ OPTIONS = [
 ]
 
 
-def metadata_of(call: InferCall) -> tuple[tuple[str, str], ...] | None:
-    return tuple(call.headers.items()) or None
+def fields_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
+    """Headers as gRPC's metadata."""
+    return tuple(headers.items()) or None
 
 
 def texts(metadata: Any) -> dict[str, str]:

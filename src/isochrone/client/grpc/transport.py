@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -12,7 +12,7 @@ from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import InferCall
 from isochrone.client.grpc import codec
-from isochrone.client.grpc.channel import OPTIONS, metadata_of, texts
+from isochrone.client.grpc.channel import OPTIONS, fields_of, texts
 from isochrone.client.grpc.failures import grpc_failure, stream_failure
 from isochrone.errors import IsochroneError
 
@@ -34,14 +34,14 @@ class GrpcTransport:
     def infer(self, call: InferCall, seconds: float | None) -> Outputs:
         request = codec.encode_infer(call)
         try:
-            response = self._stub.ModelInfer(request, timeout=seconds, metadata=metadata_of(call))
+            response = self._stub.ModelInfer(request, timeout=seconds, metadata=fields_of(call.headers))
         except grpc.RpcError as error:
             raise self._failure(error, call.id) from None
         return codec.decode_infer(response, self._place)
 
     def stream(self, call: InferCall, seconds: float | None) -> Iterator[Outputs]:
         requests = iter((codec.encode_infer(call),))
-        responses = self._stub.ModelStreamInfer(requests, timeout=seconds, metadata=metadata_of(call))
+        responses = self._stub.ModelStreamInfer(requests, timeout=seconds, metadata=fields_of(call.headers))
         try:
             for response in responses:
                 if response.error_message:
@@ -62,10 +62,12 @@ class GrpcTransport:
         except grpc.RpcError as error:
             raise self._failure(error) from None
 
-    def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
+    def metadata(self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]) -> ModelMetadata:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
         try:
-            return codec.decode_metadata(self._stub.ModelMetadata(request, timeout=seconds))
+            return codec.decode_metadata(
+                self._stub.ModelMetadata(request, timeout=seconds, metadata=fields_of(headers))
+            )
         except grpc.RpcError as error:
             raise self._failure(error) from None
 

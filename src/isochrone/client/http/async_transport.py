@@ -99,9 +99,11 @@ class AsyncHttpTransport:
         path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
         return (await self._exchange("GET", path, {}, (), seconds)).status == 200
 
-    async def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
+    async def metadata(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
+    ) -> ModelMetadata:
         path = codec.model_path(model, version)
-        response = await self._exchange("GET", path, {}, (), seconds)
+        response = await self._exchange("GET", path, headers, (), seconds)
         if response.status != 200:
             raise self._failure(response, path)
         return codec.decode_metadata(_body(response), str(self._address))

@@ -45,9 +45,9 @@ class HttpTransport:
         path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
         return self._exchange("GET", path, {}, (), seconds).status == 200
 
-    def metadata(self, model: str, version: str, seconds: float | None) -> ModelMetadata:
+    def metadata(self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]) -> ModelMetadata:
         path = codec.model_path(model, version)
-        answer = self._exchange("GET", path, {}, (), seconds)
+        answer = self._exchange("GET", path, headers, (), seconds)
         if answer.status != 200:
             raise http_failure(answer.status, answer.headers, answer.body, f"{self._address}{path}")
         return codec.decode_metadata(answer.body, str(self._address))

@@ -15,7 +15,8 @@ from isochrone.wire.exchange import Headers
 from isochrone.wire.http2.client import Http2ClientConnection, request_block
 from isochrone.wire.receiver import Gathering, Response
 
-_frame_prefix = Struct(">BI")
+#: Of a message: whether it is compressed, and its length.
+grpc_frame_prefix = Struct(">BI")
 _BY_STATUS: dict[int, type[IsochroneError]] = {
     errors.GRPC_CANCELLED: errors.Cancelled,
     errors.GRPC_INVALID_ARGUMENT: errors.InvalidArgument,
@@ -52,7 +53,7 @@ async def unary(
         fields = (*fields, (b"grpc-timeout", grpc_timeout(timeout)))
     block = request_block(b"POST", scheme, authority, path, fields)
     receiver = Gathering(connection.loop, connection.limits.max_body_bytes)
-    stream = connection.open(block, [_frame_prefix.pack(0, len(message)), message], receiver)
+    stream = connection.open(block, [grpc_frame_prefix.pack(0, len(message)), message], receiver)
     try:
         async with asyncio.timeout(timeout):
             response = await receiver.future
@@ -79,7 +80,7 @@ def message_of_response(response: Response) -> tuple[bytes, Headers]:
     body = response.body
     if len(body) < 5:
         raise Internal(f"the answer's message has {len(body)} bytes, expected at least 5")
-    compressed, length = _frame_prefix.unpack_from(body)
+    compressed, length = grpc_frame_prefix.unpack_from(body)
     if compressed:
         raise Unsupported("the answer's message is compressed, which was not requested")
     if length != len(body) - 5:

@@ -1,0 +1,13 @@
+"""The limit of open files of this process: every connection is one."""
+
+from __future__ import annotations
+
+import resource
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit, usually 1,024, to the hard one, and return that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
