@@ -11,6 +11,7 @@ from isochrone.errors import Unavailable
 from isochrone.gateway.requests.instructions import Do
 from isochrone.gateway.tracing import GatewayTrace
 from isochrone.observe.tracing.settings import ExportSettings
+from isochrone.wire.exchange import Head
 
 
 class Held:
@@ -21,7 +22,9 @@ class Held:
         self.trail: Any = None
         self.came_at = now_ns()
         self.deadline = self.came_at + 10**12
-        self.head: dict[bytes, bytes] = {}
+        self.head: Any = Head(b"POST", b"/", ())
+        self.trace_id = ""
+        self.streaming_at = 0
 
 
 class Broken(Held):
@@ -51,7 +54,7 @@ def test_a_fault_with_one_request_does_not_keep_others_from_being_noted() -> Non
 def test_a_caller_that_has_gone_leaves_no_trail() -> None:
     trace = GatewayTrace(ExportSettings(), 0)
     request: Any = Held()
-    request.trail = trace._begin(request)
-    trace.caller_gone(request)
+    request.trail = trace._begin(request, "")
+    trace.broken_off(request, None)
     assert request.trail is None
     assert not sum(trace.snapshot().kept.values())

@@ -19,6 +19,8 @@ from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
 from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.latencies.agent_report import agent_report
+from isochrone.observe.access_log.writer import AccessLog
+from isochrone.observe.access_log_metrics import access_log_metrics
 from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.page_formats import encoder
 from isochrone.observe.snapshot import WireSnapshot
@@ -71,7 +73,14 @@ _WRITTEN_AT_ONCE = 131_072
 class GatewayCollector(Collector):
     """Reads the gateway's state when the page is asked for: all at once, or in ``pieces``."""
 
-    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot], names: Resolver = resolver) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        wire: Callable[[], WireSnapshot],
+        names: Resolver = resolver,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self._access_log = access_log
         self._gateway = gateway
         self._wire = wire
         self._resolver = names
@@ -145,6 +154,7 @@ class GatewayCollector(Collector):
         yield from self._names()
         yield from wire_metrics(self._wire())
         yield from trace_metrics(None if gateway.tracing is None else gateway.tracing.snapshot())
+        yield from access_log_metrics(None if self._access_log is None else self._access_log.snapshot())
 
     def _store(self) -> Metric:
         """Without a sample for a gateway that belongs to no fleet."""
@@ -258,9 +268,9 @@ class GatewayCollector(Collector):
 class GatewayMetricsApplication:
     """GET /metrics, for Prometheus."""
 
-    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
+    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot], access_log: AccessLog | None = None) -> None:
         self._housekeeping = gateway.housekeeping
-        self._collector = GatewayCollector(gateway, wire)
+        self._collector = GatewayCollector(gateway, wire, access_log=access_log)
         self._process = ProcessCollector(registry=None)
         self._rendering = BackgroundTasks()
         self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)

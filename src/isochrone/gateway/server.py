@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
+import signal
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import structlog
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists
+from isochrone.gateway.access import GatewayAccess
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
@@ -31,6 +33,8 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.observe.access_log.settings import AccessLogSettings
+from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.protocol.application import ByPath, SameOrigin
@@ -84,6 +88,10 @@ class GatewaySettings:
     export: ExportSettings | None = None
     #: One in so many requests is traced, beside those that are kept for a reason of their own; 0: none.
     trace_rate: int = 1000
+    #: Which requests are logged, and where; None: none are.
+    access_log: AccessLogSettings | None = None
+    #: Off, to measure what it costs: latencies of requests are not counted.
+    counts_latencies: bool = True
 
 
 class StartFailed(Exception):
@@ -137,6 +145,10 @@ class GatewayServer:
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
         self._tracing = None if settings.export is None else GatewayTrace(settings.export, settings.trace_rate)
         self.gateway.tracing = self._tracing
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        if self._access_log is not None:
+            self.gateway.access = GatewayAccess(self._access_log)
+        self.gateway.times.is_on = settings.counts_latencies
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,6 +164,8 @@ class GatewayServer:
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop.set)
+        if self._access_log is not None and self._access_log.reopens_by_signal():
+            loop.add_signal_handler(signal.SIGHUP, self._access_log.reopen)
         try:
             await self.start()
             await self._stop.wait()
@@ -177,10 +191,15 @@ class GatewayServer:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.start)
             self._tasks.append(asyncio.ensure_future(self._look_for_slowest(self._tracing)))
+        if self._access_log is not None:
+            try:
+                self._access_log.start()
+            except OSError as error:
+                raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
         settings = self.settings
         gateway = self.gateway
         application = self.make_application()
-        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
+        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
         accepts_late = self.make_link is not None
         if self._group is not None:
             await self._take_place(self._group, metrics)
@@ -309,6 +328,8 @@ class GatewayServer:
         if self._tracing is not None:
             self._tracing.close()
             await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)
+        if self._access_log is not None:
+            await asyncio.to_thread(self._access_log.stop, STOP_SECONDS)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)

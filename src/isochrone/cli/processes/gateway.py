@@ -11,6 +11,11 @@ from typing import Annotated
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_log_flags import (
+    AccessLogFileOption,
+    AccessLogOption,
+    LatencyHistogramsOption,
+)
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
@@ -39,6 +44,7 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
+from isochrone.observe.access_log.settings import read_access_log
 from isochrone.protocol.access.origins import read_origins
 
 EPILOG = """
@@ -100,6 +106,9 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     trace_config: TraceOption = None,
+    access_log: AccessLogOption = "off",
+    access_log_file: AccessLogFileOption = "",
+    latency_histograms: LatencyHistogramsOption = True,
     log_json: LogJsonOption = False,
 ) -> None:
     """Route requests to workers. By default each goes to the least busy of those that answer within about twice the
@@ -127,6 +136,8 @@ def gateway(
             seed=seed,
             export=export,
             trace_rate=trace_rate,
+            access_log=read_access_log(access_log, access_log_file, name),
+            counts_latencies=latency_histograms,
         )
         logs.configure(json=log_json)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)

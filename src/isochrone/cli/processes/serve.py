@@ -12,6 +12,11 @@ import structlog
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_log_flags import (
+    AccessLogFileOption,
+    AccessLogOption,
+    LatencyHistogramsOption,
+)
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
@@ -21,6 +26,7 @@ from isochrone.errors import IsochroneError
 from isochrone.models.repository.layout import is_model
 from isochrone.models.sources.locations import Location, RepositoryUrl, parse_location
 from isochrone.multiprocess.workers import run_workers
+from isochrone.observe.access_log.settings import read_access_log
 from isochrone.protocol.access.origins import read_origins
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -182,6 +188,9 @@ def serve(
         int, typer.Option(help="1: also log events of models; 2: also log every request.", min=0)
     ] = 0,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+    access_log: AccessLogOption = "off",
+    access_log_file: AccessLogFileOption = "",
+    latency_histograms: LatencyHistogramsOption = True,
 ) -> None:
     """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
     try:
@@ -247,6 +256,8 @@ def serve(
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,
             cache_bytes=_cache_bytes(cache_config),
+            access_log=read_access_log(access_log, access_log_file, name),
+            counts_latencies=latency_histograms,
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
             limits=parse_limits(

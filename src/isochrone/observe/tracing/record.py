@@ -89,13 +89,14 @@ class TraceQueue:
     def __len__(self) -> int:
         return len(self._records)
 
-    def put(self, record: tuple[Any, ...]) -> None:
-        """``record``: the values of a record, of which the first is the reason."""
+    def put(self, record: tuple[Any, ...]) -> bool:
+        """``record``: the values of a record, of which the first is the reason. False: it was dropped."""
         if len(self._records) >= self._limit:
             self.dropped += 1
-            return
+            return False
         self._records.append(record)
         self.kept[record[0]] += 1
+        return True
 
     def take(self, most: int) -> list[tuple[Any, ...]]:
         """The oldest records, at most so many."""

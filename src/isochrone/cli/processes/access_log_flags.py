@@ -1,0 +1,28 @@
+"""Flags of the access log, which gateways and workers share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AccessLogOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SHARE|off",
+        help="Log a share of requests as JSON lines, 0 to 1, and every failed or late one, up to 100 a second; never"
+        " the payload. 0: failures alone.",
+    ),
+]
+AccessLogFileOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="With --access-log: the file; it may be moved away while the process runs, and SIGHUP reopens it.",
+        show_default="standard output",
+    ),
+]
+#: To measure what counting costs (bench.observe_cost).
+LatencyHistogramsOption = Annotated[
+    bool, typer.Option("--latency-histograms/--no-latency-histograms", hidden=True, help="Count latencies of requests.")
+]
