@@ -24,6 +24,7 @@ class Held:
         self.deadline = self.came_at + 10**12
         self.head: Any = Head(b"POST", b"/", ())
         self.trace_id = ""
+        self.sent_at = 0
         self.streaming_at = 0
 
 

@@ -1,9 +1,12 @@
 """Traces of a gateway: notes the shell's instructions, and leaves a record of each request that is kept.
 
 A gateway that is not traced has none of this: its requests cost one test for None where instructions are executed, and
-one where they are sent. A traced one writes the context of each attempt's own span into what it sends, in place of the
-caller's. Everything but ``start`` and ``stop`` runs on the event loop's thread. A fault here is logged, and costs no
-request its answer.
+one where they are sent. Of a request that nobody samples, nothing is noted until it fails, is sent again, or is over
+and slow. It goes on without a context, unless its caller sent one: a context makes each head different, and workers
+remember the heads that they have read.
+
+The others are sent with the context of each attempt's own span, in place of the caller's. Everything but ``start`` and
+``stop`` runs on the event loop's thread. A fault here is logged, and costs no request its answer.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import DeadlineExceeded, IsochroneError
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.trail import Trail, TrailedAttempt
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_CANCELLED = "cancelled"
 _MAX_MESSAGE = 500
 _MAX_STATE = 512
 #: The length of a header field in one byte.
@@ -71,12 +75,16 @@ class GatewayTrace:
         elif do is Do.REJECT or do is Do.CUT_OFF:
             self._ended(request, subject.code, subject.message, isinstance(subject, DeadlineExceeded))
         elif do is Do.CANCEL:
-            self.attempt_ended(subject, subject.given_up or "cancelled")
+            self.attempt_ended(subject, subject.given_up or _CANCELLED)
 
     def attempt_ended(self, attempt: UpstreamAttempt | Any, outcome: str) -> None:
         """An attempt has ended, whatever becomes of its request."""
         try:
-            trail: Trail | None = attempt.request.trail
+            request = attempt.request
+            trail: Trail | None = request.trail
+            if trail is None and outcome != _CANCELLED and request.shadow is None:
+                # What went wrong with it is told, should the request fail.
+                trail = self._trail_of(request, attempt)
             if trail is not None:
                 trail.end(attempt, outcome, now_ns())
         except Exception as error:
@@ -115,7 +123,13 @@ class GatewayTrace:
             return
         trail: Trail | None = request.trail
         if trail is None:
-            trail = request.trail = self._begin(request, self._sampled(request))
+            if request.sent_at:
+                trail = self._trail_of(request, None, but=attempt)
+            else:
+                reason = self._sampled(request)
+                if not reason and request.head.get(TRACE_PARENT) is None:
+                    return  # nearly all requests
+                trail = request.trail = self._begin(request, reason)
         span_id = new_span_id()
         trail.attempts.append(TrailedAttempt(attempt, span_id, now_ns()))
         attempt.trace_parent = write_trace_parent(trail.trace_id, span_id, bool(trail.reason)).encode()
@@ -124,7 +138,7 @@ class GatewayTrace:
         """Why a request is kept, as far as its start shows; "": it is not, so far."""
         return CALLER if request.trace_id else SHARE if self._share.is_due() else ""
 
-    def _begin(self, request: CallerRequest | Any, reason: str) -> Trail:
+    def _begin(self, request: Any, reason: str) -> Trail:
         head = request.head
         parent = trace_parent_in(head.headers)
         if parent is None:
@@ -132,10 +146,26 @@ class GatewayTrace:
         state = (head.get(b"tracestate") or b"").decode("latin-1")[:_MAX_STATE]
         return Trail(parent.trace_id, new_span_id(), parent.span_id, state, reason)
 
+    def _trail_of(self, request: Any, attempt: Any, but: Any = None) -> Trail:
+        """The trail of a request of which nothing was noted so far. ``attempt``: one that is not in flight any more."""
+        trail: Trail = self._begin(request, "")
+        request.trail = trail
+        for each in request.attempts if attempt is None else (attempt, *request.attempts):
+            if each is not but and not (each is attempt and trail.attempts):
+                trail.attempts.append(TrailedAttempt(each, new_span_id(), each.sent_at))
+        return trail
+
     def _answered(self, request: Any, attempt: UpstreamAttempt) -> None:
-        if request.trail is None:
+        if request.shadow is not None:
             return
         problem = problem_of(attempt)
+        if request.trail is None:
+            ended = request.streaming_at or attempt.answered_at
+            slowest = self._slowest.get(request.served.name)
+            is_slow = slowest is None or ended - request.came_at > slowest.threshold
+            if not (problem or is_slow) and (request.deadline == NEVER or request.deadline >= now_ns()):
+                return  # nearly all requests
+            self._trail_of(request, attempt)
         self.attempt_ended(attempt, problem or "answered")
         self._ended(request, problem, "", is_miss=problem in ("http_504", "grpc_4"))
 
@@ -146,7 +176,7 @@ class GatewayTrace:
         trail: Trail | None = request.trail
         request.trail = None
         # One that was rejected before it was sent has no trail.
-        sampled = trail.reason if trail is not None else self._sampled(request)
+        sampled = trail.reason if trail is not None else "" if request.sent_at else self._sampled(request)
         failure = DEADLINE_MISS if is_miss or request.deadline < now else ERROR if code and is_error else ""
         reason = failure if failure and self._failures.takes(now) else sampled
         served = getattr(request, "served", None)
@@ -224,7 +254,7 @@ def _record(each: TrailedAttempt, now: int) -> AttemptRecord:
         attempt.is_hedge,
         each.sent,
         each.ended or now,
-        each.outcome or "cancelled",
+        each.outcome or _CANCELLED,
     )
 
 

@@ -109,24 +109,25 @@ class ModelStatistics:
 
     def record_success(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request. A stage without a timestamp counts as zero."""
-        if not self.counts:
+        if self.counts:
+            times = self._pending_times
+            # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no
+            # tuples.
+            times += (
+                request.arrived,
+                request.enqueued,
+                request.dispatched,
+                request.compute_start,
+                request.infer_start,
+                request.infer_end,
+                request.compute_end,
+                now,
+                rows,
+            )
+            if len(times) >= _FOLD_AT:
+                self.fold()
+        else:
             self._computed += 1
-            return
-        times = self._pending_times
-        # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no tuples.
-        times += (
-            request.arrived,
-            request.enqueued,
-            request.dispatched,
-            request.compute_start,
-            request.infer_start,
-            request.infer_end,
-            request.compute_end,
-            now,
-            rows,
-        )
-        if len(times) >= _FOLD_AT:
-            self.fold()
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
@@ -136,19 +137,19 @@ class ModelStatistics:
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
-        if not self.counts:
+        if self.counts:
+            batch = self._batches.get(rows)
+            if batch is None:
+                batch = self._batches[rows] = [0, 0, 0, 0]
+            batch[0] += 1
+            started, ended = request.infer_start, request.infer_end
+            batch[2] += ended - started
+            times = self._pending_times
+            times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
+            if len(times) >= _FOLD_AT:
+                self.fold()
+        else:
             self._computed += 1
-            return
-        batch = self._batches.get(rows)
-        if batch is None:
-            batch = self._batches[rows] = [0, 0, 0, 0]
-        batch[0] += 1
-        started, ended = request.infer_start, request.infer_end
-        batch[2] += ended - started
-        times = self._pending_times
-        times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
-        if len(times) >= _FOLD_AT:
-            self.fold()
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
