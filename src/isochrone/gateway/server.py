@@ -88,6 +88,8 @@ class GatewaySettings:
     export: ExportSettings | None = None
     #: One in so many requests is traced, beside those that are kept for a reason of their own; 0: none.
     trace_rate: int = 1000
+    #: Every request is sent with a trace context, not only those that are sampled.
+    traces_all_attempts: bool = False
     #: Which requests are logged, and where; None: none are.
     access_log: AccessLogSettings | None = None
     #: Off, to measure what it costs: latencies of requests are not counted.
@@ -143,7 +145,10 @@ class GatewayServer:
         #: Not among the others: its connections are no callers'.
         self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
-        self._tracing = None if settings.export is None else GatewayTrace(settings.export, settings.trace_rate)
+        self._tracing: GatewayTrace | None = None
+        if settings.export is not None:
+            sends_all = settings.traces_all_attempts
+            self._tracing = GatewayTrace(settings.export, settings.trace_rate, sends_all=sends_all)
         self.gateway.tracing = self._tracing
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         if self._access_log is not None:

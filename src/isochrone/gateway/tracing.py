@@ -48,8 +48,20 @@ _MAX_MODELS = 256
 class GatewayTrace:
     """The traces of one gateway."""
 
-    def __init__(self, export: ExportSettings, rate: int, sink: Callable[[ExportSettings], Sink] = OtlpSink) -> None:
-        """``rate``: one in so many requests, beside those that are kept for a reason of their own; 0: none."""
+    def __init__(
+        self,
+        export: ExportSettings,
+        rate: int,
+        sink: Callable[[ExportSettings], Sink] = OtlpSink,
+        *,
+        sends_all: bool = False,
+    ) -> None:
+        """``rate``: one in so many requests, beside those that are kept for a reason of their own; 0: none.
+
+        ``sends_all``: every request is sent with a context, so that what a worker keeps of it belongs to the same
+        trace.
+        """
+        self._sends_all = sends_all
         self._queue = TraceQueue(export.bsp_max_queue_size)
         self._exporter = TraceExporter(self._queue, export, lambda: sink(export), gateway_spans)
         self._share = TraceShare(rate, -1)
@@ -127,7 +139,7 @@ class GatewayTrace:
                 trail = self._trail_of(request, None, but=attempt)
             else:
                 reason = self._sampled(request)
-                if not reason and request.head.get(TRACE_PARENT) is None:
+                if not (reason or self._sends_all) and request.head.get(TRACE_PARENT) is None:
                     return  # nearly all requests
                 trail = request.trail = self._begin(request, reason)
         span_id = new_span_id()

@@ -116,7 +116,7 @@ def gateway(
     try:
         host, port = read_listen(listen)
         sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)
-        export, trace_rate = read_trace(trace_config or ())
+        trace = read_trace(trace_config or ())
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -134,8 +134,9 @@ def gateway(
             tls=read_tls(tls_cert, tls_key),
             limits=parse_limits(limit or []),
             seed=seed,
-            export=export,
-            trace_rate=trace_rate,
+            export=trace.export,
+            trace_rate=trace.rate,
+            traces_all_attempts=trace.sends_all,
             access_log=read_access_log(access_log, access_log_file, name),
             counts_latencies=latency_histograms,
         )
