@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from structlog.testing import capture_logs
@@ -72,10 +73,10 @@ class Served:
 
 
 class Replica:
-    class endpoint:
-        address = "w:1"
+    """A worker, and the version that it serves."""
 
     version = "1"
+    endpoint = SimpleNamespace(address="w:1")
 
 
 class Attempt:

@@ -55,7 +55,7 @@ _MAX_STATE: Final = 512
 class ModelTrace:
     """Records requests of one model, of all its versions."""
 
-    __slots__ = ("_batch", "_begun", "_failures", "_members", "_queue", "_rows", "_share", "_slowest", "is_on")
+    __slots__ = ("_batch", "_begun", "_failures", "_members", "_queue", "_rows", "_share", "_slowest", "is_on", "steps")
 
     def __init__(self, share: TraceShare, queue: TraceQueue, now: int, failures: FailureLimit | None = None) -> None:
         """``failures``: of all models of the process together."""
@@ -71,6 +71,8 @@ class ModelTrace:
         self._members: Sequence[InferRequest] = ()
         self._rows = 0
         self._batch: BatchMembers | None = None
+        #: Of the request that is about to end: the steps that generated its answer.
+        self.steps: Sequence[tuple[int, int, int, bool, int, int]] | None = None
 
     # Settings.
 
@@ -217,6 +219,7 @@ class ModelTrace:
             "" if error is None else error.message[:_MAX_MESSAGE],
             batch,
             None if sent is None else sent.steps,
+            self.steps,
         )
 
     # Batches.
