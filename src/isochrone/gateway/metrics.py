@@ -300,6 +300,17 @@ class GatewayMetricsApplication:
         else:
             await self._housekeeping.do(_write(exchange, headers, body))
 
+    async def families(self) -> list[Metric]:
+        """What a page is made of, for another format; read a piece in each turn of the loop."""
+        return await self._housekeeping.do(self._read_families())
+
+    def _read_families(self) -> Steps[list[Metric]]:
+        found: list[Metric] = []
+        for piece in self._collector.pieces():
+            found += piece
+            yield
+        return [*found, *self._process.collect()]
+
     async def _render(self, accept: str) -> tuple[list[bytes], str]:
         """(body, content type), rendered a piece in each turn of the loop."""
         encode, content_type = encoder(accept)

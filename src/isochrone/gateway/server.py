@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 import signal
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -35,6 +36,9 @@ from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
+from isochrone.observe.otlp_metrics.exporter import MetricsExporter
+from isochrone.observe.otlp_metrics.settings import MetricsExport
+from isochrone.observe.otlp_metrics.settings import missing_package as missing_metrics_package
 from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.protocol.application import ByPath, SameOrigin
@@ -92,6 +96,8 @@ class GatewaySettings:
     traces_all_attempts: bool = False
     #: Which requests are logged, and where; None: none are.
     access_log: AccessLogSettings | None = None
+    #: Where the figures of the metrics page go beside it; None: nowhere.
+    metrics_export: MetricsExport | None = None
     #: Off, to measure what it costs: latencies of requests are not counted.
     counts_latencies: bool = True
 
@@ -154,6 +160,7 @@ class GatewayServer:
         if self._access_log is not None:
             self.gateway.access = GatewayAccess(self._access_log)
         self.gateway.times.is_on = settings.counts_latencies
+        self._metrics_exporter: MetricsExporter | None = None
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
@@ -206,6 +213,15 @@ class GatewayServer:
         application = self.make_application()
         metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
         accepts_late = self.make_link is not None
+        export = settings.metrics_export
+        if export is not None:
+            if package := missing_metrics_package(export):
+                raise StartFailed(f"--metrics-otlp needs the package {package}: pip install isochrone[tracing]")
+            if self._group is not None:
+                export = replace(export, instance=f"{export.instance}.{os.getpid()}")
+            self._metrics_exporter = MetricsExporter(export)
+            await asyncio.to_thread(self._metrics_exporter.start)
+            self._tasks.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, metrics)))
         if self._group is not None:
             await self._take_place(self._group, metrics)
             accepts_late = accepts_late or not self._group.listens_at_once
@@ -253,6 +269,16 @@ class GatewayServer:
         while True:
             await asyncio.sleep(_SLOWEST_SECONDS)
             tracing.tick(now_ns())
+
+    async def _export_metrics(self, exporter: MetricsExporter, metrics: GatewayMetricsApplication) -> None:
+        while True:
+            await asyncio.sleep(exporter.settings.seconds)
+            try:
+                families = await metrics.families()
+            except Exception as error:
+                log.error("metrics could not be read for their export", exc_info=error)
+            else:
+                exporter.offer(partial(iter, families))
 
     def make_application(self) -> Application:
         """What its port serves."""
@@ -335,6 +361,8 @@ class GatewayServer:
             await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)
         if self._access_log is not None:
             await asyncio.to_thread(self._access_log.stop, STOP_SECONDS)
+        if self._metrics_exporter is not None:
+            await asyncio.to_thread(self._metrics_exporter.stop, STOP_SECONDS)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)

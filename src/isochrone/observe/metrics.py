@@ -129,6 +129,10 @@ class Exposition:
         of_machine: tuple[Collector, ...] = (MachineCollector(proc),) if machine else ()
         self._others = (*of_machine, *others, self._process)
 
+    def families(self, snapshot: ServerSnapshot) -> Iterator[Metric]:
+        """What a page is made of, for another format."""
+        return _Families(snapshot, self._others).collect()
+
     def render(self, accept: str = "", snapshot: ServerSnapshot | None = None) -> tuple[bytes, str]:
         """(body, content type) in the format of the Accept header: OpenMetrics or plain text.
 

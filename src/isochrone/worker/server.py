@@ -34,6 +34,8 @@ from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
+from isochrone.observe.otlp_metrics.exporter import MetricsExporter
+from isochrone.observe.otlp_metrics.settings import MetricsExport, missing_package
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
@@ -109,6 +111,8 @@ class ServeSettings:
     trace: Mapping[str, list[str]] = field(default_factory=dict)
     #: Which requests are logged, and where; None: none are.
     access_log: AccessLogSettings | None = None
+    #: Where the figures of the metrics page go beside it; None: nowhere.
+    metrics_export: MetricsExport | None = None
     #: Off, to measure what it costs: durations of requests are not counted.
     counts_latencies: bool = True
     #: The number of this process, from 0, among so many that serve as one.
@@ -224,6 +228,10 @@ class Worker:
             counts_latencies=settings.counts_latencies,
             is_complete=self._is_complete,
         )
+        export = settings.metrics_export
+        if export is not None and settings.process[1] > 1:
+            export = replace(export, instance=f"{export.instance}.{settings.process[0] + 1}")
+        self._metrics_exporter = None if export is None else MetricsExporter(export)
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         #: Not among the others: its connections are no clients'.
@@ -276,6 +284,9 @@ class Worker:
             raise StartFailed(self.service.tracing.problem)
         if self.service.tracing.exports:
             await in_thread(self.service.tracing.start)
+        export = self.settings.metrics_export
+        if export is not None and (package := missing_package(export)):
+            raise StartFailed(f"--metrics-otlp needs the package {package}: pip install isochrone[tracing]")
         if self._access_log is not None:
             try:
                 self._access_log.start()
@@ -316,6 +327,9 @@ class Worker:
             self._gpus.start()
             others = (self._gpus,)
         exposition = Exposition(self._snapshot, machine=settings.cpu_metrics, others=others)
+        if self._metrics_exporter is not None:
+            await in_thread(self._metrics_exporter.start)
+            self._background.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, exposition)))
         metrics = MetricsApplication(exposition, self._snapshot)
         if group is not None and self._private is not None:
             limit = settings.limits.between_processes().max_body_bytes
@@ -405,6 +419,14 @@ class Worker:
                 # The next look must come, for all models.
                 log.error("a look for stuck runs failed", exc_info=error)
 
+    async def _export_metrics(self, exporter: MetricsExporter, exposition: Exposition) -> None:
+        while True:
+            await asyncio.sleep(exporter.settings.seconds)
+            try:
+                exporter.offer(partial(exposition.families, self._snapshot()))
+            except Exception as error:
+                log.error("metrics could not be read for their export", exc_info=error)
+
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
@@ -440,6 +462,8 @@ class Worker:
             await in_thread(partial(self.service.tracing.stop, _TRACE_SECONDS))
         if self._access_log is not None:
             await in_thread(partial(self._access_log.stop, STOP_SECONDS))
+        if self._metrics_exporter is not None:
+            await in_thread(partial(self._metrics_exporter.stop, STOP_SECONDS))
         if self._gpus is not None:
             await in_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:

@@ -1,4 +1,4 @@
-"""Flags of the access log, which gateways and workers share."""
+"""Flags of the access log and of metrics, which gateways and workers share."""
 
 from __future__ import annotations
 
@@ -25,4 +25,15 @@ AccessLogFileOption = Annotated[
 #: To measure what counting costs (bench.observe_cost).
 LatencyHistogramsOption = Annotated[
     bool, typer.Option("--latency-histograms/--no-latency-histograms", hidden=True, help="Count latencies of requests.")
+]
+MetricsOtlpOption = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Export the figures of /metrics over OTLP: http://HOST:4318/v1/metrics, or grpc://HOST:4317.",
+        show_default="off",
+    ),
+]
+MetricsOtlpSecondsOption = Annotated[
+    float, typer.Option(help="With --metrics-otlp: seconds between two exports.", min=0.1)
 ]

@@ -15,6 +15,8 @@ from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
     LatencyHistogramsOption,
+    MetricsOtlpOption,
+    MetricsOtlpSecondsOption,
 )
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
@@ -45,6 +47,7 @@ from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, Start
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
 from isochrone.observe.access_log.settings import read_access_log
+from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 
 EPILOG = """
@@ -108,6 +111,8 @@ def gateway(
     trace_config: TraceOption = None,
     access_log: AccessLogOption = "off",
     access_log_file: AccessLogFileOption = "",
+    metrics_otlp: MetricsOtlpOption = "",
+    metrics_otlp_seconds: MetricsOtlpSecondsOption = 10.0,
     latency_histograms: LatencyHistogramsOption = True,
     log_json: LogJsonOption = False,
 ) -> None:
@@ -138,6 +143,7 @@ def gateway(
             trace_rate=trace.rate,
             traces_all_attempts=trace.sends_all,
             access_log=read_access_log(access_log, access_log_file, name),
+            metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
             counts_latencies=latency_histograms,
         )
         logs.configure(json=log_json)

@@ -84,7 +84,7 @@ class Job:
         self.is_ended = False
         self.sequence: TokenSequence | None = None
         self.ended_at = 0
-        #: The steps that computed it, for its trace; None: it is not traced. The loop makes it, before the engine knows.
+        #: The steps that computed it, for its trace; None: it is not traced. Made by the loop, before it is known here.
         self.steps: TracedSteps | None = None
         self._decode: Callable[[Sequence[int]], str]
         self._text: AnswerText
