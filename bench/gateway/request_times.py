@@ -146,9 +146,9 @@ def main() -> int:
             counted.append(requests(gateway, served, agent, given.requests))
             figures.setdefault(f"counting alone, {kind}", []).append(counting(gateway, served, agent, given.requests))
             if not IS_COMPILED:
-                kept, gateway._times = gateway._times, NotCounting(gateway.fleet)
+                kept, gateway.times = gateway.times, NotCounting(gateway.fleet)
                 figures.setdefault(f"not counted, {kind}", []).append(requests(gateway, served, agent, given.requests))
-                gateway._times = kept
+                gateway.times = kept
     build = "compiled" if IS_COMPILED else "interpreted"
     print(f"ns of the thread per request, {build}: median of {given.rounds} rounds (lowest, highest)")
     for name, found in figures.items():

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 
 from isochrone.multiprocess.metrics.page_sum import add_up, as_open_metrics, parse, render
-from isochrone.observe.exemplars import Exemplar, sampled_trace
+from isochrone.observe.exemplars import Exemplar
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.page_formats import PLAIN_WITH_EXEMPLARS
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot, ServerSnapshot
 
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 NAME = "isochrone_request_duration_seconds"
-
-
-@pytest.mark.parametrize(
-    ("header", "trace"),
-    [
-        (f"00-{TRACE}-{PARENT}-01", TRACE),
-        (f"00-{TRACE}-{PARENT}-03", TRACE),
-        (f"cc-{TRACE}-{PARENT}-01-later", TRACE),
-        (f"00-{TRACE}-{PARENT}-00", ""),
-        (f"00-{TRACE}-{PARENT}-02", ""),
-        (f"ff-{TRACE}-{PARENT}-01", ""),
-        (f"00-{'0' * 32}-{PARENT}-01", ""),
-        (f"00-{TRACE.upper()}-{PARENT}-01", ""),
-        (f"00-{TRACE}-{PARENT}", ""),
-        ("", ""),
-        ('"} 1 # {a="', ""),
-    ],
-)
-def test_sampled_traces(header: str, trace: str) -> None:
-    assert sampled_trace(header) == trace
 
 
 def exposition(exemplars: dict[int, Exemplar], count: int = 5) -> Exposition:

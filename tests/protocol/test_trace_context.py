@@ -25,11 +25,12 @@ def test_nothing_without_a_context() -> None:
 def test_values_travel_as_they_are_and_parts_are_one_list() -> None:
     found = context_of((b"tracestate", b"a=1"), (b"traceparent", PARENT), (b"tracestate", b"b=2, c=3"))
     assert found == {"traceparent": PARENT.decode(), "tracestate": "a=1,b=2, c=3"}
-    # Not ours to understand.
-    assert context_of((b"traceparent", b"nonsense"), (b"baggage", b"user=7")) == {
-        "traceparent": "nonsense",
-        "baggage": "user=7",
-    }
+
+
+@pytest.mark.parametrize("parent", [b"nonsense", PARENT + b"-more", PARENT.replace(b"00f067aa0ba902b7", b"0" * 16)])
+def test_an_invalid_parent_is_left_out_with_its_state(parent: bytes) -> None:
+    headers = ((b"traceparent", parent), (b"tracestate", b"a=1"), (b"baggage", b"user=7"))
+    assert context_of(*headers) == {"baggage": "user=7"}
 
 
 @given(value=st.binary(max_size=30))

@@ -52,6 +52,7 @@ def commands() -> list[tuple[str, str]]:
 _ABSENT = (
     *("nv_gpu", "nv_energy", "isochrone_device", "isochrone_padded", "isochrone_captured", "isochrone_generation"),
     *("isochrone_activation_cache", "isochrone_division", "isochrone_trace", "isochrone_certificate"),
+    "isochrone_access_log",
     "isochrone_gateway",
 )
 

@@ -214,3 +214,19 @@ def test_members_of_a_batch_are_linked() -> None:
     trace.batch_over()
     trace.finished(request(late=True))
     assert [each.batch for each in records(queue)] == [None, None]
+
+
+def test_exemplars_name_traces_that_are_kept() -> None:
+    trace, queue = traced(limit=1)
+    kept = trace.finished(request(context=caller(trace_id=7)))
+    assert kept == f"{7:032x}"
+    assert trace.finished(request(context=caller(trace_id=8))) == "", "the queue was full"
+    assert trace.finished(request(context=caller(trace_id=9, is_sampled=False))) == ""
+    assert [each.trace_id for each in records(queue)] == [7]
+
+
+def test_a_fault_of_tracing_touches_no_answer() -> None:
+    trace, _ = traced(rate=1)
+    trace._queue = None  # type: ignore[assignment]
+    assert trace.finished(request()) == ""
+    assert trace.failed(request(), ModelFailed("x")) == ""

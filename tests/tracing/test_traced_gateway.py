@@ -65,6 +65,12 @@ def of_trace(receiver: Receiver, trace: int, spans: int) -> list[Any]:
     return list(receiver.wait_for(find))
 
 
+def with_names(spans: list[Any], trace: int, names: set[str]) -> list[Any] | None:
+    """The spans of a trace, once those of both processes are there."""
+    found = [each for each in spans if each.trace_id == identity(trace, 16)]
+    return found if {each.name for each in found} >= names else None
+
+
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_one_trace_through_gateway_and_worker(gateway: GatewayProcess, receiver: Receiver, transport: str) -> None:
     trace = 0xA0 + (transport == "grpc")
@@ -111,8 +117,7 @@ def test_errors_and_misses_are_kept(gateway: GatewayProcess, receiver: Receiver)
     assert call_http(gateway.http_url, "nowhere", 1, traceparent=context(0xC1, is_sampled=False)) == 404
     late = {"traceparent": context(0xC2, is_sampled=False), "x_request_timeout_ms": "30"}
     assert call_http(gateway.http_url, "plain", 300, **late) == 504
-    failed = of_trace(receiver, 0xC0, 4)
-    assert {each.name for each in failed} >= {"gateway plain", "attempt", "infer plain"}
+    failed = receiver.wait_for(lambda spans: with_names(spans, 0xC0, {"gateway plain", "attempt", "infer plain"}))
     (whole,) = [each for each in failed if each.name == "gateway plain"]
     assert attributes(whole)["error.type"] == "http_500"
     unknown = of_trace(receiver, 0xC1, 1)
@@ -141,12 +146,33 @@ def test_attempts_that_failed_are_errors(receiver: Receiver, tmp_path: Path) -> 
             assert attributes(each)["isochrone.outcome"] not in ("answered", "cancelled")
 
 
-@pytest.mark.parametrize("kind", ["unsampled", "none"])
-def test_what_is_not_kept_still_reaches_the_worker(gateway: GatewayProcess, receiver: Receiver, kind: str) -> None:
+def test_a_caller_s_context_reaches_the_worker_of_a_request_that_is_not_sampled(
+    gateway: GatewayProcess, receiver: Receiver
+) -> None:
     """The worker of a request that failed there alone: its trace is that of the caller, through the gateway's span."""
-    headers = {"traceparent": context(0xE0, is_sampled=False)} if kind == "unsampled" else {}
-    assert call_http(gateway.http_url, "plain", -1, request_id=f"fails-{kind}", **headers) == 500
-    served = receiver.request("plain", isochrone__request_id=f"fails-{kind}")
+    headers = {"traceparent": context(0xE0, is_sampled=False)}
+    assert call_http(gateway.http_url, "plain", -1, request_id="fails-unsampled", **headers) == 500
+    served = receiver.request("plain", isochrone__request_id="fails-unsampled")
     assert served.parent_span_id not in (b"", identity(0xABC, 8))
-    if kind == "unsampled":
-        assert served.trace_id == identity(0xE0, 16)
+    assert served.trace_id == identity(0xE0, 16)
+
+
+def test_without_a_context_a_request_that_is_not_sampled_goes_on_without_one(
+    gateway: GatewayProcess, receiver: Receiver
+) -> None:
+    assert call_http(gateway.http_url, "plain", -1, request_id="fails-alone") == 500
+    assert receiver.request("plain", isochrone__request_id="fails-alone").parent_span_id == b""
+
+
+def test_every_request_is_sent_with_a_context_where_that_is_asked_for(
+    workers: list[ServerProcess], receiver: Receiver, tmp_path: Path
+) -> None:
+    flags = (*receiver.flags, ONLY_REASONS, "--trace-config=context=all")
+    with start_gateway(workers, *flags, log_path=tmp_path / "all.log") as gateway:
+        assert call_http(gateway.http_url, "plain", -1, request_id="fails-connected") == 500
+        served = receiver.request("plain", isochrone__request_id="fails-connected")
+        spans = receiver.wait_for(
+            lambda found: [each for each in found if each.span_id == served.parent_span_id] or None
+        )
+    assert [each.name for each in spans] == ["attempt"]
+    assert spans[0].trace_id == served.trace_id

@@ -134,3 +134,36 @@ def test_settings_of_one_model_leave_the_others_alone() -> None:
     before = worker.b.trace
     worker.tracing.apply("a", {"trace_rate": ["7"]})
     assert worker.b.trace is before
+
+
+def test_a_version_that_drains_goes_by_new_settings() -> None:
+    worker = Worker(**ON)
+    draining = worker.a.trace
+    assert draining is not None
+    worker.served.remove(worker.a)
+    worker.tracing.apply("a", {"trace_level": ["OFF"]})
+    draining.finished(request(model="a"))
+    draining.failed(request(model="a"), NotFound("x"))
+    assert worker.kept() == {}
+    worker.tracing.apply("a", {"trace_level": None})
+    draining.finished(request(model="a"))
+    assert worker.kept() == {"share": 1}
+
+
+def test_processes_that_serve_as_one_share_a_count() -> None:
+    counts = []
+    for number in range(3):
+        tracing = WorkerTracing({**ON, "trace_count": ["5"]}, list, lambda settings: Nowhere(), (number, 3))
+        counts.append(int(tracing.apply("", {})["trace_count"][0]))
+    assert counts == [2, 2, 1]
+
+
+def test_failures_have_one_limit_for_all_models() -> None:
+    worker = Worker(**{**ON, "trace_rate": ["0"], "failures_per_second": ["1"]})
+    for statistics in (worker.a, worker.b) * 50:
+        assert statistics.trace is not None
+        statistics.trace.failed(request(model=statistics.model_name), NotFound("x"))
+    snapshot = worker.tracing.snapshot()
+    assert snapshot is not None
+    assert snapshot.kept["error"] + snapshot.limited == 100
+    assert snapshot.kept["error"] < 20

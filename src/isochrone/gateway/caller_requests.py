@@ -125,6 +125,10 @@ class CallerRequest(Request, ABC):
         """The epoch that an answer was given by: the one asked for, or the one that held when it was placed."""
         return asked if asked != ANY_EPOCH else b"%d" % self.epoch
 
+    def take_request_id(self) -> str:
+        """The id that the caller gave it; "": none, or it stands in no message that is here. For logs."""
+        return ""
+
     # Instructions.
 
     @abstractmethod

@@ -20,6 +20,8 @@ from isochrone.gateway.control_calls.figures_page import FiguresPages
 from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.latencies.agent_report import agent_report
+from isochrone.observe.access_log.writer import AccessLog
+from isochrone.observe.access_log_metrics import access_log_metrics
 from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.page_formats import encoder
 from isochrone.observe.snapshot import WireSnapshot
@@ -72,7 +74,14 @@ _WRITTEN_AT_ONCE = 131_072
 class GatewayCollector(Collector):
     """Reads the gateway's state when the page is asked for: all at once, or in ``pieces``."""
 
-    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot], names: Resolver = resolver) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        wire: Callable[[], WireSnapshot],
+        names: Resolver = resolver,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self._access_log = access_log
         self._gateway = gateway
         self._wire = wire
         self._resolver = names
@@ -146,6 +155,7 @@ class GatewayCollector(Collector):
         yield from self._names()
         yield from wire_metrics(self._wire())
         yield from trace_metrics(None if gateway.tracing is None else gateway.tracing.snapshot())
+        yield from access_log_metrics(None if self._access_log is None else self._access_log.snapshot())
 
     def _store(self) -> Metric:
         """Without a sample for a gateway that belongs to no fleet."""
@@ -259,9 +269,9 @@ class GatewayCollector(Collector):
 class GatewayMetricsApplication:
     """GET /metrics, for Prometheus."""
 
-    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
+    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot], access_log: AccessLog | None = None) -> None:
         self._housekeeping = gateway.housekeeping
-        self._collector = GatewayCollector(gateway, wire)
+        self._collector = GatewayCollector(gateway, wire, access_log=access_log)
         self._process = ProcessCollector(registry=None)
         self._rendering = BackgroundTasks()
         self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)
@@ -291,6 +301,17 @@ class GatewayMetricsApplication:
             exchange.respond(200, headers, body)
         else:
             await self._housekeeping.do(_write(exchange, headers, body))
+
+    async def families(self) -> list[Metric]:
+        """What a page is made of, for another format; read a piece in each turn of the loop."""
+        return await self._housekeeping.do(self._read_families())
+
+    def _read_families(self) -> Steps[list[Metric]]:
+        found: list[Metric] = []
+        for piece in self._collector.pieces():
+            found += piece
+            yield
+        return [*found, *self._process.collect()]
 
     async def _render(self, accept: str) -> tuple[list[bytes], str]:
         """(body, content type), rendered a piece in each turn of the loop."""

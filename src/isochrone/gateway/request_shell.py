@@ -39,6 +39,7 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
+    from isochrone.gateway.access import GatewayAccess
     from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
     from isochrone.gateway.tracing import GatewayTrace
 
@@ -77,7 +78,7 @@ class RequestShell:
         self.sampling = Sampling()
         self.machine = RequestMachine(self.fleet)
         #: How long requests take, for the metrics page.
-        self._times = RequestTimes(self.fleet)
+        self.times = RequestTimes(self.fleet)
         self.machine.waiting.on_change = self._waiting_changed
         #: Streaming calls, from their opening to their end.
         self.streams: set[CallerStream] = set()
@@ -97,6 +98,8 @@ class RequestShell:
         )
         #: None: requests are not traced. Set before the first route is made.
         self.tracing: GatewayTrace | None = None
+        #: None: requests are not logged.
+        self.access: GatewayAccess | None = None
         self._tasks = BackgroundTasks()
         #: Done when a request or a stream comes while nothing is under way; None: something is.
         self.resting: asyncio.Future[None] | None = None
@@ -166,12 +169,14 @@ class RequestShell:
             attempt.asks = False
         self.execute(self.machine.streaming(request, attempt, self.clock(), report))
 
-    def cancelled(self, request: CallerRequest) -> None:
-        """A caller has gone."""
+    def cancelled(self, request: CallerRequest, error: IsochroneError | None = None) -> None:
+        """A caller has gone. ``error``: it has not, but its codec ends the call with this."""
         if self.tracing is not None:
-            self.tracing.caller_gone(request)
+            self.tracing.broken_off(request, error)
+        if self.access is not None and not request.over:
+            self.access.broken_off(request, error)
         if not request.over:
-            self._times.cancelled(request, self.clock())
+            self.times.broken_off(request, error, self.clock())
         self.execute(self.machine.cancelled(request, self.clock()))
 
     def release(self) -> int:
@@ -213,6 +218,8 @@ class RequestShell:
     def execute(self, instructions: list[Instruction]) -> None:
         if self.tracing is not None:
             self.tracing.note(instructions)
+        if self.access is not None:
+            self.access.note(instructions)
         caller: Any
         for do, caller, subject in instructions:
             try:
@@ -222,15 +229,15 @@ class RequestShell:
                         caller.sent_at = self.clock()
                 elif do is _ANSWER:
                     caller.answer(subject)
-                    self._times.answered(caller, subject, self.clock())
+                    self.times.answered(caller, subject, self.clock())
                 elif do is _CANCEL:
                     subject.cancel()
                 elif do is _REJECT:
                     caller.reject(subject)
-                    self._times.rejected(caller, subject, self.clock())
+                    self.times.rejected(caller, subject, self.clock())
                 elif do is _CUT_OFF:
                     caller.cut_off(subject)
-                    self._times.rejected(caller, subject, self.clock())
+                    self.times.rejected(caller, subject, self.clock())
                 else:
                     self._execute_rare(do, caller, subject)
             except Exception as error:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -21,6 +23,7 @@ import structlog
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists
+from isochrone.gateway.access import GatewayAccess
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
@@ -30,6 +33,11 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.observe.access_log.settings import AccessLogSettings
+from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
+from isochrone.observe.otlp_metrics.exporter import MetricsExporter
+from isochrone.observe.otlp_metrics.settings import MetricsExport
+from isochrone.observe.otlp_metrics.settings import missing_package as missing_metrics_package
 from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.open_files import raise_file_limit
@@ -84,6 +92,14 @@ class GatewaySettings:
     export: ExportSettings | None = None
     #: One in so many requests is traced, beside those that are kept for a reason of their own; 0: none.
     trace_rate: int = 1000
+    #: Every request is sent with a trace context, not only those that are sampled.
+    traces_all_attempts: bool = False
+    #: Which requests are logged, and where; None: none are.
+    access_log: AccessLogSettings | None = None
+    #: Where the figures of the metrics page go beside it; None: nowhere.
+    metrics_export: MetricsExport | None = None
+    #: Off, to measure what it costs: latencies of requests are not counted.
+    counts_latencies: bool = True
 
 
 class StartFailed(Exception):
@@ -135,8 +151,16 @@ class GatewayServer:
         #: Not among the others: its connections are no callers'.
         self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
-        self._tracing = None if settings.export is None else GatewayTrace(settings.export, settings.trace_rate)
+        self._tracing: GatewayTrace | None = None
+        if settings.export is not None:
+            sends_all = settings.traces_all_attempts
+            self._tracing = GatewayTrace(settings.export, settings.trace_rate, sends_all=sends_all)
         self.gateway.tracing = self._tracing
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        if self._access_log is not None:
+            self.gateway.access = GatewayAccess(self._access_log)
+        self.gateway.times.is_on = settings.counts_latencies
+        self._metrics_exporter: MetricsExporter | None = None
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,6 +176,8 @@ class GatewayServer:
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop.set)
+        if self._access_log is not None and self._access_log.reopens_by_signal():
+            loop.add_signal_handler(signal.SIGHUP, self._access_log.reopen)
         try:
             await self.start()
             await self._stop.wait()
@@ -175,11 +201,25 @@ class GatewayServer:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.start)
             self._tasks.append(asyncio.ensure_future(self._look_for_slowest(self._tracing)))
+        if self._access_log is not None:
+            try:
+                self._access_log.start()
+            except OSError as error:
+                raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
         settings = self.settings
         gateway = self.gateway
         application = self.make_application()
-        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
+        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
         accepts_late = self.make_link is not None
+        export = settings.metrics_export
+        if export is not None:
+            if package := missing_metrics_package(export):
+                raise StartFailed(f"--metrics-otlp needs the package {package}: pip install isochrone[tracing]")
+            if self._group is not None:
+                export = replace(export, instance=f"{export.instance}.{os.getpid()}")
+            self._metrics_exporter = MetricsExporter(export)
+            await asyncio.to_thread(self._metrics_exporter.start)
+            self._tasks.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, metrics)))
         if self._group is not None:
             await self._take_place(self._group, metrics)
             accepts_late = accepts_late or not self._group.listens_at_once
@@ -227,6 +267,16 @@ class GatewayServer:
         while True:
             await asyncio.sleep(_SLOWEST_SECONDS)
             tracing.tick(now_ns())
+
+    async def _export_metrics(self, exporter: MetricsExporter, metrics: GatewayMetricsApplication) -> None:
+        while True:
+            await asyncio.sleep(exporter.settings.seconds)
+            try:
+                families = await metrics.families()
+            except Exception as error:
+                log.error("metrics could not be read for their export", exc_info=error)
+            else:
+                exporter.offer(partial(iter, families))
 
     def make_application(self) -> Application:
         """What its port serves."""
@@ -307,6 +357,10 @@ class GatewayServer:
         if self._tracing is not None:
             self._tracing.close()
             await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)
+        if self._access_log is not None:
+            await asyncio.to_thread(self._access_log.stop, STOP_SECONDS)
+        if self._metrics_exporter is not None:
+            await asyncio.to_thread(self._metrics_exporter.stop, STOP_SECONDS)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)

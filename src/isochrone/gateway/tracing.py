@@ -1,8 +1,12 @@
 """Traces of a gateway: notes the shell's instructions, and leaves a record of each request that is kept.
 
 A gateway that is not traced has none of this: its requests cost one test for None where instructions are executed, and
-one where they are sent. A traced one writes the context of each attempt's own span into what it sends, in place of the
-caller's. Everything but ``start`` and ``stop`` runs on the event loop's thread.
+one where they are sent. Of a request that nobody samples, nothing is noted until it fails, is sent again, or is over
+and slow. It goes on without a context, unless its caller sent one: a context makes each head different, and workers
+remember the heads that they have read.
+
+The others are sent with the context of each attempt's own span, in place of the caller's. Everything but ``start`` and
+``stop`` runs on the event loop's thread. A fault here is logged, and costs no request its answer.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import DeadlineExceeded, IsochroneError
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.trail import Trail, TrailedAttempt
+from isochrone.observe.failure_limit import FailureLimit
 from isochrone.observe.snapshot import TraceSnapshot
 from isochrone.observe.tracing.exporter import Sink, TraceExporter
 from isochrone.observe.tracing.gateway_record import AttemptRecord, gateway_spans
@@ -24,28 +29,45 @@ from isochrone.observe.tracing.otlp import OtlpSink
 from isochrone.observe.tracing.record import CALLER, DEADLINE_MISS, ERROR, SHARE, SLOWEST, TraceQueue
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.observe.tracing.tail_sampling import SlowestOfMinute, TraceShare
-from isochrone.observe.tracing.trace_parent import parse_trace_parent, write_trace_parent
+from isochrone.observe.tracing.trace_parent import TRACE_PARENT, trace_name, trace_parent_in, write_trace_parent
 
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
 
 log = structlog.get_logger(__name__)
 
+_CANCELLED = "cancelled"
 _MAX_MESSAGE = 500
 _MAX_STATE = 512
 #: The length of a header field in one byte.
 _MAX_PARENT = 127
+#: Models with slowest requests of their own; further ones share theirs.
+_MAX_MODELS = 256
 
 
 class GatewayTrace:
     """The traces of one gateway."""
 
-    def __init__(self, export: ExportSettings, rate: int, sink: Callable[[ExportSettings], Sink] = OtlpSink) -> None:
-        """``rate``: one in so many requests, beside those that are kept for a reason of their own; 0: none."""
+    def __init__(
+        self,
+        export: ExportSettings,
+        rate: int,
+        sink: Callable[[ExportSettings], Sink] = OtlpSink,
+        *,
+        sends_all: bool = False,
+    ) -> None:
+        """``rate``: one in so many requests, beside those that are kept for a reason of their own; 0: none.
+
+        ``sends_all``: every request is sent with a context, so that what a worker keeps of it belongs to the same
+        trace.
+        """
+        self._sends_all = sends_all
         self._queue = TraceQueue(export.bsp_max_queue_size)
         self._exporter = TraceExporter(self._queue, export, lambda: sink(export), gateway_spans)
         self._share = TraceShare(rate, -1)
-        self._slowest = SlowestOfMinute(now_ns())
+        self._failures = FailureLimit(export.failures_per_second, now_ns())
+        #: By model, of those with requests in this minute.
+        self._slowest: dict[str, SlowestOfMinute] = {}
 
     # On the event loop's thread.
 
@@ -55,8 +77,7 @@ class GatewayTrace:
             try:
                 self._note(do, request, subject)
             except Exception as error:
-                # Tracing must not cost a request its answer.
-                log.error("a request could not be traced", instruction=do.name, exc_info=error)
+                _log_fault(do.name, error)
 
     def _note(self, do: Do, request: Any, subject: Any) -> None:
         if do is Do.SEND:
@@ -66,58 +87,97 @@ class GatewayTrace:
         elif do is Do.REJECT or do is Do.CUT_OFF:
             self._ended(request, subject.code, subject.message, isinstance(subject, DeadlineExceeded))
         elif do is Do.CANCEL:
-            self.attempt_ended(subject, "cancelled")
+            self.attempt_ended(subject, subject.given_up or _CANCELLED)
 
     def attempt_ended(self, attempt: UpstreamAttempt | Any, outcome: str) -> None:
         """An attempt has ended, whatever becomes of its request."""
-        trail: Trail | None = attempt.request.trail
-        if trail is not None:
-            trail.end(attempt, outcome, now_ns())
+        try:
+            request = attempt.request
+            trail: Trail | None = request.trail
+            if trail is None and outcome != _CANCELLED and request.shadow is None:
+                # What went wrong with it is told, should the request fail.
+                trail = self._trail_of(request, attempt)
+            if trail is not None:
+                trail.end(attempt, outcome, now_ns())
+        except Exception as error:
+            _log_fault("the end of an attempt", error)
 
     def lost(self, attempt: UpstreamAttempt, error: IsochroneError) -> None:
         self.attempt_ended(attempt, error.code)
 
-    def caller_gone(self, request: CallerRequest) -> None:
-        """Its attempts are cancelled, and nobody is answered."""
-        if request.trail is not None and (request.trail.reason or request.deadline < now_ns()):
-            self._ended(request, "cancelled", "the caller has gone", is_miss=False, is_error=False)
+    def broken_off(self, request: CallerRequest, error: IsochroneError | None) -> None:
+        """Its attempts are cancelled. ``error``: what its caller is answered with; None: the caller has gone."""
+        try:
+            if error is not None:
+                self._ended(request, error.code, error.message, isinstance(error, DeadlineExceeded))
+            elif request.trail is not None and (request.trail.reason or request.deadline < now_ns()):
+                self._ended(request, "cancelled", "the caller has gone", is_miss=False, is_error=False)
+        except Exception as fault:
+            _log_fault("a request that was broken off", fault)
         # A trail refers to its attempts, and these to the request: nothing may depend on the collector.
         request.trail = None
 
     def tick(self, now: int) -> None:
         """Keeps the slowest of a minute that is over."""
-        for record in self._slowest.ended(now):
-            self._queue.put(record)
+        for model, slowest in list(self._slowest.items()):
+            records = slowest.ended(now)
+            for record in records:
+                self._queue.put(record)
+            if records:
+                # The next request of the model begins its next minute.
+                del self._slowest[model]
 
     def _sent(self, request: Any, attempt: Any) -> None:
         if request.shadow is not None:
             # A copy is not traced; what its caller sent goes along.
-            given = request.head.get(b"traceparent") or b""
+            given = request.head.get(TRACE_PARENT) or b""
             attempt.trace_parent = given if len(given) < _MAX_PARENT else b""
             return
         trail: Trail | None = request.trail
         if trail is None:
-            trail = request.trail = self._begin(request)
+            if request.sent_at:
+                trail = self._trail_of(request, None, but=attempt)
+            else:
+                reason = self._sampled(request)
+                if not (reason or self._sends_all) and request.head.get(TRACE_PARENT) is None:
+                    return  # nearly all requests
+                trail = request.trail = self._begin(request, reason)
         span_id = new_span_id()
         trail.attempts.append(TrailedAttempt(attempt, span_id, now_ns()))
         attempt.trace_parent = write_trace_parent(trail.trace_id, span_id, bool(trail.reason)).encode()
 
-    def _begin(self, request: CallerRequest | Any) -> Trail:
+    def _sampled(self, request: Any) -> str:
+        """Why a request is kept, as far as its start shows; "": it is not, so far."""
+        return CALLER if request.trace_id else SHARE if self._share.is_due() else ""
+
+    def _begin(self, request: Any, reason: str) -> Trail:
         head = request.head
-        text = head.get(b"traceparent")
-        parent = parse_trace_parent(text.decode("latin-1")) if text is not None else None
+        parent = trace_parent_in(head.headers)
         if parent is None:
-            trace_id, parent_id, state = new_trace_id(), 0, ""
-        else:
-            trace_id, parent_id = parent.trace_id, parent.span_id
-            state = (head.get(b"tracestate") or b"").decode("latin-1")[:_MAX_STATE]
-        reason = CALLER if parent is not None and parent.is_sampled else SHARE if self._share.is_due() else ""
-        return Trail(trace_id, new_span_id(), parent_id, state, reason)
+            return Trail(new_trace_id(), new_span_id(), 0, "", reason)
+        state = (head.get(b"tracestate") or b"").decode("latin-1")[:_MAX_STATE]
+        return Trail(parent.trace_id, new_span_id(), parent.span_id, state, reason)
+
+    def _trail_of(self, request: Any, attempt: Any, but: Any = None) -> Trail:
+        """The trail of a request of which nothing was noted so far. ``attempt``: one that is not in flight any more."""
+        trail: Trail = self._begin(request, "")
+        request.trail = trail
+        for each in request.attempts if attempt is None else (attempt, *request.attempts):
+            if each is not but and not (each is attempt and trail.attempts):
+                trail.attempts.append(TrailedAttempt(each, new_span_id(), each.sent_at))
+        return trail
 
     def _answered(self, request: Any, attempt: UpstreamAttempt) -> None:
-        if request.trail is None:
+        if request.shadow is not None:
             return
-        problem = _problem(attempt)
+        problem = problem_of(attempt)
+        if request.trail is None:
+            ended = request.streaming_at or attempt.answered_at
+            slowest = self._slowest.get(request.served.name)
+            is_slow = slowest is None or ended - request.came_at > slowest.threshold
+            if not (problem or is_slow) and (request.deadline == NEVER or request.deadline >= now_ns()):
+                return  # nearly all requests
+            self._trail_of(request, attempt)
         self.attempt_ended(attempt, problem or "answered")
         self._ended(request, problem, "", is_miss=problem in ("http_504", "grpc_4"))
 
@@ -125,22 +185,28 @@ class GatewayTrace:
         if request is None or request.shadow is not None:
             return
         now = now_ns()
-        served = getattr(request, "served", None)
-        # One that was rejected before it was sent has none.
-        trail: Trail = request.trail or self._begin(request)
+        trail: Trail | None = request.trail
         request.trail = None
-        if is_miss or request.deadline < now:
-            reason = DEADLINE_MISS
-        else:
-            reason = ERROR if code and is_error else trail.reason
-        # A request that waited for a worker counts as arrived when it goes on.
-        duration = now - request.came_at
-        if not reason and duration <= self._slowest.threshold:
-            return
+        # One that was rejected before it was sent has no trail.
+        sampled = trail.reason if trail is not None else "" if request.sent_at else self._sampled(request)
+        failure = DEADLINE_MISS if is_miss or request.deadline < now else ERROR if code and is_error else ""
+        reason = failure if failure and self._failures.takes(now) else sampled
+        served = getattr(request, "served", None)
+        # A stream that was held before its first message belongs to no model.
+        model = served.name if served is not None else ""
+        # A request that waited for a worker counts as arrived when it goes on. How long a stream lasts is its caller's
+        # choice.
+        duration = (request.streaming_at or now) - request.came_at
+        slowest: SlowestOfMinute | None = None
+        if not reason:
+            slowest = self._slowest_of(model, now)
+            if duration <= slowest.threshold:
+                return
+        if trail is None:
+            trail = self._begin(request, reason)
         record = (
             reason or SLOWEST,
-            # A stream that was held before its first message belongs to no model.
-            served.name if served is not None else "",
+            model,
             request.came_at,
             now,
             request.deadline,
@@ -152,10 +218,20 @@ class GatewayTrace:
             message[:_MAX_MESSAGE],
             tuple(_record(each, now) for each in trail.attempts),
         )
-        if reason:
-            self._queue.put(record)
+        if slowest is not None:
+            slowest.add(duration, record)
         else:
-            self._slowest.add(duration, record)
+            # Exemplars and the access log name traces that there are.
+            request.trace_id = trace_name(trail.trace_id) if self._queue.put(record) else ""
+
+    def _slowest_of(self, model: str, now: int) -> SlowestOfMinute:
+        slowest = self._slowest.get(model)
+        if slowest is None:
+            key = model if len(self._slowest) < _MAX_MODELS else ""
+            slowest = self._slowest.get(key)
+            if slowest is None:
+                slowest = self._slowest[key] = SlowestOfMinute(now)
+        return slowest
 
     # On any thread.
 
@@ -164,14 +240,21 @@ class GatewayTrace:
 
     def close(self) -> None:
         """Hands the last records to the exporter. Before ``stop``, on the event loop's thread."""
-        for record in self._slowest.close(now_ns()):
-            self._queue.put(record)
+        for slowest in self._slowest.values():
+            for record in slowest.close(now_ns()):
+                self._queue.put(record)
 
     def stop(self, seconds: float) -> None:
         self._exporter.stop(seconds)
 
     def snapshot(self) -> TraceSnapshot:
-        return TraceSnapshot(dict(self._queue.kept), self._queue.dropped, self._exporter.failed)
+        queue = self._queue
+        return TraceSnapshot(dict(queue.kept), queue.dropped, self._exporter.failed, self._failures.dropped)
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    """Tracing must not cost a request its answer."""
+    log.error("a request could not be traced", instruction=what, exc_info=error)
 
 
 def _record(each: TrailedAttempt, now: int) -> AttemptRecord:
@@ -183,11 +266,11 @@ def _record(each: TrailedAttempt, now: int) -> AttemptRecord:
         attempt.is_hedge,
         each.sent,
         each.ended or now,
-        each.outcome or "cancelled",
+        each.outcome or _CANCELLED,
     )
 
 
-def _problem(attempt: UpstreamAttempt) -> str:
+def problem_of(attempt: UpstreamAttempt) -> str:
     """The error that an answer carries; "": none."""
     for name, value in attempt.trailers or attempt.headers:
         if name == b"grpc-status":

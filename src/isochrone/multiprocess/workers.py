@@ -47,7 +47,8 @@ def run_workers(
     )
 
     async def serve(number: int, generation: int) -> int:
-        return await Worker(of_process, log_settings, group=ProcessInGroup(group, number, generation)).run()
+        own = replace(of_process, process=(number - 1, count))
+        return await Worker(own, log_settings, group=ProcessInGroup(group, number, generation)).run()
 
     log.info("starting processes", processes=count, instances_with_shared_weights=shared_instances, **ports)
     _say_what_is_shared(settings, of_process, count)

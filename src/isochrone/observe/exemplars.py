@@ -5,18 +5,12 @@ Bounded: one per bucket. Only OpenMetrics pages show them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client.samples import Exemplar as ShownExemplar
 from prometheus_client.samples import Timestamp
 
-#: Version, trace id, parent id, flags; later versions may have more (https://www.w3.org/TR/trace-context/).
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?")
-_NO_TRACE: Final = "0" * 32
-#: Of the last digit of the flags: the trace is recorded.
-_SAMPLED: Final = 1
 _LABEL: Final = "trace_id"
 
 
@@ -30,14 +24,6 @@ class Exemplar(NamedTuple):
 
 #: By the number of the bucket.
 Exemplars = Mapping[int, Exemplar]
-
-
-def sampled_trace(traceparent: str) -> str:
-    """The trace id of a header ``traceparent``; "": it is invalid, or its trace is not sampled."""
-    found = _TRACEPARENT.fullmatch(traceparent)
-    if found is None or not int(found[2], 16) & _SAMPLED or found[1] == _NO_TRACE:
-        return ""
-    return found[1]
 
 
 def with_exemplars(

@@ -24,6 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from isochrone.observe.access_log_metrics import access_log_metrics
 from isochrone.observe.activation_metrics import activation_metrics
 from isochrone.observe.device_metrics import device_metrics
 from isochrone.observe.division_metrics import division_metrics
@@ -128,6 +129,10 @@ class Exposition:
         of_machine: tuple[Collector, ...] = (MachineCollector(proc),) if machine else ()
         self._others = (*of_machine, *others, self._process)
 
+    def families(self, snapshot: ServerSnapshot) -> Iterator[Metric]:
+        """What a page is made of, for another format."""
+        return _Families(snapshot, self._others).collect()
+
     def render(self, accept: str = "", snapshot: ServerSnapshot | None = None) -> tuple[bytes, str]:
         """(body, content type) in the format of the Accept header: OpenMetrics or plain text.
 
@@ -165,6 +170,7 @@ class _Families(Collector):
         yield from activation_metrics(snapshot.activations)
         yield from division_metrics(snapshot.divided)
         yield from trace_metrics(snapshot.traces)
+        yield from access_log_metrics(snapshot.access_log)
         yield from device_metrics(snapshot.device_memory, snapshot.padded_rows, snapshot.captured_graphs)
         yield from model_metrics(self._snapshot.of_models)
         for collector in self._others:

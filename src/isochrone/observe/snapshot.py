@@ -225,6 +225,19 @@ class TraceSnapshot:
     dropped: int
     #: Kept, and lost since the collector did not take them.
     failed: int
+    #: Deadline misses and errors that were not kept: there were too many per second.
+    limited: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLogSnapshot:
+    """The access log. Counts start with the process."""
+
+    written: int
+    #: Since the queue to the thread that writes was full, or a write failed.
+    dropped: int
+    #: Failures that were not logged: there were too many per second.
+    limited: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +261,5 @@ class ServerSnapshot:
     divided: Sequence[DividedSnapshot] = ()
     #: None: traces are not exported.
     traces: TraceSnapshot | None = None
+    #: None: requests are not logged.
+    access_log: AccessLogSnapshot | None = None

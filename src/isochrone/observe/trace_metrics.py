@@ -20,5 +20,10 @@ def trace_metrics(traces: TraceSnapshot | None) -> Iterator[Metric]:
         "isochrone_trace_dropped", "Traces dropped because the queue to the exporter was full", traces.dropped
     )
     yield CounterMetricFamily(
+        "isochrone_trace_limited",
+        "Deadline misses and errors of which no trace was kept: too many per second",
+        traces.limited,
+    )
+    yield CounterMetricFamily(
         "isochrone_trace_export_failures", "Traces lost because the collector did not take them", traces.failed
     )

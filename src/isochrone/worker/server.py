@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +28,13 @@ from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.locations import Location
+from isochrone.observe.access_log.settings import AccessLogSettings
+from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
+from isochrone.observe.otlp_metrics.exporter import MetricsExporter
+from isochrone.observe.otlp_metrics.settings import MetricsExport, missing_package
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.rules import HeaderRules
@@ -104,6 +109,14 @@ class ServeSettings:
     rules: HeaderRules = field(default_factory=HeaderRules)
     #: Trace settings at start, by the names of the trace API.
     trace: Mapping[str, list[str]] = field(default_factory=dict)
+    #: Which requests are logged, and where; None: none are.
+    access_log: AccessLogSettings | None = None
+    #: Where the figures of the metrics page go beside it; None: nowhere.
+    metrics_export: MetricsExport | None = None
+    #: Off, to measure what it costs: durations of requests are not counted.
+    counts_latencies: bool = True
+    #: The number of this process, from 0, among so many that serve as one.
+    process: tuple[int, int] = (0, 1)
     loading: LoadSettings = field(default_factory=LoadSettings)
     #: Whether /metrics has the machine's processors and memory.
     cpu_metrics: bool = True
@@ -198,6 +211,7 @@ class Worker:
             self_completion=completed_by_model,
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         self.service = WorkerService(
             self.catalog,
             log_settings,
@@ -209,8 +223,15 @@ class Worker:
             allow_file_overrides=settings.allow_file_overrides,
             control_token=settings.control_token,
             trace=settings.trace,
+            process=settings.process,
+            access_log=self._access_log,
+            counts_latencies=settings.counts_latencies,
             is_complete=self._is_complete,
         )
+        export = settings.metrics_export
+        if export is not None and settings.process[1] > 1:
+            export = replace(export, instance=f"{export.instance}.{settings.process[0] + 1}")
+        self._metrics_exporter = None if export is None else MetricsExporter(export)
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         #: Not among the others: its connections are no clients'.
@@ -232,6 +253,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in stop_signals() if on_signals else ():
             loop.add_signal_handler(number, self._stop.set)
+        if on_signals and self._access_log is not None and self._access_log.reopens_by_signal():
+            loop.add_signal_handler(signal.SIGHUP, self._access_log.reopen)
         starting = asyncio.ensure_future(self.start())
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -261,6 +284,14 @@ class Worker:
             raise StartFailed(self.service.tracing.problem)
         if self.service.tracing.exports:
             await in_thread(self.service.tracing.start)
+        export = self.settings.metrics_export
+        if export is not None and (package := missing_package(export)):
+            raise StartFailed(f"--metrics-otlp needs the package {package}: pip install isochrone[tracing]")
+        if self._access_log is not None:
+            try:
+                self._access_log.start()
+            except OSError as error:
+                raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
         self.catalog.watchdog.start()
         await self._listen()
         await self._load_models()
@@ -296,6 +327,9 @@ class Worker:
             self._gpus.start()
             others = (self._gpus,)
         exposition = Exposition(self._snapshot, machine=settings.cpu_metrics, others=others)
+        if self._metrics_exporter is not None:
+            await in_thread(self._metrics_exporter.start)
+            self._background.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, exposition)))
         metrics = MetricsApplication(exposition, self._snapshot)
         if group is not None and self._private is not None:
             limit = settings.limits.between_processes().max_body_bytes
@@ -385,6 +419,14 @@ class Worker:
                 # The next look must come, for all models.
                 log.error("a look for stuck runs failed", exc_info=error)
 
+    async def _export_metrics(self, exporter: MetricsExporter, exposition: Exposition) -> None:
+        while True:
+            await asyncio.sleep(exporter.settings.seconds)
+            try:
+                exporter.offer(partial(exposition.families, self._snapshot()))
+            except Exception as error:
+                log.error("metrics could not be read for their export", exc_info=error)
+
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
@@ -418,6 +460,10 @@ class Worker:
         if self.service.tracing.exports:
             self.service.tracing.close()
             await in_thread(partial(self.service.tracing.stop, _TRACE_SECONDS))
+        if self._access_log is not None:
+            await in_thread(partial(self._access_log.stop, STOP_SECONDS))
+        if self._metrics_exporter is not None:
+            await in_thread(partial(self._metrics_exporter.stop, STOP_SECONDS))
         if self._gpus is not None:
             await in_thread(self._gpus.stop)
         if self._group is not None and self._private is not None:

@@ -24,6 +24,7 @@ from isochrone.protocol.shared_memory_requests import (
 )
 from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
+from isochrone.worker.access import WorkerAccess
 from isochrone.worker.backends.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
@@ -35,6 +36,7 @@ from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
 from isochrone.worker.tracing.worker_tracing import WorkerTracing
 
 if TYPE_CHECKING:
+    from isochrone.observe.access_log.writer import AccessLog
     from isochrone.observe.logs import Settings as LogSettings
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
@@ -74,6 +76,9 @@ class WorkerService(InferenceService):
         allow_file_overrides: bool = False,
         control_token: str = "",
         trace: Mapping[str, list[str]] | None = None,
+        process: tuple[int, int] = (0, 1),
+        access_log: AccessLog | None = None,
+        counts_latencies: bool = True,
         is_complete: Callable[[], bool] | None = None,
     ) -> None:
         self.catalog = catalog
@@ -88,8 +93,14 @@ class WorkerService(InferenceService):
         self.fence = Fence()
         self._strict_readiness = strict_readiness
         self._is_complete = is_complete
-        self.tracing = WorkerTracing(trace or {}, lambda: [each.statistics for each in catalog.all_versions()])
-        catalog.on_served = lambda served: self.tracing.attach(served.statistics)
+        self.tracing = WorkerTracing(
+            trace or {}, lambda: [each.statistics for each in catalog.all_versions()], process=process
+        )
+        self._access_log = access_log
+        #: None: requests are not logged.
+        self.access = None if access_log is None else WorkerAccess(access_log)
+        self._counts_latencies = counts_latencies
+        catalog.on_served = self._attach
         #: True once start-up is done; False again when stopping.
         self.accepting = False
         self.stopping = False
@@ -97,6 +108,13 @@ class WorkerService(InferenceService):
         self._served = catalog.served
         self._load = WorkerLoad(catalog)
         self._apply_verbosity()
+
+    def _attach(self, served: ServedVersion) -> None:
+        """A version is served."""
+        statistics = served.statistics
+        self.tracing.attach(statistics)
+        statistics.access = self.access
+        statistics.counts = self._counts_latencies
 
     # The hot path.
 
@@ -116,7 +134,7 @@ class WorkerService(InferenceService):
         served.submit(request)
 
     def _infer_observed(self, request: InferRequest) -> None:
-        """At verbose level 2 and above, or while a model is traced."""
+        """At verbose level 2 and above, while a model is traced, or with an access log."""
         logged = (LoggedStream if request.takes_many else LoggedRequest)(request) if self._logs_requests else None
         submitted = request if logged is None else logged
         try:
@@ -125,13 +143,15 @@ class WorkerService(InferenceService):
             if submitted.served_by is None:
                 # No version has seen it: one that has records it itself.
                 self.tracing.rejected(submitted, error)
+                if self.access is not None:
+                    self.access.failed(submitted, error)
             if logged is not None:
                 logged.log(error.code, error=str(error))
             raise
 
     def _apply_verbosity(self) -> None:
         self._logs_requests = int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES
-        self._observes_requests = self._logs_requests or self.tracing.is_on
+        self._observes_requests = self._logs_requests or self.tracing.is_on or self.access is not None
 
     # Metadata of models.
 
@@ -303,6 +323,7 @@ class WorkerService(InferenceService):
             tuple(served.activations.snapshot() for served in versions if served.activations is not None),
             tuple(served.runner.snapshot() for served in versions if isinstance(served.runner, DividedRunner)),
             self.tracing.snapshot(),
+            None if self._access_log is None else self._access_log.snapshot(),
         )
 
     @property

@@ -17,12 +17,14 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
-from isochrone.observe.exemplars import Exemplar, sampled_trace
+from isochrone.observe.exemplars import Exemplar
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot
+from isochrone.observe.tracing.trace_parent import parse_trace_parent, sampled_trace
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.access import WorkerAccess
     from isochrone.worker.tracing.model_trace import ModelTrace
 
 #: Ints per request: eight timestamps and its rows.
@@ -66,6 +68,8 @@ class ModelStatistics:
         "_reused",
         "_sums",
         "_wall_clock_ns",
+        "access",
+        "counts",
         "model_name",
         "model_version",
         "trace",
@@ -76,6 +80,10 @@ class ModelStatistics:
         self.model_version = model_version
         #: Records requests of a model that is traced; None: it is not.
         self.trace: ModelTrace | None = None
+        #: Logs requests; None: they are not logged.
+        self.access: WorkerAccess | None = None
+        #: Off, to measure what it costs: durations of requests are not counted.
+        self.counts = True
         #: Only for the protocol's ``last_inference``, which is a wall-clock time.
         self._wall_clock_ns = wall_clock_ns
         self._pending_times: list[int] = []
@@ -101,42 +109,53 @@ class ModelStatistics:
 
     def record_success(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request. A stage without a timestamp counts as zero."""
-        times = self._pending_times
-        # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no tuples.
-        times += (
-            request.arrived,
-            request.enqueued,
-            request.dispatched,
-            request.compute_start,
-            request.infer_start,
-            request.infer_end,
-            request.compute_end,
-            now,
-            rows,
-        )
-        if len(times) >= _FOLD_AT:
-            self.fold()
+        if self.counts:
+            times = self._pending_times
+            # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no
+            # tuples.
+            times += (
+                request.arrived,
+                request.enqueued,
+                request.dispatched,
+                request.compute_start,
+                request.infer_start,
+                request.infer_end,
+                request.compute_end,
+                now,
+                rows,
+            )
+            if len(times) >= _FOLD_AT:
+                self.fold()
+        else:
+            self._computed += 1
         if self.trace is not None:
-            self.trace.finished(request)
-        if request.trace_context is not None:
+            self._trace_success(self.trace, request, now)
+        elif request.trace_context is not None:
             self._note(request, now)
+        if self.access is not None:
+            self.access.finished(request, now)
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
-        batch = self._batches.get(rows)
-        if batch is None:
-            batch = self._batches[rows] = [0, 0, 0, 0]
-        batch[0] += 1
-        started, ended = request.infer_start, request.infer_end
-        batch[2] += ended - started
-        times = self._pending_times
-        times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
-        if len(times) >= _FOLD_AT:
-            self.fold()
+        if self.counts:
+            batch = self._batches.get(rows)
+            if batch is None:
+                batch = self._batches[rows] = [0, 0, 0, 0]
+            batch[0] += 1
+            started, ended = request.infer_start, request.infer_end
+            batch[2] += ended - started
+            times = self._pending_times
+            times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
+            if len(times) >= _FOLD_AT:
+                self.fold()
+        else:
+            self._computed += 1
         if self.trace is not None:
-            self.trace.finished(request)
-        if request.trace_context is not None:
+            self._trace_success(self.trace, request, now)
+        elif request.trace_context is not None:
             self._note(request, now)
+        if self.access is not None:
+            self.access.finished(request, now)
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""
@@ -162,6 +181,8 @@ class ModelStatistics:
         """Records a request that failed or was rejected, beside its count."""
         if self.trace is not None:
             self.trace.failed(request, error)
+        if self.access is not None:
+            self.access.failed(request, error)
 
     def record_cache_hit(self, request: InferRequest, now: int, lookup_ns: int) -> None:
         """Counts an answer from the cache: a success with a queue time, but without inference."""
@@ -172,9 +193,11 @@ class ModelStatistics:
         if len(waits) >= _FOLD_AT:
             self.fold()
         if self.trace is not None:
-            self.trace.finished(request)
-        if request.trace_context is not None:
+            self._trace_success(self.trace, request, now)
+        elif request.trace_context is not None:
             self._note(request, now)
+        if self.access is not None:
+            self.access.finished(request, now)
 
     def record_reused(self, request: InferRequest, now: int) -> None:
         """Counts an answer from the activation cache: a success with a queue time, but without inference."""
@@ -184,22 +207,32 @@ class ModelStatistics:
         if len(waits) >= _FOLD_AT:
             self.fold()
         if self.trace is not None:
-            self.trace.finished(request)
-        if request.trace_context is not None:
+            self._trace_success(self.trace, request, now)
+        elif request.trace_context is not None:
             self._note(request, now)
+        if self.access is not None:
+            self.access.finished(request, now)
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
         """Counts a miss, in addition to the success of the computed answer."""
         self._cache_misses += 1
         self._cache_miss_ns += lookup_ns + insert_ns
 
-    def _note(self, request: InferRequest, now: int) -> None:
-        """Keeps the trace of a request, if it is sampled, as the exemplar of its bucket."""
-        trace_id = sampled_trace((request.trace_context or {}).get("traceparent", ""))
+    def _trace_success(self, trace: ModelTrace, request: InferRequest, now: int) -> None:
+        trace_id = trace.finished(request)
         if trace_id:
-            duration = now - request.arrived
-            bucket = bisect_left(BUCKET_BOUNDS_NS, duration)
-            self._exemplars[bucket] = Exemplar(trace_id, duration, self._wall_clock_ns())
+            self._keep_exemplar(trace_id, request, now)
+
+    def _note(self, request: InferRequest, now: int) -> None:
+        """Keeps the trace of a request that its caller samples: this worker exports none."""
+        parent = parse_trace_parent((request.trace_context or {}).get("traceparent", ""))
+        trace_id = sampled_trace(parent)
+        if trace_id:
+            self._keep_exemplar(trace_id, request, now)
+
+    def _keep_exemplar(self, trace_id: str, request: InferRequest, now: int) -> None:
+        duration = now - request.arrived
+        self._exemplars[bisect_left(BUCKET_BOUNDS_NS, duration)] = Exemplar(trace_id, duration, self._wall_clock_ns())
 
     def fold(self) -> None:
         """Adds the recorded timestamps to sums and histograms."""

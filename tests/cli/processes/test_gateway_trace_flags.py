@@ -10,9 +10,10 @@ from isochrone.observe.tracing.settings import ExportSettings
 
 
 def test_what_it_takes() -> None:
-    assert read_trace(()) == (None, 1000)
+    assert read_trace(()) == (None, 1000, False)
     given = ("mode=opentelemetry", "rate=5", "opentelemetry,url=x:1", "opentelemetry,resource=a=b=c")
-    assert read_trace(given) == (ExportSettings(url="http://x:1", resource={"a": "b=c"}), 5)
+    assert read_trace(given) == (ExportSettings(url="http://x:1", resource={"a": "b=c"}), 5, False)
+    assert read_trace(("mode=opentelemetry", "context=all")).sends_all
 
 
 @pytest.mark.parametrize(

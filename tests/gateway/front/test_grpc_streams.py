@@ -13,6 +13,7 @@ from isochrone.clock import MILLISECOND, NEVER
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.front.grpc_streams import StreamAttempt, StreamRequest, StreamRoute
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.latencies.version_durations import OUTCOMES
 from isochrone.gateway.policies.base import TokenDeadlines
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
@@ -411,3 +412,51 @@ def test_a_stream_arrives_with_its_first_message_not_with_its_opening() -> None:
     assert opened < before <= attempt_of(bench).sent_at
     bench.say("m")
     assert len(bench.worker.messages) == 1, "a second of quota has not passed since the first message"
+
+
+def outcomes(bench: Bench) -> dict[str, list[int]]:
+    """Requests of model m by outcome, and the longest of them in whole buckets."""
+    found: dict[str, list[int]] = {}
+    for version in bench.fleet.model("m").durations.versions():
+        version.fold()
+        for name, durations in zip(OUTCOMES, version.of_outcome, strict=True):
+            if durations is not None:
+                found[name] = [durations.total, durations.sum_ns]
+    return found
+
+
+def test_a_stream_that_the_gateway_ends_is_not_counted_as_cancelled() -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.stream.stopping()
+    bench.stream.stopping()
+    assert bench.caller.ended_with
+    assert {name: count for name, (count, _) in outcomes(bench).items()} == {"rejected": 1}
+
+
+def test_a_mistake_of_the_caller_in_a_stream_counts_as_answered() -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.stream.data_received(b"\0\0")
+    bench.stream.ended()
+    assert {name: count for name, (count, _) in outcomes(bench).items()} == {"answered": 1}
+
+
+@pytest.mark.parametrize("ends", ["caller", "gateway"])
+def test_the_time_of_a_stream_is_that_until_its_first_answer_however_it_ends(ends: str) -> None:
+    bench = Bench()
+    now = bench.gateway.clock()
+    bench.gateway.clock = lambda: now
+    bench.say("m")
+    (attempt,) = bench.stream.attempts
+    assert isinstance(attempt, StreamAttempt)
+    attempt.head(200, ((b"content-type", b"application/grpc"),))
+    now += 3 * MILLISECOND
+    attempt.data(b"\0\0\0\0\0")
+    now += 3_600_000 * MILLISECOND
+    if ends == "caller":
+        bench.stream.abandoned()
+    else:
+        bench.stream.expire()
+    expected = "cancelled" if ends == "caller" else "deadline_exceeded"
+    assert outcomes(bench) == {expected: [1, 3 * MILLISECOND]}

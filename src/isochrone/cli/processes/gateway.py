@@ -11,6 +11,13 @@ from typing import Annotated
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_log_flags import (
+    AccessLogFileOption,
+    AccessLogOption,
+    LatencyHistogramsOption,
+    MetricsOtlpOption,
+    MetricsOtlpSecondsOption,
+)
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
@@ -39,6 +46,8 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
+from isochrone.observe.access_log.settings import read_access_log
+from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 
 EPILOG = """
@@ -100,6 +109,11 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     trace_config: TraceOption = None,
+    access_log: AccessLogOption = "off",
+    access_log_file: AccessLogFileOption = "",
+    metrics_otlp: MetricsOtlpOption = "",
+    metrics_otlp_seconds: MetricsOtlpSecondsOption = 10.0,
+    latency_histograms: LatencyHistogramsOption = True,
     log_json: LogJsonOption = False,
 ) -> None:
     """Route requests to workers. By default each goes to the least busy of those that answer within about twice the
@@ -107,7 +121,7 @@ def gateway(
     try:
         host, port = read_listen(listen)
         sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)
-        export, trace_rate = read_trace(trace_config or ())
+        trace = read_trace(trace_config or ())
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -125,8 +139,12 @@ def gateway(
             tls=read_tls(tls_cert, tls_key),
             limits=parse_limits(limit or []),
             seed=seed,
-            export=export,
-            trace_rate=trace_rate,
+            export=trace.export,
+            trace_rate=trace.rate,
+            traces_all_attempts=trace.sends_all,
+            access_log=read_access_log(access_log, access_log_file, name),
+            metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
+            counts_latencies=latency_histograms,
         )
         logs.configure(json=log_json)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)

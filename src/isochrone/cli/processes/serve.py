@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,13 @@ import structlog
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_log_flags import (
+    AccessLogFileOption,
+    AccessLogOption,
+    LatencyHistogramsOption,
+    MetricsOtlpOption,
+    MetricsOtlpSecondsOption,
+)
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
@@ -21,6 +29,8 @@ from isochrone.errors import IsochroneError
 from isochrone.models.repository.layout import is_model
 from isochrone.models.sources.locations import Location, RepositoryUrl, parse_location
 from isochrone.multiprocess.workers import run_workers
+from isochrone.observe.access_log.settings import read_access_log
+from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -182,6 +192,11 @@ def serve(
         int, typer.Option(help="1: also log events of models; 2: also log every request.", min=0)
     ] = 0,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+    access_log: AccessLogOption = "off",
+    access_log_file: AccessLogFileOption = "",
+    metrics_otlp: MetricsOtlpOption = "",
+    metrics_otlp_seconds: MetricsOtlpSecondsOption = 10.0,
+    latency_histograms: LatencyHistogramsOption = True,
 ) -> None:
     """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
     try:
@@ -247,6 +262,9 @@ def serve(
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,
             cache_bytes=_cache_bytes(cache_config),
+            access_log=read_access_log(access_log, access_log_file, name),
+            metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
+            counts_latencies=latency_histograms,
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
             limits=parse_limits(

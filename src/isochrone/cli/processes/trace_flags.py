@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -14,17 +14,28 @@ TraceOption = Annotated[
     list[str] | None,
     typer.Option(
         help="mode=opentelemetry exports traces over OTLP; rate=N: one in N requests, beside misses, errors and the"
-        " slowest (default 1000); opentelemetry,NAME=VALUE: url, protocol (http or grpc), resource, timeout and others."
+        " slowest (default 1000); context=all: every request is sent to workers with a context, not only sampled ones;"
+        " opentelemetry,NAME=VALUE: url, protocol (http or grpc), resource, timeout and others."
         " May be repeated."
     ),
 ]
 _MAX_RATE = 2**32 - 1
 
 
-def read_trace(given: Sequence[str]) -> tuple[ExportSettings | None, int]:
-    """Where traces go (None: nowhere), and the rate."""
+class GatewayTraceFlags(NamedTuple):
+    """What the flag says."""
+
+    #: None: traces go nowhere.
+    export: ExportSettings | None = None
+    #: One in so many requests.
+    rate: int = 1000
+    #: Every request is sent with a context, not only those that are sampled.
+    sends_all: bool = False
+
+
+def read_trace(given: Sequence[str]) -> GatewayTraceFlags:
     options: dict[str, list[str]] = {}
-    mode, rate = "", 1000
+    mode, rate, context = "", 1000, "sampled"
     for text in given:
         name, equals, value = text.partition("=")
         option = name.removeprefix(f"{OPENTELEMETRY},")
@@ -32,15 +43,22 @@ def read_trace(given: Sequence[str]) -> tuple[ExportSettings | None, int]:
             mode = value
         elif equals and name == "rate" and value.isascii() and value.isdigit() and int(value[:12]) <= _MAX_RATE:
             rate = int(value)
+        elif name == "context" and value in ("sampled", "all"):
+            context = value
         elif equals and option != name and option in EXPORT_OPTIONS:
             options.setdefault(option, []).append(value)
         else:
-            known = [f"mode={OPENTELEMETRY}", "rate=N", *(f"{OPENTELEMETRY},{each}=VALUE" for each in EXPORT_OPTIONS)]
+            known = [
+                f"mode={OPENTELEMETRY}",
+                "rate=N",
+                "context=sampled|all",
+                *(f"{OPENTELEMETRY},{each}=VALUE" for each in EXPORT_OPTIONS),
+            ]
             raise InvalidArgument(f"--trace-config: expected one of {', '.join(known)}, given {text[:200]!r}")
     if mode:
-        return ExportSettings.read(options), rate
+        return GatewayTraceFlags(ExportSettings.read(options), rate, context == "all")
     if given:
         raise InvalidArgument(
             f"--trace-config {given[0][:200]} has no effect without --trace-config mode=opentelemetry"
         )
-    return None, rate
+    return GatewayTraceFlags()

@@ -279,7 +279,13 @@ class ServedModel:
         return ReplicaSet(self.name, version, balancer, self._fleet.endpoint_changes, stages, durations)
 
     def _durations(self, version: str) -> VersionDurations:
-        """Where the durations of a version are counted: callers may name versions that nobody serves."""
+        """Where the durations of a version are counted: callers may name versions that nobody serves.
+
+        One that was served is known: in an outage, its series go on.
+        """
+        known = self.durations.known(version)
+        if known is not None:
+            return known
         members = self._fleet.members.values()
         is_committed = self.commitment is not None and version in self.commitment.digests
         if is_committed or any(version in (member.serves or {}).get(self.name, ()) for member in members):
@@ -364,6 +370,8 @@ class ServedModel:
             self._current = self._way(committed.version, _stages(committed))
         else:
             self._current = self._way(self._newest())
+        if self._current.version:
+            self.durations.usual = self._durations(self._current.version)
         self._settle()
         kept = self._fleet.committed_replica_sets(self.name)
         for version, stages in before:

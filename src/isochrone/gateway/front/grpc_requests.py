@@ -21,10 +21,11 @@ from isochrone.errors import (
 from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, launched
 from isochrone.gateway.evaluation.sampling import GRPC
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
+from isochrone.gateway.front import request_ids
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
-from isochrone.gateway.front.trace_fields import TRACE_PARENT, trace_parent_field
+from isochrone.gateway.front.trace_fields import trace_parent_field
 from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
@@ -33,7 +34,7 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import relayed_message, report_of_message
-from isochrone.observe.exemplars import sampled_trace
+from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
@@ -136,7 +137,7 @@ class GrpcRoute(Route):
         self.gateway = gateway
         self.call = CallHead(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
-        self.trace_id = sampled_trace((head.get(b"traceparent") or b"").decode("latin-1"))
+        self.trace_id = sampled_trace(trace_parent_in(head.headers))
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load
         self.timeout_ns = self.call.timeout_ns
@@ -255,6 +256,9 @@ class GrpcRequest(CallerRequest):
 
     def offer(self, samples: Samples) -> None:
         samples.offer(GRPC, self.exchange.head.target, (), self.message, self.start)
+
+    def take_request_id(self) -> str:
+        return request_ids.of_grpc(self.message, self.start)
 
     def take_fingerprint(self) -> bytes:
         return fingerprints.of_grpc(self.exchange.head.target, self.message, self.start)

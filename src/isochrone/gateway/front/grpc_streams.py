@@ -549,12 +549,13 @@ class StreamRequest(CallerStream):
     def _end_with(self, error: IsochroneError) -> None:
         """A mistake of the caller's, or the gateway's own reason."""
         if not self.over:
-            self._leave()
+            self._leave(error)
             self.reject(error)
 
-    def _leave(self) -> None:
+    def _leave(self, error: IsochroneError | None = None) -> None:
+        """``error``: what the gateway ends it with; None: its caller has gone."""
         if self._has_arrived or self.held is not None:
-            self.gateway.cancelled(self)
+            self.gateway.cancelled(self, error)
         self.over = True
         self._close()
 

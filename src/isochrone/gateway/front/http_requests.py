@@ -15,10 +15,11 @@ from isochrone.errors import IsochroneError
 from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, launched
 from isochrone.gateway.evaluation.sampling import HTTP
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
+from isochrone.gateway.front import request_ids
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field, division_line
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
-from isochrone.gateway.front.trace_fields import TRACE_PARENT, trace_parent_field
+from isochrone.gateway.front.trace_fields import trace_parent_field
 from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
@@ -29,7 +30,7 @@ from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
-from isochrone.observe.exemplars import sampled_trace
+from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
 from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
@@ -108,7 +109,7 @@ class HttpRoute(Route):
         self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
-        self.trace_id = sampled_trace((head.get(b"traceparent") or b"").decode("latin-1"))
+        self.trace_id = sampled_trace(trace_parent_in(head.headers))
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
@@ -310,6 +311,9 @@ class HttpRequest(CallerRequest):
 
     def offer(self, samples: Samples) -> None:
         samples.offer(HTTP, self.route.path, self.exchange.head.headers, self.exchange.body)
+
+    def take_request_id(self) -> str:
+        return request_ids.of_http(self.exchange.body, self.route.json_length)
 
     def take_fingerprint(self) -> bytes:
         return fingerprints.of_http(self.route.path, self.exchange.body, self.route.json_length)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-TRACE_PARENT = b"traceparent"
-
 
 def trace_parent_field(value: bytes) -> bytes:
     """A literal that can follow any encoded block (RFC 7541 §6.2.2: without indexing). ``value``: below 127 bytes."""

@@ -75,6 +75,12 @@ class ModelDurations:
         #: Of requests that no version was found for, and of versions that nobody serves.
         self.other = VersionDurations("")
         self._versions: dict[str, VersionDurations] = {"": self.other}
+        #: Of the version that the model meant last, also while no worker serves it.
+        self.usual: VersionDurations = self.other
+
+    def known(self, version: str) -> VersionDurations | None:
+        """The durations of a version that is or was served; "": of the one that the model meant last."""
+        return self._versions.get(version) if version else self.usual if self.usual is not self.other else None
 
     def of(self, version: str, served: Container[str]) -> VersionDurations:
         """The durations of a version that is served. ``served``: versions that must not be forgotten for its sake."""
@@ -83,7 +89,7 @@ class ModelDurations:
             return found
         if len(self._versions) >= _MOST_VERSIONS:
             for known in list(self._versions):
-                if known and known not in served:
+                if known and known not in served and self._versions[known] is not self.usual:
                     del self._versions[known]
         if len(self._versions) >= _MOST_VERSIONS:
             return self.other

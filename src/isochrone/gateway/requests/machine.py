@@ -367,7 +367,7 @@ class RequestMachine(FurtherAttempts):
             # How fast a caller reads is no evidence.
             end_division(attempt, now, answered=True)
         if request.kind is Kind.STREAM:
-            attempt.streaming_at = now
+            attempt.streaming_at = request.streaming_at = now
         others = [other for other in request.attempts if other is not attempt]
         request.attempts = [attempt]
         for other in others:
@@ -494,6 +494,7 @@ class RequestMachine(FurtherAttempts):
                 accounts.end(attempt, now, failed=True, answered=False)
             else:
                 accounts.drop(attempt, now)
+            attempt.given_up = DeadlineExceeded.code
             instructions.append((Do.CANCEL, request, attempt))
         request.attempts = []
         instructions += self._finish(request, now)
@@ -541,6 +542,7 @@ class RequestMachine(FurtherAttempts):
         error = ConnectionLost("the worker does not answer health checks")
         instructions: list[Instruction] = []
         for attempt in [one for one in request.attempts if one.replica.endpoint is endpoint and one.sent_at <= lost_at]:
+            attempt.given_up = error.code
             instructions.append((Do.CANCEL, request, attempt))
             instructions += self.lost(request, attempt, error, now, silent=True)
         return instructions

@@ -46,6 +46,8 @@ class Attempt:
     lost = False
     #: Why its answer does not follow the protocol; "": it does, or there is none.
     foreign = ""
+    #: The code of the error that the gateway gave it up with; "": it did not, or another attempt was answered first.
+    given_up = ""
     #: The replica's circuit breaker when it was sent, and its round; None: there was none.
     breaker: Breaker | None = None
     breaker_round = FIRST_ROUND
@@ -118,8 +120,10 @@ class Request:
     fingerprint: bytes | None = None
     #: The caller, as it calls itself (``latencies.agents.agent_name``); "": it does not.
     agent = ""
-    #: The trace that the caller samples; "": none.
+    #: The trace that the caller samples, or that a traced gateway keeps; "": none.
     trace_id = ""
+    #: Of a stream: when the first of its answers was passed on; 0: none was.
+    streaming_at = 0
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None
     #: What a traced gateway notes of it; None: nothing.

@@ -173,8 +173,17 @@ class SharedService(InferenceService):
     async def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
         if changes:
             await self._change(Change("trace", model_name, dict(changes)))
-        settings = self._local.trace_setting(model_name, {})
-        return await settings if isinstance(settings, Awaitable) else settings
+        here = self._local.trace_setting(model_name, {})
+        settings = await here if isinstance(here, Awaitable) else here
+        if settings.get("trace_count", ["-1"]) == ["-1"]:
+            return settings
+        # Each process has its share of the count, and what is left of that.
+        target = f"/v2/models/{quote(model_name, safe='')}/trace/setting" if model_name else "/v2/trace/setting"
+        left = int(settings["trace_count"][0])
+        for answer in (await self._ask("GET", target)).values():
+            if not isinstance(answer, IsochroneError):
+                left += int(_last(answer.get("trace_count", "0")))
+        return {**settings, "trace_count": [str(left)]}
 
     async def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
         if changes:
@@ -201,3 +210,8 @@ async def call_coordinator(group: ProcessGroup, target: str, value: Any = None, 
             if now_ns() > ends:
                 raise Unavailable(f"the coordinator of the processes does not run: {error}").not_begun() from None
         await asyncio.sleep(_PAUSE)
+
+
+def _last(value: str | list[str]) -> str:
+    """A setting as the trace API writes it: a text, or a list of them."""
+    return value[-1] if isinstance(value, list) else value

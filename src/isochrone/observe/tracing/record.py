@@ -7,6 +7,7 @@ ns, and 0 if the request did not come so far.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 #: Why a trace is kept, in the order in which reasons are looked for.
@@ -53,6 +54,9 @@ class RequestRecord(NamedTuple):
     batch: BatchMembers | None
     #: The records of the requests that this one made in this process, as tuples; None: it made none, here or elsewhere.
     steps: list[tuple[Any, ...]] | None
+    #: Of a model that generates: begin, end, tokens of the request, whether they are of its prompt, sequences of the
+    #: step, and steps in this entry; None: it does not.
+    generation: Sequence[tuple[int, int, int, bool, int, int]] | None = None
 
 
 class BatchMembers:
@@ -89,13 +93,14 @@ class TraceQueue:
     def __len__(self) -> int:
         return len(self._records)
 
-    def put(self, record: tuple[Any, ...]) -> None:
-        """``record``: the values of a record, of which the first is the reason."""
+    def put(self, record: tuple[Any, ...]) -> bool:
+        """``record``: the values of a record, of which the first is the reason. False: it was dropped."""
         if len(self._records) >= self._limit:
             self.dropped += 1
-            return
+            return False
         self._records.append(record)
         self.kept[record[0]] += 1
+        return True
 
     def take(self, most: int) -> list[tuple[Any, ...]]:
         """The oldest records, at most so many."""

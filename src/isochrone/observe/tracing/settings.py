@@ -54,6 +54,8 @@ class ExportSettings:
     bsp_max_export_batch_size: int = 512
     #: Milliseconds for one export, repetitions included.
     timeout: int = 5000
+    #: Deadline misses and errors that are kept per second, ten times as many at once; more are counted.
+    failures_per_second: int = 100
 
     @classmethod
     def read(cls, options: Mapping[str, Sequence[str]]) -> ExportSettings:
@@ -112,6 +114,7 @@ _READERS: Final[dict[str, Callable[[str, Sequence[str]], Any]]] = {
     "bsp_schedule_delay": _number,
     "bsp_max_export_batch_size": _number,
     "timeout": _number,
+    "failures_per_second": _number,
 }
 #: Options of the mode ``opentelemetry``.
 EXPORT_OPTIONS: Final = tuple(_READERS)

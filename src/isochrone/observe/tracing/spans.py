@@ -1,8 +1,9 @@
 """The spans of a recorded request: pure, so that their shape is tested without OpenTelemetry.
 
 A request is one span (``infer MODEL``). Its children are ``queue``, ``batch`` with its child ``compute``, or, of an
-ensemble, the requests of its steps. Each member of a batch has a ``batch`` span in its own trace, linked to the other
-members: every trace is complete by itself.
+ensemble, the requests of its steps. The steps that generated an answer (``prefill``, ``decode``) are children of
+``compute``. Each member of a batch has a ``batch`` span in its own trace, linked to the other members: every trace is
+complete by itself.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], k
         # It waited and never ran. One that was rejected on arrival did not wait.
         if record.enqueued > record.arrived:
             yield child("queue", record.span_id, record.enqueued, record.ended)
+        yield from _steps(record, record.span_id, child)
         return
     if record.dispatched > record.enqueued:
         yield child("queue", record.span_id, record.enqueued, record.dispatched)
@@ -94,8 +96,25 @@ def _spans(record: RequestRecord, offset: int, new_span_id: Callable[[], int], k
         )
         batch = child("batch", record.span_id, record.dispatched, record.compute_end, _batch_attributes(record), links)
         yield batch
+        parent_id = batch.span_id
         if record.infer_end > record.infer_start:
-            yield child("compute", batch.span_id, record.infer_start, record.infer_end)
+            compute = child("compute", batch.span_id, record.infer_start, record.infer_end)
+            yield compute
+            parent_id = compute.span_id
+    else:
+        parent_id = record.span_id
+    yield from _steps(record, parent_id, child)
+
+
+def _steps(record: RequestRecord, parent_id: int, child: Callable[..., Span]) -> Iterator[Span]:
+    """The steps that generated an answer."""
+    for start, end, tokens, is_prompt, sequences, steps in record.generation or ():
+        attributes: dict[str, Attribute] = {
+            "isochrone.tokens": tokens,
+            "isochrone.step.sequences": sequences,
+            "isochrone.steps": steps,
+        }
+        yield child("prefill" if is_prompt else "decode", parent_id, start, end, attributes)
 
 
 def links_to(batch: BatchMembers, trace_id: int, span_id: int, parent_id: int) -> tuple[tuple[int, int], ...]:

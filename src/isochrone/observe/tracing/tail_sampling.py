@@ -1,8 +1,8 @@
 """Tail sampling: which finished requests are kept. Pure: no clock, no randomness.
 
-Every deadline miss and every error is kept, every request whose caller samples its trace, one in ``trace_rate`` of the
-others, and the slowest of each minute. These are comparisons of ints, made on the event loop for every request: of a
-request that is not kept, nothing is recorded.
+Every deadline miss and every error is kept, up to a rate (``failure_limit``), every request whose caller samples its
+trace, one in ``trace_rate`` of the others, and the slowest of each minute. These are comparisons of ints, made on the
+event loop for every request: of a request that is not kept, nothing is recorded.
 """
 
 from __future__ import annotations

@@ -63,6 +63,8 @@ class GenerationEngine:
         self.scheduler = StepScheduler(executable.limits, rules)
         #: A picture for the loop's thread; it is replaced, never changed.
         self.load: EngineLoad = self.scheduler.load(0)
+        #: Some requests are traced: their steps are noted. The loop sets it, once.
+        self.notes_steps = False
         #: When the running step began; 0: none does.
         self.step_began = 0
         #: Why the engine cannot compute any more; "": it can. The engine's thread sets it, once.
@@ -257,6 +259,8 @@ class GenerationEngine:
             return []
         now = self._collected = now_ns()
         self.step_began = now if self._in_flight else 0
+        if self.notes_steps:
+            _note_steps(step, began, now)
         outputs = self.scheduler.completed(step, chosen, now, now - began)
         self.counts.steps += 1
         return outputs
@@ -414,6 +418,14 @@ class GenerationEngine:
 def _job(sequence: TokenSequence) -> Job:
     job: Any = sequence.job
     return job  # type: ignore[no-any-return]
+
+
+def _note_steps(step: Step, began: int, ended: int) -> None:
+    """For the traces of its requests."""
+    for place, (sequence, row) in enumerate(zip(step.sequences, step.rows, strict=True)):
+        steps = _job(sequence).steps
+        if steps is not None:
+            steps.add(began, ended, len(row.tokens), place >= step.decode_rows, len(step.rows))
 
 
 def _nothing() -> None:

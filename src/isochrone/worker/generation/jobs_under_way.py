@@ -13,6 +13,7 @@ from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.worker.execution.failure_log import FailureLog
 from isochrone.worker.generation.answers.job import Delivery, Job
+from isochrone.worker.generation.answers.traced_steps import TracedSteps
 from isochrone.worker.generation.prompts import PromptThread, late_prompt
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class JobsUnderWay:
 
     def begin(self, job: Job, engine: GenerationEngine) -> None:
         self._engines[job] = engine
+        if self._statistics.trace is not None:
+            job.steps = TracedSteps()
+            engine.notes_steps = True
 
     # Responses.
 
@@ -159,7 +163,12 @@ class JobsUnderWay:
         request.dispatched = request.compute_start = request.infer_start = sequence.started_at
         request.infer_end = request.compute_end = job.ended_at
         self._statistics.record_batch(1, 0, request.infer_end - request.infer_start, 0)
+        trace = self._statistics.trace
+        if trace is not None and job.steps is not None:
+            trace.steps = job.steps.entries
         self._statistics.record_success(request, now_ns(), 1)
+        if trace is not None:
+            trace.steps = None
         self._over(job)
         # They refer to each other: without this, only the garbage collector would free them.
         job.sequence = None
@@ -168,7 +177,13 @@ class JobsUnderWay:
         request = job.request
         self._failures.request_failed(error)
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        trace = self._statistics.trace
+        if trace is not None and job.steps is not None:
+            # The engine may be adding to it.
+            trace.steps = list(job.steps.entries)
         self._statistics.trace_failure(request, error)
+        if trace is not None:
+            trace.steps = None
         self._over(job)
         if request.cancelled:
             request.dropped()

@@ -2,7 +2,9 @@
 
 A model that is not traced has no ``ModelTrace``: its requests cost one test for None. For the others, ``finished`` and
 ``failed`` decide by comparisons of ints (``tail_sampling``), and only a request that is kept leaves a tuple in the
-queue. Everything runs on the event loop's thread.
+queue. Everything runs on the event loop's thread. A fault here is logged, and costs no request its answer.
+
+A model has one for as long as the worker runs: versions that drain, and requests that have begun, go by new settings.
 """
 
 from __future__ import annotations
@@ -10,12 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, DeadlineExceeded
+from isochrone.observe.failure_limit import FailureLimit
 from isochrone.observe.tracing.identities import new_span_id, new_trace_id
-from isochrone.observe.tracing.record import CALLER, DEADLINE_MISS, ERROR, SHARE, SLOWEST, BatchMembers, TraceQueue
+from isochrone.observe.tracing.record import (
+    CALLER,
+    DEADLINE_MISS,
+    ERROR,
+    SHARE,
+    SLOWEST,
+    BatchMembers,
+    RequestRecord,
+    TraceQueue,
+)
+from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.observe.tracing.tail_sampling import SlowestOfMinute, TraceShare
-from isochrone.observe.tracing.trace_parent import TraceParent, parse_trace_parent, says_sampled
+from isochrone.observe.tracing.trace_parent import TraceParent, parse_trace_parent, says_sampled, trace_name
 from isochrone.worker.tracing.sent_context import SentContext
 
 if TYPE_CHECKING:
@@ -24,6 +39,11 @@ if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest
 
+log = structlog.get_logger(__name__)
+
+_FAILURES_PER_SECOND: Final = ExportSettings().failures_per_second
+#: Where the id of the trace is in a record.
+_TRACE_ID: Final = RequestRecord._fields.index("trace_id")
 #: Steps of one request that are recorded; a stream through an ensemble may have any number.
 _MAX_STEPS: Final = 64
 _MAX_MESSAGE: Final = 500
@@ -35,11 +55,15 @@ _MAX_STATE: Final = 512
 class ModelTrace:
     """Records requests of one model, of all its versions."""
 
-    __slots__ = ("_batch", "_begun", "_members", "_queue", "_rows", "_share", "_slowest")
+    __slots__ = ("_batch", "_begun", "_failures", "_members", "_queue", "_rows", "_share", "_slowest", "is_on", "steps")
 
-    def __init__(self, share: TraceShare, queue: TraceQueue, now: int) -> None:
+    def __init__(self, share: TraceShare, queue: TraceQueue, now: int, failures: FailureLimit | None = None) -> None:
+        """``failures``: of all models of the process together."""
+        #: Off: versions that are served have none; one that drains asks here.
+        self.is_on = True
         self._share = share
         self._queue = queue
+        self._failures = failures or FailureLimit(_FAILURES_PER_SECOND, now)
         self._slowest = SlowestOfMinute(now)
         #: Requests that have sent their context on and have not ended.
         self._begun: dict[InferRequest, SentContext] = {}
@@ -47,6 +71,22 @@ class ModelTrace:
         self._members: Sequence[InferRequest] = ()
         self._rows = 0
         self._batch: BatchMembers | None = None
+        #: Of the request that is about to end: the steps that generated its answer.
+        self.steps: Sequence[tuple[int, int, int, bool, int, int]] | None = None
+
+    # Settings.
+
+    def turn_on(self, share: TraceShare, now: int) -> None:
+        """By these settings from now on. Keeps the slowest so far."""
+        self.close(now)
+        self._share = share
+        self.is_on = True
+
+    def turn_off(self, now: int) -> None:
+        if self.is_on:
+            self.close(now)
+            self.is_on = False
+            self._begun.clear()
 
     # The start of a request that makes others.
 
@@ -67,49 +107,53 @@ class ModelTrace:
 
     # The end of a request.
 
-    def finished(self, request: InferRequest) -> None:
-        """A request is about to be answered with its outputs."""
-        now = now_ns()
-        received = request.trace_context
-        if received is None and request.deadline >= now and not self._begun:
-            # Nearly all requests: what follows, without its calls.
-            share = self._share
-            if share.until != 1 and now - request.arrived <= self._slowest.threshold:
-                share.until -= 1
-                return
-        sent = self._begun.pop(request, None) if self._begun else None
-        if type(received) is SentContext:
-            self._add_step(request, received, sent, now, None)
-            return
-        if request.deadline < now:
-            reason = DEADLINE_MISS
-        else:
-            reason = self._sampled(received, sent)
-            if not reason:
-                duration = now - request.arrived
-                if duration > self._slowest.threshold and self._share.left:
-                    self._slowest.add(duration, self._record(SLOWEST, request, sent, now, None))
-                return
-        self._keep(reason, request, sent, now, None)
+    def finished(self, request: InferRequest) -> str:
+        """A request is about to be answered with its outputs; the id of its trace, "" if it is not kept."""
+        try:
+            now = now_ns()
+            received = request.trace_context
+            if received is None and request.deadline >= now and not self._begun and self.is_on:
+                # Nearly all requests: what follows, without its calls.
+                share = self._share
+                if share.until != 1 and now - request.arrived <= self._slowest.threshold:
+                    share.until -= 1
+                    return ""
+            return self._ended(request, received, now, None)
+        except Exception as error:
+            _log_fault(request, error)
+            return ""
 
-    def failed(self, request: InferRequest, error: IsochroneError) -> None:
-        """A request is about to be answered with an error, or its caller has gone."""
-        now = now_ns()
-        received = request.trace_context
+    def failed(self, request: InferRequest, error: IsochroneError) -> str:
+        """A request is about to be answered with an error, or its caller has gone; the id of its trace, or ""."""
+        try:
+            return self._ended(request, request.trace_context, now_ns(), error)
+        except Exception as fault:
+            _log_fault(request, fault)
+            return ""
+
+    def _ended(
+        self, request: InferRequest, received: Mapping[str, str] | None, now: int, error: IsochroneError | None
+    ) -> str:
+        if not self.is_on:
+            return ""
         sent = self._begun.pop(request, None) if self._begun else None
         if type(received) is SentContext:
             self._add_step(request, received, sent, now, error)
-            return
+            return trace_name(received.trace_id) if received.reason else ""
+        failure = ""
         if request.deadline < now or isinstance(error, DeadlineExceeded):
-            reason = DEADLINE_MISS
-        elif not isinstance(error, Cancelled):
-            reason = ERROR
-        else:
-            # The caller's doing, unless it gave up at its deadline.
-            reason = self._sampled(received, sent)
-            if not reason:
-                return
-        self._keep(reason, request, sent, now, error)
+            failure = DEADLINE_MISS
+        elif error is not None and not isinstance(error, Cancelled):
+            # One that is cancelled is the caller's doing, unless it gave up at its deadline.
+            failure = ERROR
+        reason = failure if failure and self._failures.takes(now) else self._sampled(received, sent)
+        if reason:
+            return self._keep(reason, request, sent, now, error)
+        if error is None:
+            duration = now - request.arrived
+            if duration > self._slowest.threshold and self._share.left:
+                self._slowest.add(duration, self._record(SLOWEST, request, sent, now, None))
+        return ""
 
     def _sampled(self, received: Mapping[str, str] | None, sent: SentContext | None) -> str:
         if sent is not None:
@@ -120,9 +164,11 @@ class ModelTrace:
 
     def _keep(
         self, reason: str, request: InferRequest, sent: SentContext | None, now: int, error: IsochroneError | None
-    ) -> None:
-        if self._share.spend():
-            self._queue.put(self._record(reason, request, sent, now, error))
+    ) -> str:
+        if not self._share.spend():
+            return ""
+        record = self._record(reason, request, sent, now, error)
+        return trace_name(record[_TRACE_ID]) if self._queue.put(record) else ""
 
     def _add_step(
         self,
@@ -173,6 +219,7 @@ class ModelTrace:
             "" if error is None else error.message[:_MAX_MESSAGE],
             batch,
             None if sent is None else sent.steps,
+            self.steps,
         )
 
     # Batches.
@@ -204,13 +251,17 @@ class ModelTrace:
         self._put_slowest(self._slowest.ended(now))
 
     def close(self, now: int) -> None:
-        """Keeps the slowest so far: the model is no longer traced, or not with these settings."""
+        """Keeps the slowest so far."""
         self._put_slowest(self._slowest.close(now))
 
     def _put_slowest(self, records: list[tuple[Any, ...]]) -> None:
         for record in records:
             if self._share.spend():
                 self._queue.put(record)
+
+
+def _log_fault(request: InferRequest, error: Exception) -> None:
+    log.error("a request could not be traced", model=request.plan.model_name[:_MAX_TEXT], exc_info=error)
 
 
 def _parent(received: Mapping[str, str] | None) -> TraceParent | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import now_ns
+from isochrone.observe.failure_limit import FailureLimit
 from isochrone.observe.snapshot import TraceSnapshot
 from isochrone.observe.tracing.exporter import Sink, TraceExporter
 from isochrone.observe.tracing.otlp import OtlpSink, missing_package
@@ -41,8 +42,13 @@ class WorkerTracing:
         given: Mapping[str, list[str]],
         statistics: Callable[[], Iterable[TracedStatistics]],
         sink: Callable[[ExportSettings], Sink] = OtlpSink,
+        process: tuple[int, int] = (0, 1),
     ) -> None:
-        """``given``: the settings of the command line. ``statistics``: of every version that is served."""
+        """``given``: the settings of the command line. ``statistics``: of every version that is served.
+
+        ``process``: the number of this process, from 0, among so many that serve as one. Counts are divided.
+        """
+        self._process = process
         self._settings = TraceSettings(given)
         self._statistics = statistics
         self._exporter: TraceExporter | None = None
@@ -51,6 +57,7 @@ class WorkerTracing:
         if given.get("trace_mode") == [OPENTELEMETRY]:
             export = ExportSettings.read({name: given[name] for name in EXPORT_OPTIONS if name in given})
             self._queue = TraceQueue(export.bsp_max_queue_size)
+            self._failures = FailureLimit(export.failures_per_second, now_ns())
             self._exporter = TraceExporter(self._queue, export, lambda: sink(export), spans_of)
             if sink is OtlpSink and (package := missing_package(export)):
                 self.problem = (
@@ -60,6 +67,7 @@ class WorkerTracing:
         self._shared = TraceShare(0, 0)
         #: Of each model with settings of its own.
         self._shares: dict[str, TraceShare] = {}
+        #: Of every model that was traced at some time.
         self._models: dict[str, ModelTrace] = {}
         #: For requests that reach no model; None: they are not traced.
         self._unknown: ModelTrace | None = None
@@ -69,7 +77,7 @@ class WorkerTracing:
     @property
     def is_on(self) -> bool:
         """Whether requests to any model are traced."""
-        return self._unknown is not None or bool(self._models)
+        return self._unknown is not None or any(trace.is_on for trace in self._models.values())
 
     @property
     def exports(self) -> bool:
@@ -94,11 +102,11 @@ class WorkerTracing:
         if self._exporter is None:
             return
         if not model_name:
-            self._shared = _share(self._sampling(""))
+            self._shared = self._share(self._sampling(""))
             # Their settings may inherit what has changed.
-            self._shares = {model: _share(self._sampling(model)) for model in self._shares}
+            self._shares = {model: self._share(self._sampling(model)) for model in self._shares}
         elif self._settings.has_own(model_name):
-            self._shares[model_name] = _share(self._sampling(model_name))
+            self._shares[model_name] = self._share(self._sampling(model_name))
         else:
             self._shares.pop(model_name, None)
 
@@ -111,29 +119,48 @@ class WorkerTracing:
         """By new settings of a model, or of all."""
         now = now_ns()
         for model in [model_name] if model_name else [*self._models]:
-            trace = self._models.pop(model, None)
-            if trace is not None:
-                trace.close(now)
+            self._configure(model, now)
         if not model_name:
-            self._unknown = self._trace("", now)
+            self._unknown = self._made("", now) if self._is_traced("") else None
         for each in self._statistics():
             if not model_name or each.model_name == model_name:
                 self.attach(each)
 
+    def _configure(self, model: str, now: int) -> None:
+        """New settings for what a model has, its versions that drain included."""
+        trace = self._models.get(model)
+        if trace is None:
+            return
+        if self._is_traced(model):
+            trace.turn_on(self._shares.get(model, self._shared), now)
+        else:
+            trace.turn_off(now)
+
     def attach(self, statistics: TracedStatistics) -> None:
         """A version is served, or the settings of its model have changed."""
         model = statistics.model_name
-        trace = self._models.get(model)
-        if trace is None:
-            trace = self._trace(model, now_ns())
-            if trace is not None:
-                self._models[model] = trace
-        statistics.trace = trace
+        statistics.trace = None
+        if self._is_traced(model):
+            trace = self._models.get(model)
+            if trace is None:
+                trace = self._models[model] = self._made(model, now_ns())
+            elif not trace.is_on:
+                trace.turn_on(self._shares.get(model, self._shared), now_ns())
+            statistics.trace = trace
 
-    def _trace(self, model: str, now: int) -> ModelTrace | None:
-        if self._exporter is None or not self._sampling(model).is_on:
-            return None
-        return ModelTrace(self._shares.get(model, self._shared), self._queue, now)
+    def _is_traced(self, model: str) -> bool:
+        return self._exporter is not None and self._sampling(model).is_on
+
+    def _made(self, model: str, now: int) -> ModelTrace:
+        return ModelTrace(self._shares.get(model, self._shared), self._queue, now, self._failures)
+
+    def _share(self, sampling: SamplingSettings) -> TraceShare:
+        """This process's own: counts of all processes add up to that of the settings."""
+        number, processes = self._process
+        count = sampling.count
+        if count > 0:
+            count = count // processes + (number < count % processes)
+        return TraceShare(sampling.rate, count)
 
     # Requests.
 
@@ -141,7 +168,7 @@ class WorkerTracing:
         """A request reached no version: its model is unknown, or it does not fit the model."""
         model = request.plan.model_name
         trace = self._models.get(model)
-        if trace is None and not self._settings.has_own(model):
+        if (trace is None or not trace.is_on) and not self._settings.has_own(model):
             trace = self._unknown
         if trace is not None:
             trace.failed(request, error)
@@ -170,8 +197,5 @@ class WorkerTracing:
         """None: traces go nowhere."""
         if self._exporter is None:
             return None
-        return TraceSnapshot(dict(self._queue.kept), self._queue.dropped, self._exporter.failed)
-
-
-def _share(sampling: SamplingSettings) -> TraceShare:
-    return TraceShare(sampling.rate, sampling.count)
+        queue = self._queue
+        return TraceSnapshot(dict(queue.kept), queue.dropped, self._exporter.failed, self._failures.dropped)

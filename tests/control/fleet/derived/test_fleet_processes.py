@@ -194,3 +194,21 @@ def test_scaling_changes_only_groups_that_are_placed_together() -> None:
 def test_a_stand_in_belongs_to_no_group() -> None:
     fleet = parse("name: a\npools: {near: {placement: together, cpus: 3}}")
     assert surge_of(processes(fleet, DIRECTORY, "ray")["near-1"]).needs == Needs(3.0, placement="together")
+
+
+def test_traces_and_the_access_log_reach_every_gateway_and_worker() -> None:
+    plain = processes(parse(TEXT), DIRECTORY)
+    section = (
+        "observability:\n  tracing: {otlp: 'http://c:4317', protocol: grpc, sample: 0.02}\n"
+        "  access_log: {share: 0.5, directory: /var/log}\n"
+    )
+    observed = processes(parse(TEXT + section), DIRECTORY)
+    common = ("mode=opentelemetry", "rate=50", "opentelemetry,protocol=grpc", "opentelemetry,url=http://c:4317")
+    for name, spec in observed.items():
+        added = set(spec.arguments) - set(plain[name].arguments)
+        expected = {
+            f"--trace-config={each}" for each in (*common, f"opentelemetry,resource=service.instance.id={name}")
+        }
+        expected |= {"--access-log=0.5", f"--access-log-file=/var/log/{name}.access.log"}
+        expected |= {"--trace-config=level=TIMESTAMPS"} if spec.role == "worker" else set()
+        assert added == (set() if spec.role == "controller" else expected)

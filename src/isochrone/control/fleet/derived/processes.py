@@ -18,7 +18,7 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
 from isochrone.control.fleet.settings.quantities import split_address
-from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Pool
+from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Observability, Pool
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import LOCAL
 from isochrone.store.etcd.address import split_password
@@ -66,10 +66,26 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
         for index, (name, listen) in enumerate(counted_addresses(gateway_names(fleet, group), gateway.listen)):
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
             needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
-            specs += _gateways(name, listen, metrics, gateway.processes, identity, needs)
+            specs += _gateways(fleet, name, listen, metrics, gateway.processes, identity, needs)
     for pool in fleet.pools:
         specs += _workers(fleet, pool, directory, identity, placed)
     return {spec.name: spec for spec in specs}
+
+
+def observing(section: Observability, name: str, role: Literal["gateway", "worker"]) -> list[str]:
+    """The flags of a process's traces and of its access log."""
+    words: list[str] = []
+    tracing, access = section.tracing, section.access_log
+    if tracing.otlp:
+        rate = round(1 / tracing.sample) if tracing.sample else 0
+        settings = ["mode=opentelemetry", f"rate={rate}", f"opentelemetry,protocol={tracing.protocol}"]
+        settings += [f"opentelemetry,url={tracing.otlp}", f"opentelemetry,resource=service.instance.id={name}"]
+        settings += ["level=TIMESTAMPS"] if role == "worker" else []
+        words += [f"--trace-config={setting}" for setting in settings]
+    if access.share is not None:
+        words.append(f"--access-log={access.share:g}")
+        words += [f"--access-log-file={access.directory}/{name}.access.log"] if access.directory else []
+    return words
 
 
 def needs_of(section: NodeNeeds, group: str, count: int, index: int, processes_per_share: int = 1) -> Needs:
@@ -88,7 +104,13 @@ def needs_of(section: NodeNeeds, group: str, count: int, index: int, processes_p
 
 
 def _gateways(
-    name: str, listen: str, metrics: int, count: int, identity: tuple[str, ...], needs: Needs | None
+    fleet: FleetSections,
+    name: str,
+    listen: str,
+    metrics: int,
+    count: int,
+    identity: tuple[str, ...],
+    needs: Needs | None,
 ) -> Iterator[ProcessSpec]:
     """One process, or several that share its port. To the fleet each of them is a gateway: a strict switch requires an
     acknowledgement from every process that admits requests."""
@@ -99,6 +121,7 @@ def _gateways(
         words = ["gateway", "--listen", listen, "--metrics-port", str(page), *identity, "--name", own]
         words += ["--advertise", NODE_ADDRESS] if needs is not None and split_address(listen)[0] in EVERYWHERE else []
         words += ["--reuse-port"] if count > 1 else []
+        words += observing(fleet.observability, own, "gateway")
         yield ProcessSpec(own, "gateway", tuple(words), needs=needs)
 
 
@@ -116,6 +139,7 @@ def _workers(
         words += _given("--tier", spec.tier) + _given("--device", spec.device)
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
+        words += observing(fleet.observability, name, "worker")
         # Of an autoscaled pool, the group has room for all that it may have: a new size changes no other worker.
         needs = needs_of(spec, pool, largest_size(spec) + spec.warm, index) if placed else None
         yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool, needs)

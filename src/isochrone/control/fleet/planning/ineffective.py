@@ -14,6 +14,8 @@ from isochrone.settings.sections import Section
 _OF_GATEWAY = ("tier",)
 #: Keys of a model that only planned pools use.
 _OF_PLANNED = ("min_replicas", "alone", "apart")
+#: Parts of sections that are used.
+_USED = (("observability", "tracing"), ("observability", "access_log"))
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
@@ -26,6 +28,8 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         ("observability", fleet.observability, Observability()),
     ):
         for name in _made(section, default, tuple(type(section).model_fields)):
+            if (key, name) in _USED:
+                continue
             meaning = ": the fleet's ports speak plain HTTP and gRPC" if (key, name) == ("security", "tls") else ""
             meaning = meaning or (": no caller is asked for a token" if key == "security" else "")
             yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)

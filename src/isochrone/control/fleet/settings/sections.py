@@ -235,12 +235,25 @@ class Metrics(Section):
 
 
 class Tracing(Section):
-    """Traces. Not used yet."""
+    """Traces of all gateways and workers."""
 
     otlp: str = ""
-    """OTLP endpoint, such as http://collector:4317."""
+    """OTLP endpoint, such as http://collector:4318/v1/traces, or http://collector:4317 with protocol grpc. The default
+    is none: nothing is traced."""
+    protocol: Literal["http", "grpc"] = "http"
+    """How traces are sent."""
     sample: Share = 0.01
-    """Share of requests to trace."""
+    """Share of requests to trace, beside deadline misses, errors and the slowest of each minute."""
+
+
+class AccessLog(Section):
+    """The access log of all gateways and workers: JSON lines on their standard output, or in files."""
+
+    share: Share | None = None
+    """Share of requests to log, 0 to 1, beside failed and late ones. The default is no access log."""
+    directory: str = ""
+    """Directory of the files, PROCESS.access.log each, on the machine of the process. The default is standard
+    output."""
 
 
 class Log(Section):
@@ -253,12 +266,14 @@ class Log(Section):
 
 
 class Observability(Section):
-    """Metrics, traces and logs. Checked, but not used yet; the plan of every apply says so."""
+    """Metrics, traces and logs. What is not used yet is checked, and the plan of every apply says so."""
 
     metrics: Metrics = Metrics()
     """Metrics. Not used yet."""
     tracing: Tracing = Tracing()
-    """Traces. Not used yet."""
+    """Traces."""
+    access_log: AccessLog = AccessLog()
+    """The access log."""
     log: Log = Log()
     """Logs. Not used yet."""
 
@@ -292,7 +307,7 @@ class FleetSections(Section):
     security: Security = Security()
     """Access to the fleet. Checked, but not used yet."""
     observability: Observability = Observability()
-    """Metrics, traces and logs. Checked, but not used yet."""
+    """Metrics, traces and logs."""
     kubernetes: Kubernetes = Kubernetes()
     """How isochrone render kubernetes writes the fleet. Other engines do not use it."""
 

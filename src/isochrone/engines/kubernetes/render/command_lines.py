@@ -44,7 +44,15 @@ def _in_pod(fleet: Fleet, process: str) -> list[str]:
     words = [_literal(word) for word in processes_on(KUBERNETES, fleet, DIRECTORY)[process].arguments]
     # The first is the fleet's: a pool's arguments follow.
     words[words.index("--name") + 1] = f"$({POD_NAME})"
-    return [*words, _JSON_LOGS]
+    return [*(_named_by_pod(word, process) for word in words), _JSON_LOGS]
+
+
+def _named_by_pod(word: str, process: str) -> str:
+    """A flag of traces or of the access log that names the process."""
+    for before, after in (("service.instance.id=", ""), ("/", ".access.log")):
+        if word.startswith("--") and word.endswith(f"{before}{process}{after}"):
+            return f"{word.removesuffix(f'{process}{after}')}$({POD_NAME}){after}"
+    return word
 
 
 def _literal(word: str) -> str:

@@ -46,13 +46,19 @@ class BatchAnswers:
 
     def settle(self, batch: Batch) -> None:
         """Answers the callers of a batch that has run."""
-        trace = self._statistics.trace
-        if trace is None:
+        trace, access = self._statistics.trace, self._statistics.access
+        if trace is None and access is None:
             self._settle(batch)
             return
-        trace.batch_answered(batch.requests, batch.rows)
+        if trace is not None:
+            trace.batch_answered(batch.requests, batch.rows)
+        if access is not None:
+            access.batch_rows = batch.rows
         self._settle(batch)
-        trace.batch_over()
+        if trace is not None:
+            trace.batch_over()
+        if access is not None:
+            access.batch_rows = 0
 
     def _settle(self, batch: Batch) -> None:
         for request in batch.dropped:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends.generative import Chosen, Tokenizer
+    from isochrone.worker.generation.answers.traced_steps import TracedSteps
     from isochrone.worker.generation.requests.requests import GenerationRequest
     from isochrone.worker.generation.scheduling.sequence import TokenSequence
 
@@ -50,6 +51,7 @@ class Job:
         "request",
         "sequence",
         "stalled_since",
+        "steps",
         "wanted",
     )
 
@@ -82,6 +84,8 @@ class Job:
         self.is_ended = False
         self.sequence: TokenSequence | None = None
         self.ended_at = 0
+        #: The steps that computed it, for its trace; None: it is not traced. Made by the loop, before it is known here.
+        self.steps: TracedSteps | None = None
         self._decode: Callable[[Sequence[int]], str]
         self._text: AnswerText
         self._piece = Piece()

@@ -1,0 +1,1 @@
+"""The figures of the metrics page over OTLP, for those without Prometheus."""
