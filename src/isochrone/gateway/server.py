@@ -23,6 +23,7 @@ from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
+from isochrone.gateway.flights.reading import GatewayFlights
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayMetricsApplication
@@ -31,9 +32,12 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.observe.flights.dump import FlightDump
+from isochrone.observe.flights.settings import RecorderSettings
 from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.protocol.application import ByPath, SameOrigin
+from isochrone.protocol.flight_page import WithFlights
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -84,6 +88,7 @@ class GatewaySettings:
     export: ExportSettings | None = None
     #: One in so many requests is traced, beside those that are kept for a reason of their own; 0: none.
     trace_rate: int = 1000
+    recorder: RecorderSettings = field(default_factory=RecorderSettings)
 
 
 class StartFailed(Exception):
@@ -138,6 +143,14 @@ class GatewayServer:
         self._tracing = None if settings.export is None else GatewayTrace(settings.export, settings.trace_rate)
         self.gateway.tracing = self._tracing
         self.ports: dict[str, int] = {}
+        self._flights: GatewayFlights | None = None
+        self._dump: FlightDump | None = None
+        if settings.recorder.requests:
+            self._flights = GatewayFlights(settings.recorder, self.gateway.fleet, lambda: self.ports)
+            self.gateway.flights = self._flights.recording
+            self.gateway.fleet.on_event = self._flights.events.add
+            if settings.recorder.dump is not None:
+                self._dump = FlightDump(self._flights, settings.recorder.dump)
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -180,7 +193,12 @@ class GatewayServer:
         settings = self.settings
         gateway = self.gateway
         application = self.make_application()
-        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
+        metrics = WithFlights(self._flights, GatewayMetricsApplication(gateway, self._listeners.snapshot))
+        if self._flights is not None:
+            self._flights.start()
+            self._listeners.watch_lag(self._flights.events.stalled)
+        if self._dump is not None:
+            self._dump.start()
         accepts_late = self.make_link is not None
         if self._group is not None:
             await self._take_place(self._group, metrics)
@@ -306,6 +324,10 @@ class GatewayServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await gateway.close()
+        if self._dump is not None:
+            await self._dump.stop()
+        if self._flights is not None:
+            self._flights.stop()
         if self._tracing is not None:
             self._tracing.close()
             await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)

@@ -29,6 +29,7 @@ from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.catalog.states import is_unloaded
 from isochrone.worker.divided.runner import DividedRunner
+from isochrone.worker.flights import WorkerFlights
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.load import WorkerLoad
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
@@ -89,7 +90,9 @@ class WorkerService(InferenceService):
         self._strict_readiness = strict_readiness
         self._is_complete = is_complete
         self.tracing = WorkerTracing(trace or {}, lambda: [each.statistics for each in catalog.all_versions()])
-        catalog.on_served = lambda served: self.tracing.attach(served.statistics)
+        #: None: requests are not recorded. Set before the first model is loaded.
+        self.flights: WorkerFlights | None = None
+        catalog.on_served = self._on_served
         #: True once start-up is done; False again when stopping.
         self.accepting = False
         self.stopping = False
@@ -97,6 +100,11 @@ class WorkerService(InferenceService):
         self._served = catalog.served
         self._load = WorkerLoad(catalog)
         self._apply_verbosity()
+
+    def _on_served(self, served: ServedVersion) -> None:
+        self.tracing.attach(served.statistics)
+        if self.flights is not None:
+            self.flights.attach(served)
 
     # The hot path.
 

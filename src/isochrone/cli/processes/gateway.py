@@ -12,6 +12,7 @@ import typer
 import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
@@ -100,6 +101,8 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     trace_config: TraceOption = None,
+    flight_recorder: RecorderOption = DEFAULT_RECORDER,
+    dump_flights: DumpOption = "",
     log_json: LogJsonOption = False,
 ) -> None:
     """Route requests to workers. By default each goes to the least busy of those that answer within about twice the
@@ -127,6 +130,7 @@ def gateway(
             seed=seed,
             export=export,
             trace_rate=trace_rate,
+            recorder=read_recorder(flight_recorder, dump_flights),
         )
         logs.configure(json=log_json)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)

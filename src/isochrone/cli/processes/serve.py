@@ -12,6 +12,7 @@ import structlog
 import typer
 import uvloop
 
+from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
@@ -178,6 +179,8 @@ def serve(
     lease_seconds: Annotated[
         float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
     ] = 5.0,
+    flight_recorder: RecorderOption = DEFAULT_RECORDER,
+    dump_flights: DumpOption = "",
     log_verbose: Annotated[
         int, typer.Option(help="1: also log events of models; 2: also log every request.", min=0)
     ] = 0,
@@ -247,6 +250,7 @@ def serve(
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,
             cache_bytes=_cache_bytes(cache_config),
+            recorder=read_recorder(flight_recorder, dump_flights),
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
             limits=parse_limits(
