@@ -29,6 +29,7 @@ from isochrone.protocol.grpc.routing_fields import request_id
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.fleet import Fleet
+    from isochrone.gateway.traffic.canary import CanaryRules
     from isochrone.observe.flights.settings import RecorderSettings
 
 _MOST_FLIGHTS = 4
@@ -126,9 +127,14 @@ class GatewayFlights:
             facts.append(VersionFact(version, int(sum(known) / len(known)) if known else 0))
         return tuple(facts)
 
+    def _stable(self, model: str, canary: CanaryRules) -> str:
+        """The version that is not under evaluation."""
+        served = self._fleet.models.get(model)
+        return canary.stable or (served.current.version if served is not None else "")
+
     def _flight(self, record: Record) -> GatewayFlight:
         came, arrived, waits_since, sent, deadline, ended, model, version, epoch = record[:9]
-        opening, caller_ids, priority, last, flown, current, status, failure = record[9:]
+        opening, caller_ids, priority, last, flown, canary, status, failure = record[9:]
         attempts = [_attempt(each) for each in flown or ()]
         if last is not None:
             answered = _attempt((*last[:4], _OUTCOMES.get(last[4], "failed"), *last[5:]))
@@ -150,8 +156,8 @@ class GatewayFlights:
             deadline=0 if deadline == NEVER else deadline,
             priority=priority,
             epoch=epoch,
-            current_version=current or "",
-            is_canary=current is not None and current != version,
+            current_version=self._stable(model, canary) if canary is not None else "",
+            is_canary=canary is not None and canary.version == version,
             waited_since=waits_since,
             admitted=arrived if arrived != came else 0,
             sent=sent,

@@ -80,7 +80,7 @@ class FlightRecording:
                 attempt.candidates,
             ),
             request.flown,
-            None if served.canary is None or request.version else served.current.version,
+            None if served.canary is None or request.version else served.canary.rules,
             attempt.status,
             None,
         )
@@ -138,7 +138,7 @@ class FlightRecording:
             demand.priority if demand is not None else 0,
             None,
             request.flown,
-            None if served.canary is None or request.version else served.current.version,
+            None if served.canary is None or request.version else served.canary.rules,
             0,
             (*failure, candidates),
         )

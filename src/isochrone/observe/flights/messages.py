@@ -173,7 +173,7 @@ class VersionFact(msgspec.Struct, frozen=True):
 Flight = GatewayFlight | WorkerFlight
 
 
-class FlightPage(msgspec.Struct, frozen=True, omit_defaults=True):
+class FlightPage(msgspec.Struct, frozen=True):
     """What one process remembers of one id: the latest request first."""
 
     #: "gateway" or "worker".
