@@ -16,7 +16,7 @@ from isochrone.control.flights.asking import Target, Why, answer, ask
 from isochrone.observe.flights.messages import GATEWAY, WORKER
 from server_process import ServerProcess
 
-#: Sleeps as long as its largest input says, in ms; -1 makes many objects, -2 collects garbage among them.
+#: Sleeps as long as its largest input says, in ms, and at least 5; -1 makes many objects, -2 collects garbage among them.
 _SLEEPER = """
 import gc
 import time
@@ -32,8 +32,9 @@ class Model:
             gc.enable()
         elif least == -2:
             gc.collect()
-        elif largest > 0:
-            time.sleep({factor} * largest / 1000)
+        else:
+            # At least so long that it never runs on the worker's event loop.
+            time.sleep(max(0.005, {factor} * largest / 1000))
         return {{"y": ms}}
 """
 _SECONDS = 30.0

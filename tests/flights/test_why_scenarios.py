@@ -18,7 +18,7 @@ from isochrone.control.flights.asking import Why
 from server_process import ServerProcess, StartServer
 
 #: ms of a request that teaches everybody how long the model takes.
-USUAL = 2.0
+USUAL = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,14 @@ def test_a_retry(repository: Path, server_factory: StartServer, gateway_factory:
         server_factory(repository, check_exit=False) as one,
         server_factory(repository, check_exit=False) as two,
         gateway_factory([one, two], check_exit=False) as gateway,
-        ThreadPoolExecutor(1) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
-        sent = pool.submit(send, gateway, 900, "lost-once", deadline_ms=1200)
+        # Both know that a run takes so long: only the time of the lost attempt is too much.
+        list(pool.map(lambda each: warm(each, 4, 600), (one, two)))
+        sent = pool.submit(send, gateway, 600, "lost-once", deadline_ms=800)
         until(lambda: any(page(each, "lost-once")["flights"] for each in (one, two)))
         first = one if page(one, "lost-once")["flights"] else two
-        time.sleep(0.5)
+        time.sleep(0.35)
         first.process.kill()
         assert sent.result() == 504
         other = two if first is one else one
@@ -158,7 +160,7 @@ def test_a_breaker(worker: ServerProcess, gateway_factory: StartGateway, tmp_pat
 
 @pytest.mark.long
 def test_a_canary(server_factory: StartServer, gateway_factory: StartGateway, tmp_path: Path) -> None:
-    models = write_sleeper(tmp_path / "models", versions=(1.0, 100.0))
+    models = write_sleeper(tmp_path / "models", versions=(1.0, 60.0))
     canary = "models: {sleeper: {canary: {version: 2, stable: 1, weight: 0.5, header: x-canary}}}\n"
     with server_factory(models) as worker, gateway_factory([worker], *ruled(tmp_path, canary)) as gateway:
         for _ in range(8):

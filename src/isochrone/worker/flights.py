@@ -81,7 +81,7 @@ class WorkerFlights:
     def summaries(self, most: int) -> tuple[FlightSummary, ...]:
         """The latest requests that missed their deadline, the newest first."""
         now, wall = now_ns(), time.time()
-        found = []
+        found: list[FlightSummary] = []
         for _, record in self._flights.missed.latest():
             if len(found) >= most:
                 break

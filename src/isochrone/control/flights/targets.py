@@ -15,7 +15,7 @@ def flight_targets(view: View) -> list[Target]:
         if gateway.metrics_port
     ]
     found += [
-        Target(WORKER, _address(worker.host, worker.metrics_port), name, _address(worker.host, worker.http_port))
+        Target(WORKER, _address(worker.host, worker.metrics_port), name, _address(worker.host, worker.port))
         for name, worker in view.workers.items()
         if worker.metrics_port
     ]

@@ -25,7 +25,8 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         ("security", fleet.security, Security()),
         ("observability", fleet.observability, Observability()),
     ):
-        for name in _made(section, default, tuple(type(section).model_fields)):
+        unused = tuple(name for name in type(section).model_fields if name != "recorder")
+        for name in _made(section, default, unused):
             meaning = ": the fleet's ports speak plain HTTP and gRPC" if (key, name) == ("security", "tls") else ""
             meaning = meaning or (": no caller is asked for a token" if key == "security" else "")
             yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)
