@@ -2,9 +2,9 @@
 
     python -m bench.recorder_cost [--rounds 10] [--seconds 3] [--connections 16]
 
-Every round measures each pair one after the other, in an order that changes, with the same load by ``isochrone bench``
-parts of this repository: one connection per thread of a small closed loop in a process of its own. It prints the median
-of the ratios on/off and their spread. Processes with and without the recorder run beside each other and are idle while
+Every round measures each pair one after the other, in an order that changes, by a closed loop over a few connections in
+a process of its own. It prints the median of the ratios on/off and their spread. Processes with and without the
+recorder run beside each other and are idle while
 the other is measured. It does not show what the recorder costs a machine that is short of memory.
 """
 

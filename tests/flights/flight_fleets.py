@@ -16,7 +16,7 @@ from isochrone.control.flights.asking import Target, Why, answer, ask
 from isochrone.observe.flights.messages import GATEWAY, WORKER
 from server_process import ServerProcess
 
-#: Sleeps as long as its largest input says, in ms, and at least 5; -1 makes many objects, -2 collects garbage among them.
+#: Sleeps for its largest input, in ms, and at least 5; -1 makes many objects, -2 collects garbage among them.
 _SLEEPER = """
 import gc
 import time
