@@ -246,6 +246,10 @@ class ConnectionLost(Unavailable):
 
 
 class DeadlineExceeded(IsochroneError):
+    """Of a rejection: how long the request was expected to take (0: not known), and by how much that is too long."""
+
+    expected_ns: int = 0
+    missed_by_ns: int = 0
     code = "deadline_exceeded"
     http_status = 504
     grpc_status = GRPC_DEADLINE_EXCEEDED

@@ -121,6 +121,10 @@ class CallerRequest(Request, ABC):
         """The caller has gone."""
         self.gateway.cancelled(self)
 
+    def opening_bytes(self) -> bytes:
+        """The bytes of its message that its id stands in, for the flight recorder; b"": it has none."""
+        return b""
+
     def answered_epoch(self, asked: bytes) -> bytes:
         """The epoch that an answer was given by: the one asked for, or the one that held when it was placed."""
         return asked if asked != ANY_EPOCH else b"%d" % self.epoch

@@ -20,6 +20,7 @@ from isochrone.errors import Internal, IsochroneError
 from isochrone.gateway.evaluation.sampling import Sampling
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
+from isochrone.gateway.flights.recording import FlightRecording
 from isochrone.gateway.garbage import ReplicaFreezer
 from isochrone.gateway.housekeeping import Housekeeping, Steps, in_turns
 from isochrone.gateway.monitoring.members import MonitoredMembers
@@ -96,6 +97,8 @@ class RequestShell:
         self._members = MonitoredMembers(
             self.fleet, self.outliers, self.monitoring, self.housekeeping, self._member_lost, self._freezer.left, clock
         )
+        #: None: requests are not recorded.
+        self.flights: FlightRecording | None = None
         #: None: requests are not traced. Set before the first route is made.
         self.tracing: GatewayTrace | None = None
         #: None: requests are not logged.
@@ -139,6 +142,8 @@ class RequestShell:
             now = attempt.answered_at = self.clock()
             self.execute(self.machine.answered(request, attempt, outcome, now))
             return
+        if outcome is not _ANSWERED and self.flights is not None:
+            self.flights.attempt_ended(attempt, outcome.name.lower(), self.clock())
         if outcome is not _ANSWERED and self.tracing is not None:
             self.tracing.attempt_ended(attempt, outcome.name.lower())
         report = request.load_report(attempt) if attempt.asks else None
@@ -158,6 +163,8 @@ class RequestShell:
         if not attempt.over:
             if self.tracing is not None:
                 self.tracing.lost(attempt, error)
+            if self.flights is not None:
+                self.flights.attempt_ended(attempt, error.code, self.clock())
             self.execute(self.machine.lost(attempt.request, attempt, error, self.clock()))
 
     def streaming(self, attempt: UpstreamAttempt) -> None:
@@ -177,6 +184,8 @@ class RequestShell:
             self.access.broken_off(request, error)
         if not request.over:
             self.times.broken_off(request, error, self.clock())
+            if self.flights is not None:
+                self.flights.cancelled(request, request.opening_bytes(), self.clock())
         self.execute(self.machine.cancelled(request, self.clock()))
 
     def release(self) -> int:
@@ -221,23 +230,41 @@ class RequestShell:
         if self.access is not None:
             self.access.note(instructions)
         caller: Any
+        flights = self.flights
+        opening = b""
         for do, caller, subject in instructions:
             try:
+                if flights is not None and (do is _ANSWER or do is _REJECT or do is _CUT_OFF):
+                    # Before: a connection drops the body with the answer.
+                    opening = caller.opening_bytes()
                 if do is _SEND:
+                    if flights is not None:
+                        flights.sending(subject)
                     caller.send(subject)
                     if not caller.sent_at:
                         caller.sent_at = self.clock()
                 elif do is _ANSWER:
                     caller.answer(subject)
-                    self.times.answered(caller, subject, self.clock())
+                    now = self.clock()
+                    self.times.answered(caller, subject, now)
+                    if flights is not None:
+                        flights.answered(caller, subject, opening, now)
                 elif do is _CANCEL:
+                    if flights is not None:
+                        flights.attempt_ended(subject, "cancelled", self.clock())
                     subject.cancel()
                 elif do is _REJECT:
                     caller.reject(subject)
-                    self.times.rejected(caller, subject, self.clock())
+                    now = self.clock()
+                    self.times.rejected(caller, subject, now)
+                    if flights is not None:
+                        flights.rejected(caller, subject, opening, now)
                 elif do is _CUT_OFF:
                     caller.cut_off(subject)
-                    self.times.rejected(caller, subject, self.clock())
+                    now = self.clock()
+                    self.times.rejected(caller, subject, now)
+                    if flights is not None:
+                        flights.rejected(caller, subject, opening, now)
                 else:
                     self._execute_rare(do, caller, subject)
             except Exception as error:

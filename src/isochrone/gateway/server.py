@@ -25,6 +25,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.access import GatewayAccess
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
+from isochrone.gateway.flights.reading import GatewayFlights
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayMetricsApplication
@@ -35,6 +36,8 @@ from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
+from isochrone.observe.flights.dump import FlightDump
+from isochrone.observe.flights.settings import RecorderSettings
 from isochrone.observe.otlp_metrics.exporter import MetricsExporter
 from isochrone.observe.otlp_metrics.settings import MetricsExport
 from isochrone.observe.otlp_metrics.settings import missing_package as missing_metrics_package
@@ -42,6 +45,7 @@ from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.application import ByPath, SameOrigin
+from isochrone.protocol.flight_page import WithFlights
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -100,6 +104,7 @@ class GatewaySettings:
     metrics_export: MetricsExport | None = None
     #: Off, to measure what it costs: latencies of requests are not counted.
     counts_latencies: bool = True
+    recorder: RecorderSettings = field(default_factory=RecorderSettings)
 
 
 class StartFailed(Exception):
@@ -162,6 +167,14 @@ class GatewayServer:
         self.gateway.times.is_on = settings.counts_latencies
         self._metrics_exporter: MetricsExporter | None = None
         self.ports: dict[str, int] = {}
+        self._flights: GatewayFlights | None = None
+        self._dump: FlightDump | None = None
+        if settings.recorder.requests:
+            self._flights = GatewayFlights(settings.recorder, self.gateway.fleet, lambda: self.ports)
+            self.gateway.flights = self._flights.recording
+            self.gateway.fleet.on_event = self._flights.events.add
+            if settings.recorder.dump is not None:
+                self._dump = FlightDump(self._flights, settings.recorder.dump)
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -209,7 +222,13 @@ class GatewayServer:
         settings = self.settings
         gateway = self.gateway
         application = self.make_application()
-        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
+        page = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
+        metrics = WithFlights(self._flights, page)
+        if self._flights is not None:
+            self._flights.start()
+            self._listeners.watch_lag(self._flights.events.stalled)
+        if self._dump is not None:
+            self._dump.start()
         accepts_late = self.make_link is not None
         export = settings.metrics_export
         if export is not None:
@@ -219,7 +238,7 @@ class GatewayServer:
                 export = replace(export, instance=f"{export.instance}.{os.getpid()}")
             self._metrics_exporter = MetricsExporter(export)
             await asyncio.to_thread(self._metrics_exporter.start)
-            self._tasks.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, metrics)))
+            self._tasks.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, page)))
         if self._group is not None:
             await self._take_place(self._group, metrics)
             accepts_late = accepts_late or not self._group.listens_at_once
@@ -354,6 +373,10 @@ class GatewayServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await gateway.close()
+        if self._dump is not None:
+            await self._dump.stop()
+        if self._flights is not None:
+            self._flights.stop()
         if self._tracing is not None:
             self._tracing.close()
             await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class LoopLag:
         #: Processor time of the process, all its threads, when the timer was set.
         self._used_ns = 0
         self._timer: asyncio.TimerHandle | None = None
+        #: Called with the instant a timer was due, and that at which it ran.
+        self.on_late: Callable[[int, int], None] | None = None
 
     def start(self) -> None:
         if self._timer is None:
@@ -55,6 +58,8 @@ class LoopLag:
         late = max(0, now - self._due)
         self._counts[bisect_left(BUCKET_BOUNDS_NS, late)] += 1
         self._sum_ns += late
+        if self.on_late is not None:
+            self.on_late(self._due, now)
         self._plan(interval_after(time.process_time_ns() - self._used_ns, now - self._planned_at))
 
     def histogram(self) -> Histogram:

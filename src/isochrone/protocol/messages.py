@@ -203,6 +203,11 @@ class InferRequest:
         return None
 
     @property
+    def caller_id(self) -> str:
+        """An id that the head carries, for a request whose message has none; "": none. Read like ``stages``."""
+        return ""
+
+    @property
     def division(self) -> str:
         """How a divided model shall run it, if the caller says so; "": the worker chooses. Read like ``stages``."""
         return ""

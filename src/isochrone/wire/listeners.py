@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from isochrone import heap
 from isochrone.heap import HeapTrimming
@@ -26,6 +27,10 @@ class Listeners:
         self._lag = LoopLag()
         self._trimming = HeapTrimming(self._held, self._budget.take_peak, self._trim)
         self._listeners: list[Listener] = []
+
+    def watch_lag(self, on_late: Callable[[int, int], None]) -> None:
+        """Call it with when a timer of the event loop was due, and when it ran."""
+        self._lag.on_late = on_late
 
     def add(self, application: Application, tls: ssl.SSLContext | None) -> Listener:
         """Create a listener, not yet started."""

@@ -48,6 +48,10 @@ class RequestWrapper(InferRequest):
         return self._original.trace_context
 
     @property
+    def caller_id(self) -> str:
+        return self._original.caller_id
+
+    @property
     def division(self) -> str:
         return self._original.division
 

@@ -132,6 +132,7 @@ class ServedVersion:
             if self.activations is not None and self.activations.answer_rejected(request):
                 return
             self.statistics.record_rejected(error.code)
+            self.statistics.waiting = self.runner.pending
             self.statistics.trace_failure(request, error)
             raise
 

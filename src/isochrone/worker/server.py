@@ -30,6 +30,8 @@ from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.locations import Location
 from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
+from isochrone.observe.flights.dump import FlightDump
+from isochrone.observe.flights.settings import RecorderSettings
 from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
@@ -39,6 +41,7 @@ from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.flight_page import WithFlights
 from isochrone.protocol.service import InferenceService
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -49,6 +52,7 @@ from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.off_loop import in_thread
+from isochrone.worker.flights import WorkerFlights
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
 
@@ -125,6 +129,7 @@ class ServeSettings:
     #: Seconds between two readings of the GPUs.
     metrics_seconds: float = 1.0
     limits: WireLimits = field(default_factory=WireLimits)
+    recorder: RecorderSettings = field(default_factory=RecorderSettings)
 
 
 class StartFailed(Exception):
@@ -233,6 +238,12 @@ class Worker:
             export = replace(export, instance=f"{export.instance}.{settings.process[0] + 1}")
         self._metrics_exporter = None if export is None else MetricsExporter(export)
         self.ports: dict[str, int] = {}
+        self._flights: WorkerFlights | None = None
+        self._dump: FlightDump | None = None
+        if settings.recorder.requests:
+            self._flights = self.service.flights = WorkerFlights(settings.recorder, self.catalog, lambda: self.ports)
+            if settings.recorder.dump is not None:
+                self._dump = FlightDump(self._flights, settings.recorder.dump)
         self._listeners = Listeners(settings.limits)
         #: Not among the others: its connections are no clients'.
         self._private = Listeners(settings.limits.between_processes()) if group is not None else None
@@ -293,6 +304,11 @@ class Worker:
             except OSError as error:
                 raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
         self.catalog.watchdog.start()
+        if self._flights is not None:
+            self._flights.start()
+            self._listeners.watch_lag(self._flights.events.stalled)
+        if self._dump is not None:
+            self._dump.start()
         await self._listen()
         await self._load_models()
         if self._group is not None:
@@ -330,10 +346,10 @@ class Worker:
         if self._metrics_exporter is not None:
             await in_thread(self._metrics_exporter.start)
             self._background.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, exposition)))
-        metrics = MetricsApplication(exposition, self._snapshot)
+        metrics = WithFlights(self._flights, MetricsApplication(exposition, self._snapshot))
         if group is not None and self._private is not None:
             limit = settings.limits.between_processes().max_body_bytes
-            own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit))
+            own = WithFlights(self._flights, ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit)))
             await self._private.add(own, None).start_unix(group.private_socket)
             group.start(self.service.is_ready)
         accepting = group is None or group.listens_at_once
@@ -455,6 +471,10 @@ class Worker:
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
+        if self._dump is not None:
+            await self._dump.stop()
+        if self._flights is not None:
+            self._flights.stop()
         if self.service.shared_memory is not None:
             self.service.shared_memory.close()
         if self.service.tracing.exports:

@@ -30,6 +30,7 @@ from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.catalog.states import is_unloaded
 from isochrone.worker.divided.runner import DividedRunner
+from isochrone.worker.flights import WorkerFlights
 from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.load import WorkerLoad
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
@@ -101,6 +102,8 @@ class WorkerService(InferenceService):
         self.access = None if access_log is None else WorkerAccess(access_log)
         self._counts_latencies = counts_latencies
         catalog.on_served = self._attach
+        #: None: requests are not recorded. Set before the first model is loaded.
+        self.flights: WorkerFlights | None = None
         #: True once start-up is done; False again when stopping.
         self.accepting = False
         self.stopping = False
@@ -115,6 +118,8 @@ class WorkerService(InferenceService):
         self.tracing.attach(statistics)
         statistics.access = self.access
         statistics.counts = self._counts_latencies
+        if self.flights is not None:
+            self.flights.attach(served)
 
     # The hot path.
 

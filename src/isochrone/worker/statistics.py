@@ -17,7 +17,9 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
+from isochrone.errors import DeadlineExceeded
 from isochrone.observe.exemplars import Exemplar
+from isochrone.observe.flights.ring import Flights
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot
 from isochrone.observe.tracing.trace_parent import parse_trace_parent, sampled_trace
 
@@ -33,6 +35,9 @@ _WIDTH: Final = 9
 #: calls, speaks against a smaller number.
 _FOLD_EVERY: Final = 512
 _FOLD_AT: Final = _FOLD_EVERY * _WIDTH
+#: Of an error, and of an id, that is kept of a request.
+_MAX_MESSAGE: Final = 500
+_MAX_ID: Final = 200
 
 _BOUNDS: Final = np.array(BUCKET_BOUNDS_NS, dtype=np.int64)
 _BUCKETS: Final = len(BUCKET_BOUNDS_NS) + 1
@@ -68,11 +73,14 @@ class ModelStatistics:
         "_reused",
         "_sums",
         "_wall_clock_ns",
+        "_who",
         "access",
         "counts",
+        "flights",
         "model_name",
         "model_version",
         "trace",
+        "waiting",
     )
 
     def __init__(self, model_name: str, model_version: str, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
@@ -84,6 +92,11 @@ class ModelStatistics:
         self.access: WorkerAccess | None = None
         #: Off, to measure what it costs: durations of requests are not counted.
         self.counts = True
+        #: Where the last requests are kept; None: they are not. See ``worker.flights`` for the records.
+        self.flights: Flights | None = None
+        self._who = (model_name, model_version)
+        #: Requests in the queue when the last one was rejected.
+        self.waiting = 0
         #: Only for the protocol's ``last_inference``, which is a wall-clock time.
         self._wall_clock_ns = wall_clock_ns
         self._pending_times: list[int] = []
@@ -109,25 +122,33 @@ class ModelStatistics:
 
     def record_success(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request. A stage without a timestamp counts as zero."""
+        # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no tuples.
+        stamps = (
+            request.arrived,
+            request.enqueued,
+            request.dispatched,
+            request.compute_start,
+            request.infer_start,
+            request.infer_end,
+            request.compute_end,
+            now,
+            rows,
+        )
         if self.counts:
             times = self._pending_times
-            # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no
-            # tuples.
-            times += (
-                request.arrived,
-                request.enqueued,
-                request.dispatched,
-                request.compute_start,
-                request.infer_start,
-                request.infer_end,
-                request.compute_end,
-                now,
-                rows,
-            )
+            times += stamps
             if len(times) >= _FOLD_AT:
                 self.fold()
         else:
             self._computed += 1
+        if self.flights is not None:
+            named = request.id or request.caller_id
+            if len(named) > _MAX_ID:
+                named = named[:_MAX_ID]
+            record = (self._who, stamps, named, request.deadline, request.plan.priority)
+            self.flights.latest.add(record)
+            if now > request.deadline:
+                self.flights.missed.add(record)
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
@@ -137,19 +158,28 @@ class ModelStatistics:
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
+        started, ended = request.infer_start, request.infer_end
+        stamps = (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
         if self.counts:
             batch = self._batches.get(rows)
             if batch is None:
                 batch = self._batches[rows] = [0, 0, 0, 0]
             batch[0] += 1
-            started, ended = request.infer_start, request.infer_end
             batch[2] += ended - started
             times = self._pending_times
-            times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
+            times += stamps
             if len(times) >= _FOLD_AT:
                 self.fold()
         else:
             self._computed += 1
+        if self.flights is not None:
+            named = request.id or request.caller_id
+            if len(named) > _MAX_ID:
+                named = named[:_MAX_ID]
+            record = (self._who, stamps, named, request.deadline, request.plan.priority)
+            self.flights.latest.add(record)
+            if now > request.deadline:
+                self.flights.missed.add(record)
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
@@ -168,6 +198,11 @@ class ModelStatistics:
         batch[3] += output_ns
         self._last_inference_ms = self._wall_clock_ns() // 1_000_000
 
+    def note_batch(self, began: int, rows: int, requests: int, expected: int, waiting: int, instance: int) -> None:
+        """Keeps what its requests do not know of a batch, for as long as they may be asked about."""
+        if self.flights is not None:
+            self.flights.batches.add((self._who, began, rows, requests, expected, waiting, instance))
+
     def record_failure(self, reason: str, duration_ns: int) -> None:
         """Counts an accepted request that failed; ``reason`` is the error's code."""
         self._failures[reason] = self._failures.get(reason, 0) + 1
@@ -183,6 +218,30 @@ class ModelStatistics:
             self.trace.failed(request, error)
         if self.access is not None:
             self.access.failed(request, error)
+        if self.flights is not None:
+            self._keep_failed(self.flights, request, error)
+
+    def _keep_failed(self, flights: Flights, request: InferRequest, error: IsochroneError) -> None:
+        """The error itself would keep its traceback, and with that the request's tensors."""
+        stamps = (
+            request.arrived,
+            request.enqueued,
+            request.dispatched,
+            request.compute_start,
+            request.infer_start,
+            request.infer_end,
+            request.compute_end,
+            now_ns(),
+            request.plan.batch_size,
+        )
+        missed_by = error.missed_by_ns if isinstance(error, DeadlineExceeded) else 0
+        failure = (error.code, error.message[:_MAX_MESSAGE], missed_by, self.waiting)
+        named = request.id or request.caller_id
+        record = (self._who, stamps, named[:_MAX_ID], request.deadline, request.plan.priority, failure)
+        if isinstance(error, DeadlineExceeded) or stamps[7] > request.deadline:
+            flights.add_missed(record)
+        else:
+            flights.latest.add(record)
 
     def record_cache_hit(self, request: InferRequest, now: int, lookup_ns: int) -> None:
         """Counts an answer from the cache: a success with a queue time, but without inference."""
@@ -192,6 +251,8 @@ class ModelStatistics:
         waits += (now - request.arrived, request.dispatched - request.enqueued)
         if len(waits) >= _FOLD_AT:
             self.fold()
+        if self.flights is not None:
+            self._keep_hit(self.flights, request, now)
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
@@ -206,12 +267,19 @@ class ModelStatistics:
         waits += (now - request.arrived, request.dispatched - request.enqueued)
         if len(waits) >= _FOLD_AT:
             self.fold()
+        if self.flights is not None:
+            self._keep_hit(self.flights, request, now)
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
             self._note(request, now)
         if self.access is not None:
             self.access.finished(request, now)
+
+    def _keep_hit(self, flights: Flights, request: InferRequest, now: int) -> None:
+        stamps = (request.arrived, request.enqueued, request.dispatched, 0, 0, 0, 0, now, request.plan.batch_size)
+        named = (request.id or request.caller_id)[:_MAX_ID]
+        flights.latest.add((self._who, stamps, named, request.deadline, request.plan.priority))
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
         """Counts a miss, in addition to the success of the computed answer."""

@@ -19,6 +19,7 @@ from isochrone.cli.processes.access_log_flags import (
     MetricsOtlpSecondsOption,
 )
 from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
@@ -114,6 +115,8 @@ def gateway(
     metrics_otlp: MetricsOtlpOption = "",
     metrics_otlp_seconds: MetricsOtlpSecondsOption = 10.0,
     latency_histograms: LatencyHistogramsOption = True,
+    flight_recorder: RecorderOption = DEFAULT_RECORDER,
+    dump_flights: DumpOption = "",
     log_json: LogJsonOption = False,
 ) -> None:
     """Route requests to workers. By default each goes to the least busy of those that answer within about twice the
@@ -145,6 +148,7 @@ def gateway(
             access_log=read_access_log(access_log, access_log_file, name),
             metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
             counts_latencies=latency_histograms,
+            recorder=read_recorder(flight_recorder, dump_flights),
         )
         logs.configure(json=log_json)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)

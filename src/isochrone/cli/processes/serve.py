@@ -20,6 +20,7 @@ from isochrone.cli.processes.access_log_flags import (
     MetricsOtlpOption,
     MetricsOtlpSecondsOption,
 )
+from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
@@ -188,6 +189,8 @@ def serve(
     lease_seconds: Annotated[
         float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
     ] = 5.0,
+    flight_recorder: RecorderOption = DEFAULT_RECORDER,
+    dump_flights: DumpOption = "",
     log_verbose: Annotated[
         int, typer.Option(help="1: also log events of models; 2: also log every request.", min=0)
     ] = 0,
@@ -265,6 +268,7 @@ def serve(
             access_log=read_access_log(access_log, access_log_file, name),
             metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
             counts_latencies=latency_histograms,
+            recorder=read_recorder(flight_recorder, dump_flights),
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
             limits=parse_limits(

@@ -48,6 +48,9 @@ from isochrone.control.fleet.reading.local_ports import check_new_ports
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.reading.places import check_places
 from isochrone.control.fleet.settings.spec import Fleet
+from isochrone.control.flights.asking import Why, ask, unknown
+from isochrone.control.flights.asking import answer as explained_flight
+from isochrone.control.flights.targets import flight_targets
 from isochrone.control.placement.fleet_inputs import PlacementInputs, of_records
 from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
 from isochrone.control.requests import fleet, processes, rollouts
@@ -101,6 +104,15 @@ async def _slo(service: ControlService, request: Request) -> Response:
     # Not on the loop, since a day of many models takes a while; so of a copy, since the loop changes the entries.
     view = View(service.keys, dict(service.mirror.entries))
     return answer(await asyncio.to_thread(slo_answer, view, service.history.frames(_MOST_SECONDS), objective, at))
+
+
+async def _why(service: ControlService, request: Request) -> Response:
+    request_id = request.path_params["request_id"]
+    asked = await ask(request_id, flight_targets(service.view()))
+    found = explained_flight(request_id, asked)
+    if found is None:
+        raise NotFound(unknown(request_id, asked))
+    return answer(found)
 
 
 async def _read_fleet(service: ControlService, request: Request) -> Response:
@@ -317,6 +329,7 @@ OPERATIONS: tuple[Operation, ...] = (
         SloAnswer,
         query={"objective": ("number", f"Share of requests that must be good; default {OBJECTIVE}.")},
     ),
+    _get("/v1/why/{request_id:path}", "Why one request took as long as it did.", _why, Why),
     _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
     _put(
         "/v1/fleet",

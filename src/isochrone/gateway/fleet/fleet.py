@@ -30,6 +30,7 @@ from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.connections import Connections
+from isochrone.observe.flights.messages import EJECTED, EPOCH
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.turn import Turn
 
@@ -91,6 +92,8 @@ class Fleet:
         self.epochs: dict[int, Mapping[str, Commitment]] = {}
         #: The last of them; 0: nothing is committed yet.
         self.epoch = 0
+        #: Called with the kind of an event, when it began and ended, and a sentence: for the flight recorder.
+        self.on_event: Callable[[str, int, int, str], None] | None = None
         #: Models that wait for a switch; and how long switches took that are over, for the metrics page.
         self.holding: frozenset[str] = frozenset()
         self.hold_times = HoldTimes()
@@ -159,6 +162,7 @@ class Fleet:
         self.epochs.pop(epoch, None)
         self.epochs[epoch] = committed
         self.epoch = epoch
+        self._note(EPOCH, str(epoch))
         while len(self.epochs) > _EPOCHS_KEPT:
             del self.epochs[next(iter(self.epochs))]
         changed = False
@@ -420,7 +424,13 @@ class Fleet:
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""
         log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+        self._note(EJECTED, f"{ejection.endpoint.address}: {ejection.reason}")
         self.endpoint_changes.states_changed()
+
+    def _note(self, kind: str, detail: str) -> None:
+        if self.on_event is not None:
+            now = self.clock()
+            self.on_event(kind, now, now, detail)
 
     def reported(self, member: Member, report: LoadReport, now: int) -> None:
         """A probe's answer: a report for every model there, of its server's load alone."""

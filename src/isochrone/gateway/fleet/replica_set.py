@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.latencies.version_durations import VersionDurations
@@ -23,6 +23,8 @@ class ReplicaSet:
     __slots__ = (
         "_model",
         "balancer",
+        "candidates",
+        "candidates_until",
         "durations",
         "endpoint_changes",
         "replicas",
@@ -61,6 +63,9 @@ class ReplicaSet:
         #: Of its requests; versions without series of their own on the metrics page share one.
         self.durations = durations or VersionDurations("")
         self.replicas: dict[str, Replica] = {}
+        #: What the flight recorder notes of the replicas, and until when requests share it.
+        self.candidates: tuple[Any, ...] = ()
+        self.candidates_until = 0
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
         self.tiers: tuple[ReplicaSet, ...] = ()
         self.whole: ReplicaSet | None = None

@@ -39,6 +39,7 @@ from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_o
 from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
+from isochrone.protocol.request_fields import caller_ids
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
@@ -61,6 +62,8 @@ _prefix = Struct(">BI")
 _encode = Encoder().encode
 #: Messages up to this size are copied into one piece with their stamp.
 _JOIN_LIMIT = 65_536
+#: Bytes at the start of a message in which its id is looked for.
+_ID_BYTES = 192
 #: Tag of field 1: model_name.
 _NAME_TAG = 0x0A
 #: Models of one head whose messages are known, and lengths of messages of each.
@@ -138,6 +141,7 @@ class GrpcRoute(Route):
         self.call = CallHead(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
         self.trace_id = sampled_trace(trace_parent_in(head.headers))
+        self.caller_ids = caller_ids(head)
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load
         self.timeout_ns = self.call.timeout_ns
@@ -225,6 +229,8 @@ class GrpcRequest(CallerRequest):
             self.agent = route.agent
         if route.trace_id:
             self.trace_id = route.trace_id
+        if route.caller_ids:
+            self.caller_ids = route.caller_ids
         if route.epoch is not None:
             self.asked_epoch = route.epoch
         timeout = route.timeout_ns
@@ -245,6 +251,9 @@ class GrpcRequest(CallerRequest):
         if timeout or key or opening.priority:
             priority = opening.priority or served.priority
             self.demand = Demand(key, self.deadline, 1, priority, (), opening.starts_sequence)
+
+    def opening_bytes(self) -> bytes:
+        return bytes(self.message[self.start : self.start + _ID_BYTES])
 
     def copy(self, served: ServedModel) -> GrpcRequest:
         opening = read_opening(self.message, self.start)._replace(version=b"")

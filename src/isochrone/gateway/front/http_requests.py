@@ -34,6 +34,7 @@ from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, 
 from isochrone.protocol.openai.model_names import MODEL_HEADER
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
+from isochrone.protocol.request_fields import caller_ids
 from isochrone.protocol.rest.answers import respond_error
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
@@ -86,6 +87,8 @@ _JOIN_LIMIT = 16_384
 #: JSON parts that say nothing a gateway must know, of all requests; bytes of them that are remembered.
 _plain_starts: set[bytes | None] = set()
 _MAX_STARTS_BYTES = 4 << 20
+#: Bytes at the start, or at the end, of a JSON part in which an id is looked for.
+_ID_BYTES = 192
 #: Bytes of an answer's head that is remembered.
 _MAX_RETURNED_BYTES = 4096
 
@@ -110,6 +113,7 @@ class HttpRoute(Route):
         self.timeout_ns = timeout_header(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
         self.trace_id = sampled_trace(trace_parent_in(head.headers))
+        self.caller_ids = caller_ids(head)
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
@@ -261,6 +265,8 @@ class HttpRequest(CallerRequest):
             self.agent = route.agent
         if route.trace_id:
             self.trace_id = route.trace_id
+        if route.caller_ids:
+            self.caller_ids = route.caller_ids
         if not route.is_plain:
             self.version, self.asked_epoch, self.kind = route.version, route.epoch, route.kind
         exchange.owner = self
@@ -301,6 +307,16 @@ class HttpRequest(CallerRequest):
         if len(start) == route.json_length:
             _remember_plain(start)
         return None
+
+    def opening_bytes(self) -> bytes:
+        body, length = self.exchange.body, self.route.json_length
+        if length < 0:
+            length = len(body)
+        if length <= _ID_BYTES:
+            return bytes(body[:length])
+        start = bytes(body[:_ID_BYTES])
+        # Some clients write the id last, behind tensors.
+        return start if b'"id"' in start else start + bytes(body[length - _ID_BYTES : length])
 
     def read_prompt(self) -> bytes:
         """How the prompt begins, for policies that go by it."""

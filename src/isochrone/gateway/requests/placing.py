@@ -16,6 +16,11 @@ from isochrone.gateway.requests.dividing import names_division
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 
+
+class BreakersOpen(Unavailable):
+    """The circuit breakers of all workers that were asked refuse the request."""
+
+
 #: Requests of this class are not rejected by admission: workers let them overtake, so their queues say little.
 _HIGHEST_PRIORITY = 1
 #: Replicas asked when circuit breakers refuse.
@@ -205,7 +210,9 @@ def _admitted_in_any_tier(request: Request, whole: ReplicaSet, replica: Replica,
 
 
 def _too_late(request: Request, rejection: Rejection) -> DeadlineExceeded:
-    return DeadlineExceeded(f"Request timeout expired: model '{request.served.name}': {rejection.message}")
+    error = DeadlineExceeded(f"Request timeout expired: model '{request.served.name}': {rejection.message}")
+    error.expected_ns, error.missed_by_ns = rejection.expected_ns, rejection.missed_by_ns
+    return error
 
 
 def _at_home(request: Request, now: int) -> Replica:
@@ -248,6 +255,6 @@ def _beside_breakers(request: Request, replica: Replica, now: int) -> Replica:
     raise _refused_by_breakers(request, refused)
 
 
-def _refused_by_breakers(request: Request, refused: Mapping[Replica, str]) -> Unavailable:
+def _refused_by_breakers(request: Request, refused: Mapping[Replica, str]) -> BreakersOpen:
     reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
-    return Unavailable(f"no worker may take a request for model '{request.served.name}' now ({reasons})")
+    return BreakersOpen(f"no worker may take a request for model '{request.served.name}' now ({reasons})")

@@ -7,7 +7,7 @@ CPython 3.11 reads a default of the class three times as slowly. What only some 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from isochrone.clock import NEVER
 from isochrone.gateway.resilience.breaker import FIRST_ROUND
@@ -55,6 +55,8 @@ class Attempt:
     division: Choice | None = None
     #: The trace context that it sends on in place of the caller's; b"": the gateway is not traced.
     trace_parent: bytes = b""
+    #: What was known of the replicas when it was sent (``flights.recording``); empty: nothing is recorded.
+    candidates: tuple[Any, ...] = ()
     #: When its answer was whole, and what that is to the caller (a number of ``latencies.version_durations``).
     answered_at = 0
     ended_as = 0
@@ -128,6 +130,10 @@ class Request:
     loss: IsochroneError | None = None
     #: What a traced gateway notes of it; None: nothing.
     trail: Trail | None = None
+    #: Its attempts that did not answer it, for the flight recorder; None: there were none.
+    flown: list[tuple[Any, ...]] | None = None
+    #: Ids in its head: x-request-id, and that of its trace.
+    caller_ids: tuple[str, ...] = ()
 
     def __init__(self, arrived: int) -> None:
         #: When it came. What waited for a worker counts as arrived when it goes on; ``came_at`` stays.

@@ -19,6 +19,7 @@ from isochrone.multiprocess.coordination.control_calls import ControlCalls
 from isochrone.multiprocess.coordination.control_record import change_of
 from isochrone.multiprocess.group.board import COORDINATOR
 from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.metrics.flight_pages import GroupFlights
 from isochrone.multiprocess.metrics.metrics_page import GroupMetricsApplication, GroupPages
 from isochrone.protocol.application import SameOrigin
 from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
@@ -53,7 +54,7 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
     tasks.start(_beat(group))
     listeners = Listeners(settings.limits)
     if settings.metrics_port is not None:
-        page = SameOrigin(GroupMetricsApplication(GroupPages(group)), settings.allow_origins)
+        page = SameOrigin(GroupFlights(group, GroupMetricsApplication(GroupPages(group))), settings.allow_origins)
         await listeners.add(page, None).start(settings.host, settings.metrics_port, reuse_port=True)
     calls = ControlCalls(group)
     await calls.recover()

@@ -96,6 +96,7 @@ class CallHead:
     """
 
     __slots__ = (
+        "caller_id",
         "division",
         "encoding",
         "is_plain",
@@ -117,6 +118,7 @@ class CallHead:
         self.stages = fields.stages if stages is None else stages
         self.trace_context = fields.trace_context
         self.division = fields.division
+        self.caller_id = fields.caller_id
         self.wants_timing = head.get(TIMING_HEADER) is not None
         # A client that balances by itself cannot ask (gRFC A58).
         self.wants_load = pin is not None or head.get(ORCA_FORMAT_HEADER) is not None

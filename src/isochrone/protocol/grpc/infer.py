@@ -106,6 +106,10 @@ class GrpcInferRequest(InferRequest):
         return self.route.call.trace_context
 
     @property
+    def caller_id(self) -> str:
+        return self.route.call.caller_id
+
+    @property
     def division(self) -> str:
         return self.route.call.division
 

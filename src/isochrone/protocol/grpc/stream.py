@@ -347,6 +347,10 @@ class StreamInferRequest(InferRequest):
         return self.stream.call.trace_context
 
     @property
+    def caller_id(self) -> str:
+        return self.stream.call.caller_id
+
+    @property
     def division(self) -> str:
         return self.stream.call.division
 

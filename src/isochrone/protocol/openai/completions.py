@@ -53,7 +53,7 @@ class CompletionRoute(Route):
         self._pinned = pinned_model(head)
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
-        self.stages, self.trace_context, _ = request_fields(head)
+        self.stages, self.trace_context = request_fields(head)[:2]
 
     def handle(self, exchange: Exchange) -> None:
         try:

@@ -39,7 +39,7 @@ class GenerateRoute(Route):
         self._events = streaming
         self._timeout_ns = timeout_header(head)
         self._load_format = head.get(ORCA_FORMAT_HEADER) or b""
-        self.stages, self.trace_context, self.division = request_fields(head)
+        self.stages, self.trace_context, self.division, self.caller_id = request_fields(head)
 
     def handle(self, exchange: Exchange) -> None:
         service = self._service
@@ -106,6 +106,10 @@ class GenerateInferRequest(InferRequest):
     @property
     def trace_context(self) -> Mapping[str, str] | None:
         return self._route.trace_context
+
+    @property
+    def caller_id(self) -> str:
+        return self._route.caller_id
 
     @property
     def division(self) -> str:

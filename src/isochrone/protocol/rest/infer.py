@@ -70,7 +70,7 @@ class InferRoute(Route):
         self.header_length = header_length(head)
         self.accept_encoding = codec.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
-        self.stages, self.trace_context, self.division = request_fields(head)
+        self.stages, self.trace_context, self.division, self.caller_id = request_fields(head)
         self.wants_timing = head.get(TIMING_HEADER) is not None
         self.load_format = head.get(ORCA_FORMAT_HEADER) or b""
         #: The caller asks for neither compression nor further response headers.
@@ -186,6 +186,10 @@ class RestInferRequest(InferRequest):
     @property
     def trace_context(self) -> Mapping[str, str] | None:
         return self.route.trace_context
+
+    @property
+    def caller_id(self) -> str:
+        return self.route.caller_id
 
     @property
     def division(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import exp
@@ -156,6 +156,10 @@ class BatchQueue:
         self.rows += plan.batch_size
         if (shapes := self._shapes) is not None:
             shapes[plan.shape_key] = shapes.get(plan.shape_key, 0) + 1
+
+    def waiting(self) -> Iterator[InferRequest]:
+        """The requests in the queue, in no order."""
+        return chain((entry.request for entries in self._levels for entry in entries), self._delayed)
 
     def _note_arrival(self, rows: int, now: int) -> None:
         horizon = max(_RATE_HORIZON_NS, 4 * self._curve.estimates[-1])
@@ -373,10 +377,12 @@ class BatchQueue:
 
 def would_miss(request: InferRequest, nanoseconds: int) -> DeadlineExceeded:
     """The error of a request that is rejected on arrival."""
-    return DeadlineExceeded(
+    error = DeadlineExceeded(
         f"Request timeout expired: model '{request.plan.model_name}' would miss the deadline by"
         f" {nanoseconds / 1e6:.2f} ms"
-    ).not_begun()
+    )
+    error.missed_by_ns = nanoseconds
+    return error.not_begun()
 
 
 def _expired(request: InferRequest) -> DeadlineExceeded:

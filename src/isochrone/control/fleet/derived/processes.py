@@ -18,9 +18,10 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
 from isochrone.control.fleet.settings.quantities import split_address
-from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Observability, Pool
+from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Observability, Pool, Recorder
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import LOCAL
+from isochrone.observe.flights.settings import OFF
 from isochrone.store.etcd.address import split_password
 
 #: Stands for the address of the machine in a command line. An engine that chooses machines replaces it at the start.
@@ -66,9 +67,9 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
         for index, (name, listen) in enumerate(counted_addresses(gateway_names(fleet, group), gateway.listen)):
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
             needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
-            specs += _gateways(fleet, name, listen, metrics, gateway.processes, identity, needs)
+            specs += _gateways(fleet, name, listen, metrics, gateway.processes, (*identity, *_recorder(fleet)), needs)
     for pool in fleet.pools:
-        specs += _workers(fleet, pool, directory, identity, placed)
+        specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet)), placed)
     return {spec.name: spec for spec in specs}
 
 
@@ -165,6 +166,15 @@ def surge_of(worker: ProcessSpec) -> ProcessSpec:
         if word in values:
             words[index + 1] = values[word]
     return ProcessSpec(name, "worker", tuple(words), worker.pool, worker.needs.alone if worker.needs else None)
+
+
+def _recorder(fleet: FleetSections) -> list[str]:
+    """Flags of the flight recorder; none where it is as processes have it anyway."""
+    recorder = fleet.observability.recorder
+    words = (
+        [] if recorder == Recorder() else ["--flight-recorder", str(recorder.requests) if recorder.requests else OFF]
+    )
+    return words + _given("--dump-flights", recorder.dump)
 
 
 def _given(flag: str, value: str) -> list[str]:

@@ -265,8 +265,30 @@ class Log(Section):
     """Whether to write lines as JSON."""
 
 
+class Recorder(Section):
+    """The flight recorder of gateways and workers, which isochrone why reads."""
+
+    requests: Annotated[int, Field(ge=0, le=1 << 20)] = 4096
+    """The last requests that each process keeps in memory; 0: none."""
+    dump: str = ""
+    """Absolute path of a directory to which each process appends requests that miss their deadline. The default is
+    none."""
+
+    @field_validator("dump", mode="after")
+    @classmethod
+    def _is_absolute(cls, dump: str, info: ValidationInfo) -> str:
+        if dump and not dump.startswith("/"):
+            raise ValueError(f"expected an absolute path, given '{dump}'")
+        if dump and info.data.get("requests") == 0:
+            raise ValueError("needs requests above 0: nothing is recorded otherwise")
+        return dump
+
+
 class Observability(Section):
-    """Metrics, traces and logs. What is not used yet is checked, and the plan of every apply says so."""
+    """Metrics, traces, logs and the flight recorder. What is not used yet is checked; the plan of an apply says so."""
+
+    recorder: Recorder = Recorder()
+    """The flight recorder of gateways and workers."""
 
     metrics: Metrics = Metrics()
     """Metrics. Not used yet."""

@@ -127,15 +127,17 @@ class BatchRunner(DirectRunner):
             for request in requests:
                 rows += request.plan.batch_size
             expected = self.curve.estimate(rows)
+            batch = Batch(requests, rows)
+            batch.expected = expected
             if 0 < (self._inline_runs.typical[rows] or expected) <= self._inline_limit(requests[0]):
-                self._run_inline(Batch(requests, rows), now)
+                self._run_inline(batch, now)
                 inline += 1
                 if (inline >= TURN_RUNS or now_ns() - begun > STAGE_NS) and queue.pending:
                     self._schedule_pump()
                     break
             else:
                 instance = self._idle.pop()
-                instance.start(Batch(requests, rows), expected)
+                instance.start(batch, expected)
                 self._update_busy()
                 self._queueing = 0
         if queue.rejected:
@@ -162,6 +164,7 @@ class BatchRunner(DirectRunner):
             self._ahead.withdraw()
             self._ahead.observe(batch)
         instance.ended(batch)
+        batch.instance = instance.number
         if not batch.errors and batch.error is None and batch.retried is None and batch.requests:
             self._inline_runs.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
         if instance.running is None:

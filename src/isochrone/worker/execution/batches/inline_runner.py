@@ -328,6 +328,14 @@ class InlineRunner(QueuedRunner):
                 batch.infer_end - batch.infer_start,
                 batch.compute_end - batch.infer_end,
             )
+            self._statistics.note_batch(
+                batch.compute_start,
+                batch.rows,
+                len(batch.requests),
+                batch.expected,
+                self.queue.requests,
+                batch.instance,
+            )
         self._answers.settle(batch)
         if has_answers:
             self._last_answer = now_ns()

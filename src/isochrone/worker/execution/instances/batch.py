@@ -60,10 +60,12 @@ class Batch:
         "dropped",
         "error",
         "errors",
+        "expected",
         "flight",
         "hung",
         "infer_end",
         "infer_start",
+        "instance",
         "latest_start",
         "occupied",
         "requests",
@@ -93,6 +95,9 @@ class Batch:
         self.was_polled = False
         #: ns that it occupied its instance, including the hand-over to the thread; 0: it ran inline.
         self.occupied = 0
+        #: ns that it was expected to run; 0: not known. And the number of its instance; -1: it ran inline.
+        self.expected = 0
+        self.instance = -1
         #: A batch that waits behind another does not start after this instant: a request in it would be late.
         self.latest_start = NEVER
         self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0

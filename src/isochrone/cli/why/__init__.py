@@ -1,0 +1,1 @@
+"""``isochrone why``: explain one request after the fact."""

@@ -1,0 +1,1 @@
+"""Asks the processes of a fleet what they remember of one request."""

@@ -1,0 +1,176 @@
+"""What a gateway keeps of each request: one tuple of values that exist already, when the request is over.
+
+On the way of every request. Nothing is formatted here, no clock is read, and a record refers to nothing that holds a
+connection, a body or a worker that has left: ``reading`` makes sense of it when somebody asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from isochrone.clock import MILLISECOND
+from isochrone.errors import DeadlineExceeded, IsochroneError, NoWorkerReady
+from isochrone.gateway.latencies.version_durations import DEADLINE_EXCEEDED
+from isochrone.gateway.requests.placing import BreakersOpen
+from isochrone.observe.flights.ring import Flights
+
+if TYPE_CHECKING:
+    from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
+    from isochrone.gateway.fleet.replica_set import ReplicaSet
+
+#: How old the figures of candidates may be that requests share, and how many candidates are noted.
+_SHARED_NS: Final = MILLISECOND
+_MOST_CANDIDATES: Final = 8
+_MAX_MESSAGE: Final = 500
+#: Attempts of one request that are kept beside the last.
+_MOST_EARLIER: Final = 16
+
+
+class FlightRecording:
+    """The recorder of one gateway, as the shell calls it."""
+
+    __slots__ = ("_flights",)
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+
+    def sending(self, attempt: UpstreamAttempt) -> None:
+        """An attempt is about to be sent."""
+        replica_set = attempt.replica_set
+        if attempt.sent_at >= replica_set.candidates_until:
+            note_candidates(replica_set, attempt.sent_at)
+        attempt.candidates = replica_set.candidates
+
+    def attempt_ended(self, attempt: UpstreamAttempt | Any, outcome: str, now: int) -> None:
+        """An attempt failed, was rejected or is given up, whatever becomes of its request."""
+        request = attempt.request
+        if request.flown is None:
+            request.flown = []
+        if len(request.flown) < _MOST_EARLIER:
+            request.flown.append(_of_attempt(attempt, now, outcome))
+
+    def answered(self, request: CallerRequest, attempt: UpstreamAttempt, opening: bytes, now: int) -> None:
+        """An attempt's answer has gone back."""
+        if request.shadow is not None:
+            return
+        served = request.served
+        replica_set = attempt.replica_set
+        record = (
+            request.came_at,
+            request.arrived,
+            request.waits_since,
+            request.sent_at,
+            request.deadline,
+            now,
+            served.name,
+            replica_set.version,
+            request.epoch,
+            opening,
+            request.caller_ids,
+            request.demand.priority,
+            (
+                attempt.replica.endpoint.address,
+                replica_set.version,
+                attempt.sent_at,
+                attempt.answered_at,
+                attempt.ended_as,
+                attempt.is_hedge,
+                attempt.streaming_at,
+                attempt.load,
+                attempt.candidates,
+            ),
+            request.flown,
+            None if served.canary is None or request.version else served.canary.rules,
+            attempt.status,
+            None,
+        )
+        self._flights.latest.add(record)
+        if now > request.deadline or attempt.ended_as == DEADLINE_EXCEEDED:
+            self._flights.missed.add(record)
+
+    def rejected(self, request: CallerRequest, error: IsochroneError, opening: bytes, now: int) -> None:
+        """The caller got an error of the gateway's own, or its answer was broken off."""
+        expected = missed_by = 0
+        if isinstance(error, DeadlineExceeded):
+            expected, missed_by = error.expected_ns, error.missed_by_ns
+        decided_by = ""
+        if error.code == "quota":
+            decided_by = "quota"
+        elif isinstance(error, BreakersOpen):
+            decided_by = "breaker"
+        elif isinstance(error, NoWorkerReady):
+            decided_by = "no worker"
+        # The error itself would keep its traceback, and with that the request.
+        failure = (error.code, error.message[:_MAX_MESSAGE], decided_by, expected, missed_by)
+        self._ended(request, opening, now, failure, isinstance(error, DeadlineExceeded))
+
+    def cancelled(self, request: CallerRequest, opening: bytes, now: int) -> None:
+        """The caller has gone."""
+        self._ended(request, opening, now, ("cancelled", "the caller has gone", "", 0, 0), False)
+
+    def _ended(
+        self, request: CallerRequest, opening: bytes, now: int, failure: tuple[str, str, str, int, int], is_miss: bool
+    ) -> None:
+        served = getattr(request, "served", None)
+        if request.shadow is not None or served is None:
+            return  # a stream that waited for a switch before it arrived belongs to no model yet
+        replica_set = getattr(request, "replica_set", None)
+        demand = getattr(request, "demand", None)
+        candidates: Any = ()
+        version = request.version
+        if replica_set is not None:
+            version = replica_set.version
+            if not request.sent_at:
+                note_candidates(replica_set, now)
+                candidates = replica_set.candidates
+        record = (
+            request.came_at,
+            request.arrived,
+            request.waits_since,
+            request.sent_at,
+            request.deadline,
+            now,
+            served.name,
+            version,
+            request.epoch,
+            opening,
+            request.caller_ids,
+            demand.priority if demand is not None else 0,
+            None,
+            request.flown,
+            None if served.canary is None or request.version else served.canary.rules,
+            0,
+            (*failure, candidates),
+        )
+        if is_miss or now > request.deadline:
+            self._flights.add_missed(record)
+        else:
+            self._flights.latest.add(record)
+
+
+def note_candidates(replica_set: ReplicaSet, now: int) -> None:
+    """Keep what is known of a few of the replicas, for all requests of the next moment."""
+    replica_set.candidates_until = now + _SHARED_NS
+    eligible = replica_set.balancer.eligible
+    count = len(eligible)
+    if count > _MOST_CANDIDATES:
+        # Others each time: of many workers the best are found among those of several requests.
+        start = (now // _SHARED_NS) % count
+        eligible = (eligible[start:] + eligible[:start])[:_MOST_CANDIDATES]
+    replica_set.candidates = tuple(
+        [(each.endpoint.address, each.in_flight, each.report, each.reported_at, now) for each in eligible]
+    )
+
+
+def _of_attempt(attempt: Any, now: int, outcome: str) -> tuple[Any, ...]:
+    return (
+        attempt.replica.endpoint.address,
+        attempt.replica_set.version,
+        attempt.sent_at,
+        now,
+        outcome,
+        attempt.is_hedge,
+        attempt.streaming_at,
+        attempt.load,
+        attempt.candidates,
+    )

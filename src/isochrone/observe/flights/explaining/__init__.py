@@ -1,0 +1,1 @@
+"""Explains one request from what gateways and workers remember of it. Pure."""

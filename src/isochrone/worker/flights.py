@@ -1,0 +1,203 @@
+"""What a worker remembers of its last requests, read when somebody asks: records of ``statistics``, and the queues.
+
+A record is (model and version, the nine stamps of ``statistics``, id, deadline, priority) and, if the request failed,
+(code, message, lateness, requests in the queue). Nothing here runs on the way of a request.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.observe.flights.messages import (
+    ANSWERED,
+    LOAD,
+    WORKER,
+    BatchFlight,
+    BatchMate,
+    FlightPage,
+    FlightSummary,
+    WorkerFlight,
+)
+from isochrone.observe.flights.process_events import GcWatch, ProcessEvents
+from isochrone.observe.flights.ring import Flights, Record
+from isochrone.worker.execution.queued_runner import QueuedRunner
+
+if TYPE_CHECKING:
+    from isochrone.observe.flights.settings import RecorderSettings
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.catalog.catalog import Catalog
+    from isochrone.worker.served_version import ServedVersion
+
+#: Requests with the same id that one page shows, and batch-mates that it names.
+_MOST_FLIGHTS, _MOST_MATES = 4, 8
+_NOW = 7
+
+
+class WorkerFlights:
+    """The flight recorder of one worker. On the loop's thread."""
+
+    def __init__(self, settings: RecorderSettings, catalog: Catalog, ports: Callable[[], Mapping[str, int]]) -> None:
+        self.events = ProcessEvents(settings.events)
+        self._flights = Flights(settings.requests)
+        self._catalog = catalog
+        self._ports = ports
+        self._gc = GcWatch(self.events)
+
+    @property
+    def role(self) -> str:
+        return WORKER
+
+    def start(self) -> None:
+        self._gc.start()
+
+    def stop(self) -> None:
+        self._gc.stop()
+
+    def attach(self, served: ServedVersion) -> None:
+        """A version is served from now on."""
+        served.statistics.flights = self._flights
+        now = now_ns()
+        self.events.add(LOAD, now, now, f"{served.model_name} version {served.model_version}")
+
+    # Reading.
+
+    def page(self, request_id: str) -> FlightPage:
+        """What is known of the requests with this id."""
+        found = list(self._under_way(request_id))
+        for record in self._flights.records():
+            if record[2] == request_id and len(found) < _MOST_FLIGHTS:
+                found.append(self._flight(record))
+        return self._page(tuple(found))
+
+    def missed_since(self, count: int) -> tuple[int, list[FlightPage]]:
+        """The number of misses so far, and a page for each since ``count``."""
+        missed = self._flights.missed
+        return missed.count, [self._page((self._flight(record),)) for record in missed.since(count)]
+
+    def summaries(self, most: int) -> tuple[FlightSummary, ...]:
+        """The latest requests that missed their deadline, the newest first."""
+        now, wall = now_ns(), time.time()
+        found: list[FlightSummary] = []
+        for _, record in self._flights.missed.latest():
+            if len(found) >= most:
+                break
+            (model, version), stamps, named = record[:3]
+            outcome = record[5][0] if len(record) > 5 else ANSWERED
+            ended = wall - (now - stamps[_NOW]) / 1e9
+            found.append(FlightSummary(named, model, version, ended, stamps[_NOW] - stamps[0], outcome, True))
+        return tuple(found)
+
+    def _page(self, found: tuple[WorkerFlight, ...]) -> FlightPage:
+        now = now_ns()
+        oldest = self._flights.latest.oldest()
+        began = min((flight.arrived - _way(flight) for flight in found), default=now)
+        ended = max((flight.ended for flight in found), default=now)
+        return FlightPage(
+            role=WORKER,
+            pid=os.getpid(),
+            now=now,
+            time=time.time(),
+            kept_ns=now - oldest[1][_NOW] if oldest is not None else 0,
+            kept=len(self._flights.latest),
+            ports=dict(self._ports()),
+            flights=found,
+            events=self.events.during(began, ended) if found else (),
+        )
+
+    def _flight(self, record: Record) -> WorkerFlight:
+        (model, version), stamps, named, deadline, priority = record[:5]
+        arrived, enqueued, dispatched, start, infer_start, infer_end, end, now, rows = stamps
+        code, message, missed_by, waiting = record[5] if len(record) > 5 else (ANSWERED, "", 0, 0)
+        return WorkerFlight(
+            id=named,
+            model=model,
+            version=version,
+            rows=rows,
+            arrived=arrived,
+            ended=now,
+            outcome=code,
+            message=message,
+            deadline=0 if deadline == NEVER else deadline,
+            priority=priority,
+            enqueued=enqueued,
+            dispatched=dispatched,
+            compute_start=start,
+            infer_start=infer_start,
+            infer_end=infer_end,
+            compute_end=end,
+            alone_ns=self._alone(model, version, rows),
+            batch=self._batch(record),
+            waiting=waiting,
+            missed_by_ns=missed_by,
+        )
+
+    def _alone(self, model: str, version: str, rows: int) -> int:
+        """How long a run of so many rows is expected to take; 0: not known, or the version is gone."""
+        served = self._catalog.served((model, version))
+        curve = getattr(served.runner, "curve", None) if served is not None else None
+        return int(curve.estimate(rows)) if curve is not None else 0
+
+    def _batch(self, record: Record) -> BatchFlight | None:
+        """The requests that began to run at the same instant ran together."""
+        who, stamps = record[0], record[1]
+        start = stamps[3]
+        if not start:
+            return None
+        mates = [
+            BatchMate(other[2], other[1][8])
+            for other in self._flights.records()
+            if other is not record and other[1][3] == start and other[0] == who
+        ]
+        for _, (of, began, rows, requests, expected, waiting, instance) in self._flights.batches.latest():
+            if began == start and of == who:
+                return BatchFlight(requests, rows, instance, expected, waiting, tuple(mates[:_MOST_MATES]))
+        rows = stamps[8] + sum(mate.rows for mate in mates)
+        return BatchFlight(1 + len(mates), rows, mates=tuple(mates[:_MOST_MATES]))
+
+    def _under_way(self, request_id: str) -> Iterator[WorkerFlight]:
+        """Requests that wait or run now."""
+        now = now_ns()
+        for served in self._catalog.all_versions():
+            runner = served.runner
+            if isinstance(runner, QueuedRunner):
+                for request in _requests_of(runner):
+                    if request_id in (request.id, request.caller_id):
+                        yield self._unfinished(served, request, now)
+
+    def _unfinished(self, served: ServedVersion, request: InferRequest, now: int) -> WorkerFlight:
+        model, version = served.model_name, served.model_version
+        rows = request.plan.batch_size
+        return WorkerFlight(
+            id=request.id or request.caller_id,
+            model=model,
+            version=version,
+            rows=rows,
+            arrived=request.arrived,
+            ended=now,
+            outcome="under way",
+            deadline=0 if request.deadline == NEVER else request.deadline,
+            priority=request.plan.priority,
+            enqueued=request.enqueued,
+            dispatched=request.dispatched,
+            # Its batch notes the start of the run, and tells it with the answer.
+            compute_start=request.dispatched,
+            alone_ns=self._alone(model, version, rows),
+            is_under_way=True,
+        )
+
+
+def _requests_of(runner: QueuedRunner) -> Iterator[InferRequest]:
+    yield from runner.queue.waiting()
+    for instance in runner.instances:
+        for batch in (instance.running, instance.following):
+            if batch is not None:
+                yield from batch.requests
+
+
+def _way(flight: WorkerFlight) -> int:
+    """How long before its arrival an event may have delayed it: it waited in a socket."""
+    return max(flight.ended - flight.arrived, flight.deadline - flight.arrived if flight.deadline else 0, 10**9)
