@@ -137,7 +137,8 @@ def write_run(path: Path, run: Run) -> None:
 def read_run(path: Path) -> Run:
     """The run in a file. Never unpickles. Raises ``ConfigError`` for any other content."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: of a damaged archive, numpy leaves its file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             described = json.loads(str(archive["run"][()]))
             if described["format"] not in _FORMATS:
                 raise ConfigError(str(path), "format", f"format {_FORMAT}", f"format {described['format']}")
