@@ -15,8 +15,10 @@ from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
+from isochrone.control.figures.collecting import FiguresCollector
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.view import Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
@@ -119,7 +121,8 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
     try:
         if not await _reach(mirror, stop):
             return
-        controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds)
+        figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
+        controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds, figures.history)
         api = create_app(
             store,
             mirror,
@@ -127,11 +130,13 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             lambda: controller.store_error,
             names=reached.names,
             allowed_origins=reached.origins,
+            history=figures.history,
             simulator=SimulatorProcess(),
         )
         host = reached.host
         parts = [
             asyncio.ensure_future(controller.run()),
+            asyncio.ensure_future(figures.run()),
             asyncio.ensure_future(serve_api(api, host, reached.port, lambda bound: _listening(host, bound))),
         ]
         if reached.scaler is not None:
