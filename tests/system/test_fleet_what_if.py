@@ -60,7 +60,8 @@ def test_the_present_fleet_is_simulated_without_a_worker_and_with_more_load(tmp_
             assert statuses.count(200) == 4
 
             said = command(fleet, "what-if", "policy=p2c").said
-            assert "measured" in said and "policy=p2c: the fleet" in said
+            assert "measured" in said
+            assert "policy=p2c: the fleet" in said
             saved = tmp_path / "today.json"
             assert command(fleet, "what-if", "--save-situation", str(saved)).status == 0
         assert {model["name"] for model in json.loads(saved.read_text())["models"]} == {SOLO}
