@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isochrone.cli.top.readings import Reading
+from isochrone.cli.top.readings import Reading, Series
 
 
 def a_reading(
@@ -12,6 +12,6 @@ def a_reading(
     buckets: Mapping[float, float] | None = None,
     models: Mapping[str, Reading] | None = None,
 ) -> Reading:
-    counters = {name: {(name,): value} for name, value in sums.items()}
-    histograms = {("durations",): buckets} if buckets else {}
+    counters: dict[str, dict[Series, float]] = {name: {(name,): value} for name, value in sums.items()}
+    histograms: dict[Series, Mapping[float, float]] = {("durations",): buckets} if buckets else {}
     return Reading(sums, buckets or {}, models or {}, counters=counters, histograms=histograms)
