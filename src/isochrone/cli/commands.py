@@ -68,6 +68,10 @@ COMMANDS = {
         "isochrone.cli.optimizing.optimize",
         "Change how a model is computed until it meets a budget.",
     ),
+    "what-if": (
+        "isochrone.cli.what_if.command",
+        "Simulate the present fleet without a worker, with more load, with another policy.",
+    ),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
 

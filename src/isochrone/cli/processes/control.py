@@ -22,6 +22,7 @@ from isochrone.control.state.view import Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
+from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -130,6 +131,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             names=reached.names,
             allowed_origins=reached.origins,
             history=figures.history,
+            simulator=SimulatorProcess(),
         )
         host = reached.host
         parts = [

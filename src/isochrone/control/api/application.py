@@ -21,6 +21,7 @@ from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
 from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
+from isochrone.control.what_if.asking import Simulator
 from isochrone.errors import Internal, IsochroneError
 from isochrone.store.base import Store
 from isochrone.store.mirror import Mirror
@@ -42,14 +43,15 @@ def create_app(
     names: Collection[str] = (),
     allowed_origins: Collection[str] = (),
     history: History | None = None,
+    simulator: Simulator | None = None,
 ) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
     ``write_error``: why nothing can be written to the store, if that is known. ``names``: host names of the API, beside
     this machine's own. ``allowed_origins``: of pages that may use it from a browser. ``history``: the figures of the
-    fleet that this controller collects.
+    fleet that this controller collects. ``simulator``: answers what-if questions.
     """
-    service = ControlService(store, mirror, keys, write_error, history)
+    service = ControlService(store, mirror, keys, write_error, history, simulator)
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:

@@ -5,7 +5,7 @@ Unknown keys of a request are rejected: a misspelt option must not be ignored si
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -197,6 +197,16 @@ class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: int
     #: Whether it may lose its last working worker.
     retire: bool = False
+
+
+class WhatIfRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question about the present fleet; several parts are one changed fleet."""
+
+    #: ``lose=WORKER[,WORKER]``, ``load=FACTOR``, ``load=MODEL:FACTOR``, ``policy=NAME``, ``add=POOL:WORKERS``.
+    questions: tuple[str, ...]
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 1
+    #: Simulated seconds; absent: as many as there is time for.
+    seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

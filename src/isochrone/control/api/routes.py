@@ -32,6 +32,7 @@ from isochrone.control.api.messages import (
     ScrapeTarget,
     SloAnswer,
     Status,
+    WhatIfRequest,
 )
 from isochrone.control.api.metrics_page import metrics_page
 from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, share, who_asks
@@ -58,6 +59,8 @@ from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.requests.fleet import Applied
 from isochrone.control.state.records import FleetRecord, RolloutRecord
 from isochrone.control.state.view import View
+from isochrone.control.what_if.answers import WhatIfAnswer
+from isochrone.control.what_if.situation import Situation
 from isochrone.errors import InvalidArgument, NotFound
 
 _MOST_EVENTS = 1000
@@ -278,6 +281,15 @@ async def _explain_placement(service: ControlService, request: Request) -> Respo
     return answer(await asyncio.to_thread(explained, inputs, request.path_params["model"]))
 
 
+async def _situation(service: ControlService, request: Request) -> Response:
+    return answer(await service.situation())
+
+
+async def _what_if(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, WhatIfRequest)
+    return answer(await service.what_if(body.questions, body.seed, body.seconds))
+
+
 async def _events(service: ControlService, request: Request) -> Response:
     after = count(request, "after", 0, _MOST_REVISION)
     limit = count(request, "limit", 100, _MOST_EVENTS)
@@ -388,6 +400,19 @@ OPERATIONS: tuple[Operation, ...] = (
         _explain_placement,
         PlacementExplanation,
         query=_STATED_FIGURES,
+    ),
+    _get(
+        "/v1/what-if/situation",
+        "The present fleet as the simulator gets it: workers, models, load and measured times.",
+        _situation,
+        Situation,
+    ),
+    _post(
+        "/v1/what-if",
+        "Simulate the present fleet and a changed one; answers with the figures of both. Nothing is changed.",
+        _what_if,
+        WhatIfAnswer,
+        WhatIfRequest,
     ),
     _get(
         "/v1/events",
