@@ -21,6 +21,14 @@ _USER = {
     "description": "The requester; stored with what is written.",
 }
 
+_TOKEN = {
+    "name": "authorization",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "``Bearer TOKEN``, where the controller has --token-file.",
+}
+
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     types: list[Any] = [ErrorAnswer]
@@ -58,7 +66,7 @@ def _described(operation: Operation, schema_of: dict[Any, dict[str, Any]]) -> di
         for name, (kind, text) in operation.query.items()
     ]
     if operation.method != "GET":
-        parameters.append(_USER)
+        parameters += [_USER, _TOKEN]
     described: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _identity(operation),

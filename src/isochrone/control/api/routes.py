@@ -22,6 +22,7 @@ from isochrone.control.api.messages import (
     RestoreAnswer,
     RestoredModel,
     RestoreRequest,
+    RightsAnswer,
     RolloutRequest,
     Rollouts,
     ScaleRequest,
@@ -56,6 +57,11 @@ _MOST_REVISION = 2**63 - 1
 
 async def _health(service: ControlService, request: Request) -> Response:
     return answer(Health(True, service.view().leader, service.store_state()))
+
+
+async def _rights(service: ControlService, request: Request) -> Response:
+    rights = service.rights
+    return answer(RightsAnswer(rights.needs_token, rights.may_change(request.headers)))
 
 
 async def _status(service: ControlService, request: Request) -> Response:
@@ -263,6 +269,7 @@ _STATED_FIGURES = {
 
 OPERATIONS: tuple[Operation, ...] = (
     _get("/v1/health", "The health of this controller, and whether it reaches the store.", _health, Health),
+    _get("/v1/rights", "Whether changes need a token, and whether the request has it.", _rights, RightsAnswer),
     _get("/v1/status", "The whole fleet at one moment.", _status, Status),
     _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None),
     _get(

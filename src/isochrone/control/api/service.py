@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
+from isochrone.control.api.rights import Rights
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
@@ -31,9 +32,17 @@ _CATCH_UP_SECONDS = 2.0
 class ControlService:
     """The service of one controller."""
 
-    def __init__(self, store: Store, mirror: Mirror, keys: Keys, write_error: Callable[[], str] = str) -> None:
-        """``write_error``: why nothing can be written, if that is known; "": it can."""
+    def __init__(
+        self,
+        store: Store,
+        mirror: Mirror,
+        keys: Keys,
+        write_error: Callable[[], str] = str,
+        rights: Rights | None = None,
+    ) -> None:
+        """``write_error``: why nothing can be written, if that is known; "": it can. ``rights``: of the clients."""
         self.store = store
+        self.rights = rights or Rights()
         self._write_error = write_error
         self.mirror = mirror
         self.keys = keys
