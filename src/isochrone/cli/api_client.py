@@ -77,7 +77,7 @@ class ApiClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
-    def get(self, path: str, kind: type[Answer], **query: int | list[str]) -> Answer:
+    def get(self, path: str, kind: type[Answer], **query: float | list[str]) -> Answer:
         return self._ask("GET", path, kind, query=query)
 
     def send(self, method: str, path: str, kind: type[Answer], body: Any = None, **query: int) -> Answer:

@@ -40,6 +40,7 @@ COMMANDS = {
     "apply": ("isochrone.cli.fleet.changing.apply", "Apply a fleet file; shows the plan first."),
     "status": ("isochrone.cli.fleet.inspecting.status", "Show the state of the fleet."),
     "top": ("isochrone.cli.top.command", "Show live figures of models, workers and gateways."),
+    "slo": ("isochrone.cli.fleet.inspecting.slo", "Show error budgets of models and how fast they burn."),
     "rollout": ("isochrone.cli.rollouts.rollout", "Change model versions atomically."),
     "canary": ("isochrone.cli.rollouts.canary", "Evaluate new versions on a part of traffic."),
     "drain": ("isochrone.cli.fleet.changing.drain", "Send no new work to a worker or gateway."),
@@ -65,6 +66,10 @@ COMMANDS = {
     "optimize": (
         "isochrone.cli.optimizing.optimize",
         "Change how a model is computed until it meets a budget.",
+    ),
+    "what-if": (
+        "isochrone.cli.what_if.command",
+        "Simulate the present fleet without a worker, with more load, with another policy.",
     ),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }

@@ -26,7 +26,6 @@ from isochrone.console.live.routes import live_routes
 from isochrone.console.places import ASSETS, ASSETS_DIRECTORY, MOUNT
 from isochrone.console.theme import style_sheet
 from isochrone.control.api.service import ControlService
-from isochrone.control.figures.history import History
 from isochrone.errors import Unsupported
 
 log = structlog.get_logger(__name__)
@@ -61,14 +60,13 @@ def require_installed() -> None:
 class Console:
     """The console of one controller."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self) -> None:
         self._aggregation: Aggregation | None = None
         self._pages: _Pages | None = None
 
     def routes(self, service: ControlService) -> list[BaseRoute]:
         """For ``create_app``, which makes the service. In the event loop that serves them."""
-        self._aggregation = aggregation = Aggregation(service, self._history)
+        self._aggregation = aggregation = Aggregation(service)
         self._pages = _Pages(service)
         theme = style_sheet()
 

@@ -16,6 +16,7 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
 from isochrone.gateway.control_calls.agent_page import AgentPage
 from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
+from isochrone.gateway.control_calls.figures_page import FiguresPages
 from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.latencies.agent_report import agent_report
@@ -265,9 +266,10 @@ class GatewayMetricsApplication:
         self._rendering = BackgroundTasks()
         self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)
         self._agents = AgentPage(lambda: agent_report(gateway.fleet.agents))
+        self._figures = FiguresPages(gateway)
 
     def route(self, head: Head) -> Route:
-        page = self._pages.route(head) or self._agents.route(head)
+        page = self._pages.route(head) or self._agents.route(head) or self._figures.route(head)
         if page is not None:
             return page
         error = error_unless_metrics(head)

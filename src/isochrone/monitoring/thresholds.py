@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from isochrone.control.figures.objectives import DEFAULT_SECONDS, LARGEST_OBJECTIVE, OBJECTIVE
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.errors import FlagError
 
@@ -25,9 +26,9 @@ class Flags:
     """What a fleet.yaml does not say, or what is to differ from it. None: derived from the fleet."""
 
     #: Seconds of models without a deadline. The autoscaler judges such models by the same figure.
-    slo_seconds: float = 0.2
-    #: Share of requests that must be answered in time. With 0.99, "p99 within the deadline" is the same statement.
-    objective: float = 0.99
+    slo_seconds: float = DEFAULT_SECONDS
+    #: Share of requests that must be answered in time.
+    objective: float = OBJECTIVE
     #: Share of the deadline that nine of ten requests may wait in a queue.
     queue_share: float = 0.5
     jitter_seconds: float | None = None
@@ -45,7 +46,7 @@ class Flags:
         ):
             if not 0 < share < 1:
                 raise FlagError(flag, "a share above 0% and below 100%", f"{share * 100:g}%")
-        if self.objective > 0.99999:
+        if self.objective > LARGEST_OBJECTIVE:
             raise FlagError("--objective", "at most 99.999%", f"{self.objective * 100:g}%")
         for flag, value in (
             ("--slo-ms", self.slo_seconds),

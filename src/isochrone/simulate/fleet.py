@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable
 from itertools import repeat
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from isochrone.simulate.processes.failures import schedule
 from isochrone.simulate.processes.fifo_worker import FifoWorker
 from isochrone.simulate.processes.gateways import Gateway, RequestKind
 from isochrone.simulate.processes.sharing_worker import SharingWorker
+from isochrone.simulate.processes.upkeep import Upkeep
 from isochrone.simulate.processes.worker import Worker
 from isochrone.simulate.results.tally import Tally
 from isochrone.simulate.scenario.records import ExactWorkers, FifoWorkers, Gateways, Scenario, SharingWorkers, Workers
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 PolicyFactory = Callable[[Random], Policy]
 #: Called during a run with the simulated seconds so far, and their total.
 Progress = Callable[[float, float], None]
-
-_REFRESH_NS = 100 * MILLISECOND
 
 
 class Fleet:
@@ -72,7 +71,7 @@ class Fleet:
         for number in range(rules.count):
             seed_of_gateway = plain_random(seed, f"gateway/{number}").getrandbits(63)
             self.gateways.append(
-                Gateway(engine, self.workers, make_policy, delay, client_ns, gateway_rules(rules), seed_of_gateway)
+                Gateway(engine, self.workers, make_policy, client_ns, gateway_rules(rules), seed_of_gateway)
             )
         self.kinds = [
             RequestKind(
@@ -98,36 +97,8 @@ class Fleet:
             sharing = [worker for worker in self.workers if isinstance(worker, SharingWorker)]
             scenario.antagonists.attach(engine, sharing, stream(self.seed, "antagonists"))
         schedule(scenario.failures, engine, self.workers, self.gateways, scenario.gateways.detection_ms)
-        if scenario.failures or scenario.gateways.outliers:
-            engine.at(engine.now + _REFRESH_NS, self._refresh, 0)
-        exact = [worker for worker in self.workers if isinstance(worker, ExactWorker)]
-        if exact:
-            engine.at(engine.now + _REFRESH_NS, self._check, exact)
-        if any(hasattr(gateway.policy, "utilised") for gateway in self.gateways):
-            engine.at(engine.now + SECOND, self._utilisation, [0.0] * len(self.workers))
-
-    def _refresh(self, now: int, times: int) -> None:
-        """End ejections and advance slow starts ten times a second; detect outliers once a second."""
-        for gateway in self.gateways:
-            if times % 10 == 9:
-                gateway.judge(now)
-            gateway.sweep(now)
-        self.engine.at(now + _REFRESH_NS, self._refresh, times + 1)
-
-    def _check(self, now: int, workers: list[ExactWorker]) -> None:
-        for worker in workers:
-            worker.check(now)
-        self.engine.at(now + _REFRESH_NS, self._check, workers)
-
-    def _utilisation(self, now: int, before: list[float]) -> None:
-        """Report the workers' utilisation to policies that weigh by it, as a monitoring system would."""
-        used = [worker.used for worker in self.workers]
-        for gateway in self.gateways:
-            utilised: Any = getattr(gateway.policy, "utilised", None)
-            if utilised is not None:
-                for replica, new, old, allotted in zip(gateway.replicas, used, before, self._allotted, strict=True):
-                    utilised(replica, (new - old) / SECOND / allotted)
-        self.engine.at(now + SECOND, self._utilisation, used)
+        upkeep = Upkeep(engine, self.workers, self.gateways, self._allotted)
+        upkeep.attach(is_watched=bool(scenario.failures) or scenario.gateways.outliers)
 
     def run(self, progress: Progress | None = None) -> None:
         """Send all requests, and wait until each has an outcome."""

@@ -30,10 +30,9 @@ _stages = st.dictionaries(
 @st.composite
 def _model(draw: st.DrawFn, name: str = "m", version: str = "1") -> ModelFigures:
     durations = draw(_buckets)
-    rest = [draw(_count) for _ in range(5)]
-    return ModelFigures(
-        name, version, sum(durations.values()), *rest, durations, draw(st.integers(0, 10**10)), draw(_stages)
-    )
+    rejected, late, failed, cancelled, excused = (draw(_count) for _ in range(5))
+    outcomes = sum(durations.values()), rejected, late, failed, cancelled, excused
+    return ModelFigures(name, version, *outcomes, durations, draw(st.integers(0, 10**10)), draw(_stages))
 
 
 @st.composite

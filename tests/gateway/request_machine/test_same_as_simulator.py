@@ -33,8 +33,8 @@ from isochrone.protocol.orca import ORCA_HEADER, orca_text
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import START_NS, Engine
 from isochrone.simulate.processes import gateways as simulated
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, REFUSED, UNREACHABLE
-from isochrone.simulate.processes.gateways import MODEL, RequestKind, SimulatedAttempt, SimulatedRequest
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, MODEL, REFUSED, UNREACHABLE
+from isochrone.simulate.processes.gateways import RequestKind, SimulatedAttempt, SimulatedRequest
 from isochrone.simulate.processes.worker import SERVING, STOPPED, Worker
 from isochrone.simulate.results.tally import Tally
 from isochrone.wire.exchange import Head
@@ -161,7 +161,7 @@ class Pair:
         given_rules = GatewayRules(defaults=replace(rules, policy=policy))
         self.workers = [Silent(number, self.engine, lambda: 0) for number in range(workers)]
         self.simulation = Simulation(
-            self.engine, self.workers, lambda random: make(policy, random), lambda: 0, 0, given_rules, seed
+            self.engine, self.workers, lambda random: make(policy, random), 0, given_rules, seed
         )
         self.simulation.said = []
         self.shell = Shell(given_rules, WireLimits(), seed=seed, clock=lambda: self.now)

@@ -17,12 +17,14 @@ from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.rights import Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
-from isochrone.control.figures.history import History
+from isochrone.control.figures.collecting import FiguresCollector
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.view import Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
+from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -151,9 +153,9 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
     try:
         if not await _reach(mirror, stop):
             return
-        controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds)
-        history = History()
-        console = Console(history) if reached.console else None
+        figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
+        controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds, figures.history)
+        console = Console() if reached.console else None
         api = create_app(
             store,
             mirror,
@@ -163,9 +165,12 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             allowed_origins=reached.origins,
             rights=reached.rights,
             further_routes=console.routes if console is not None else None,
+            history=figures.history,
+            simulator=SimulatorProcess(),
         )
         parts = [
             asyncio.ensure_future(controller.run()),
+            asyncio.ensure_future(figures.run()),
             asyncio.ensure_future(serve_api(api, reached.host, reached.port, lambda bound: _listening(reached, bound))),
         ]
         if console is not None:

@@ -53,7 +53,7 @@ export function rate(value) {
 
 export function percent(share) {
   if (!share) return "0%";
-  return share < 0.01 ? `${(share * 100).toFixed(2)}%` : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}%`;
+  return `${Number((share * 100).toFixed(share < 0.01 ? 2 : share < 0.1 ? 1 : 0))}%`;
 }
 
 export function clock(at) {

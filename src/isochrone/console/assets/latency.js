@@ -41,7 +41,7 @@ function bar(model, { shown, waterfall: fall }) {
     h("div", { class: "fall-words" }, words || "no stage is measured", ` · mean ${milliseconds(fall.mean_ms)} · `,
       h("span", { class: over ? "bad" : null }, `p99 ${milliseconds(shown.p99)}`),
       fall.budget_ms ? ` of ${milliseconds(fall.budget_ms)}${left >= 0 ? `, ${milliseconds(left)} left` : ""}` : " · no deadline",
-      shown.missed ? h("span", { class: "bad" }, ` · ${percent(shown.missed)} missed`) : ""));
+      shown.missed ? h("span", { class: shown.missed > 0.01 ? "bad" : null }, ` · ${percent(shown.missed)} missed`) : ""));
 }
 
 export function chooser(place, { fleet }) {

@@ -20,7 +20,6 @@ from isochrone.console.view.model_history import RANGES, model_history
 from isochrone.console.view.second_view import second_view
 from isochrone.control.api.messages import StoreState
 from isochrone.control.api.service import ControlService
-from isochrone.control.figures.history import History
 from isochrone.control.state.view import Known, View
 from isochrone.errors import InvalidArgument, Unavailable
 
@@ -36,9 +35,9 @@ _MOST_HISTORIES: Final = 64
 class Aggregation:
     """The messages of one controller."""
 
-    def __init__(self, service: ControlService, history: History) -> None:
+    def __init__(self, service: ControlService) -> None:
         self._service = service
-        self.history = history
+        self._history = service.history
         #: Records by key, decoded once.
         self._known: Known = {}
         self._state: FleetState | None = None
@@ -113,7 +112,7 @@ class Aggregation:
             self.fleet = message("fleet", self._state.view)
         state = self._state
         assert state is not None
-        seconds = second_view(self.history, state.deadlines_ms, state.worker_deadlines_ms, state.open_rollouts)
+        seconds = second_view(self._history, state.deadlines_ms, state.worker_deadlines_ms, state.open_rollouts)
         self.number += 1
         self.second = message("second", seconds)
         self._at = asyncio.get_running_loop().time()
@@ -125,13 +124,13 @@ class Aggregation:
         """As JSON; encoded once per second and model. Of all models together: ""."""
         if seconds not in RANGES:
             raise InvalidArgument(f"seconds: expected one of {', '.join(map(str, RANGES))}, given {seconds}")
-        latest = self.history.latest()
+        latest = self._history.latest()
         at = latest.at if latest is not None else 0
         key = (model[:200], seconds)
         known = self._histories.get(key)
         if known is not None and known[0] == at:
             return known[1]
-        encoded = msgspec.json.encode(model_history(self.history, model, seconds))
+        encoded = msgspec.json.encode(model_history(self._history, model, seconds))
         self._histories[key] = (at, encoded)
         self._histories.move_to_end(key)
         while len(self._histories) > _MOST_HISTORIES:

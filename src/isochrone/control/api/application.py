@@ -20,7 +20,9 @@ from isochrone.control.api.operation import Operation, answer
 from isochrone.control.api.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
+from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
+from isochrone.control.what_if.asking import Simulator
 from isochrone.errors import Internal, IsochroneError
 from isochrone.store.base import Store
 from isochrone.store.mirror import Mirror
@@ -43,14 +45,17 @@ def create_app(
     allowed_origins: Collection[str] = (),
     rights: Rights | None = None,
     further_routes: Callable[[ControlService], Iterable[BaseRoute]] | None = None,
+    history: History | None = None,
+    simulator: Simulator | None = None,
 ) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
     ``write_error``: why nothing can be written to the store, if that is known. ``names``: host names of the API, beside
     this machine's own. ``allowed_origins``: of pages that may use it from a browser. ``rights``: who may change the
     fleet; None: every client. ``further_routes``: what else is served at the same address, behind the same guard.
+    ``history``: the figures of the fleet that this controller collects. ``simulator``: answers what-if questions.
     """
-    service = ControlService(store, mirror, keys, write_error, rights or Rights())
+    service = ControlService(store, mirror, keys, write_error, history, simulator, rights)
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:
@@ -72,7 +77,7 @@ def create_app(
 
 def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        if operation.method != "GET":
+        if operation.changes:
             service.rights.require(request.headers)
         return await operation.handler(service, request)
 

@@ -5,7 +5,7 @@ Unknown keys of a request are rejected: a misspelt option must not be ignored si
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -208,6 +208,16 @@ class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retire: bool = False
 
 
+class WhatIfRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question about the present fleet; several parts are one changed fleet."""
+
+    #: ``lose=WORKER[,WORKER]``, ``load=FACTOR``, ``load=MODEL:FACTOR``, ``policy=NAME``, ``add=POOL:WORKERS``.
+    questions: tuple[str, ...]
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 1
+    #: Simulated seconds; absent: as many as there is time for.
+    seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
 class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request to restore the epoch."""
 
@@ -337,6 +347,119 @@ class Events(msgspec.Struct, frozen=True):
     """Events, in the order of writing."""
 
     events: tuple[Event, ...]
+
+
+class SloWindow(msgspec.Struct, frozen=True):
+    """The requests of one window up to now."""
+
+    seconds: int
+    #: Requests that met the SLO, and those that did not by the fault of the fleet.
+    good: int
+    bad: int
+    #: Share of good requests; null: there were none.
+    ratio: float | None
+    #: Bad requests as a multiple of what the objective allows.
+    burn: float
+
+
+class ModelSlo(msgspec.Struct, frozen=True):
+    """The error budget of one model: the share of bad requests that its objective allows over 24 hours."""
+
+    model: str
+    #: Within which a request must be answered.
+    limit_ms: float
+    #: "no requests", "kept", "burning" (more than allowed over 5 minutes and over an hour) or "spent".
+    state: str
+    #: 5 minutes, 1 hour, 6 hours, 24 hours.
+    windows: tuple[SloWindow, ...]
+    #: Shares of the budget; ``used`` may exceed 1.
+    used: float
+    left: float
+    #: Seconds until it is spent at the rates of the last hour; null: never.
+    spent_in_s: float | None = None
+
+
+class SloAnswer(msgspec.Struct, frozen=True):
+    """All models of the fleet. Times are in seconds since 1970."""
+
+    at: int
+    #: When the history begins, at most 24 hours ago; 0: there is none.
+    since: int
+    #: Share of requests that must be good.
+    objective: float
+    models: tuple[ModelSlo, ...]
+
+
+class ModelFigure(msgspec.Struct, frozen=True):
+    """One model version at all gateways, over the seconds of its frame. Times are those that callers waited for
+    answers."""
+
+    model: str
+    #: "": requests that no version was found for.
+    version: str
+    answered: int
+    rejected: int
+    deadline_exceeded: int
+    failed: int
+    cancelled: int
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    #: By stage, the mean in ms: "gateway" and "worker" as measured, "queue" and "compute" as workers expect them.
+    stages: dict[str, float] = {}
+    #: (upper bound in ms, null: none; answered requests) of each bucket with any.
+    durations: tuple[tuple[float | None, int], ...] = ()
+
+
+class WorkerFigure(msgspec.Struct, frozen=True):
+    """One worker as the gateways know it."""
+
+    name: str
+    tier: str
+    in_flight: int
+    queued: int
+    #: Until a new request would start.
+    wait_ms: float
+    healthy: bool
+    ejected: bool
+    draining: bool
+    standby: bool
+    round_trip_ms: float | None
+
+
+class GatewayFigure(msgspec.Struct, frozen=True):
+    """One gateway over the seconds of its frame."""
+
+    name: str
+    #: False: it did not answer; its counts come with its next answer.
+    reachable: bool
+    requests: int
+    retries: int
+    hedges: int
+    in_flight: int
+    #: Its own share of a request, the mean.
+    own_ms: float
+
+
+class FigureFrame(msgspec.Struct, frozen=True):
+    #: Seconds since 1970, and the length.
+    at: int
+    seconds: int
+    models: tuple[ModelFigure, ...]
+    workers: tuple[WorkerFigure, ...]
+    gateways: tuple[GatewayFigure, ...]
+
+
+class FiguresAnswer(msgspec.Struct, frozen=True):
+    """This controller's figures of the fleet."""
+
+    #: When its history begins, in seconds since 1970; 0: there is none yet.
+    since: int
+    #: The latest second in full; null: none yet.
+    latest: FigureFrame | None
+    #: The frames of the time that was asked for, the oldest first, without workers, stages and durations.
+    frames: tuple[FigureFrame, ...]
 
 
 def in_full(record: Any) -> Any:

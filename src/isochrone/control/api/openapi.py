@@ -65,7 +65,7 @@ def _described(operation: Operation, schema_of: dict[Any, dict[str, Any]]) -> di
         {"name": name, "in": "query", "required": False, "schema": {"type": kind}, "description": text}
         for name, (kind, text) in operation.query.items()
     ]
-    if operation.method != "GET":
+    if operation.changes:
         parameters += [_USER, _TOKEN]
     described: dict[str, Any] = {
         "summary": operation.summary,

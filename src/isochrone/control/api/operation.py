@@ -36,6 +36,8 @@ class Operation:
     #: Whether it can answer as server-sent events: always, or with ``follow=1``.
     streams: bool = False
     status: int = 200
+    #: Whether it may change the fleet, which needs the right to.
+    changes: bool = True
 
 
 def answer(record: Any, status: int = 200) -> Response:
@@ -80,3 +82,17 @@ def count(request: Request, name: str, default: int, largest: int) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= largest):
         raise InvalidArgument(f"{name}: expected a number from 0 to {largest}, given {value[:40]!r}")
     return int(value)
+
+
+def share(request: Request, name: str, default: float, largest: float) -> float:
+    """A share above 0, up to ``largest``."""
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    try:
+        given = float(value)
+    except ValueError:
+        given = 0.0
+    if not 0.0 < given <= largest:
+        raise InvalidArgument(f"{name}: expected a share above 0, up to {largest:g}, given {value[:40]!r}")
+    return given

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from isochrone.control.api.figures import figures_answer
 from isochrone.control.api.messages import (
     AbortRequest,
     Done,
     Events,
+    FiguresAnswer,
     FleetRequest,
     Health,
     PlacementAnswer,
@@ -27,15 +31,19 @@ from isochrone.control.api.messages import (
     Rollouts,
     ScaleRequest,
     ScrapeTarget,
+    SloAnswer,
     Status,
+    WhatIfRequest,
 )
 from isochrone.control.api.metrics_page import metrics_page
-from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, who_asks
+from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, share, who_asks
 from isochrone.control.api.placement import explained, planned, stated
 from isochrone.control.api.scrape_targets import TARGETS_PATH, scrape_targets
 from isochrone.control.api.service import ControlService
+from isochrone.control.api.slo import slo_answer
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
+from isochrone.control.figures.objectives import LARGEST_OBJECTIVE, OBJECTIVE
 from isochrone.control.fleet.reading.catalog import check_versions
 from isochrone.control.fleet.reading.file import FleetFile, lost_versions, read_file
 from isochrone.control.fleet.reading.local_ports import check_new_ports
@@ -49,9 +57,13 @@ from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.requests.fleet import Applied
 from isochrone.control.state.records import FleetRecord, RolloutRecord
 from isochrone.control.state.view import View
+from isochrone.control.what_if.answers import WhatIfAnswer
+from isochrone.control.what_if.situation import Situation
 from isochrone.errors import InvalidArgument, NotFound
 
 _MOST_EVENTS = 1000
+#: A day: the history has no more.
+_MOST_SECONDS = 86_400
 _MOST_REVISION = 2**63 - 1
 
 
@@ -78,6 +90,26 @@ async def _metrics(service: ControlService, request: Request) -> Response:
 
 async def _scrape_targets(service: ControlService, request: Request) -> Response:
     return answer(scrape_targets(service.view()))
+
+
+async def _figures(service: ControlService, request: Request) -> Response:
+    seconds = count(request, "seconds", 60, _MOST_SECONDS)
+    model = request.query_params.get("model", "")
+    history = service.history
+    frames = history.frames(seconds) if seconds else ()
+    latest, since = history.latest(), history.since
+    # A day of many models takes a while: not on the loop. Frames never change.
+    body = await asyncio.to_thread(lambda: msgspec.json.encode(figures_answer(latest, frames, since, model)))
+    return Response(body, media_type="application/json")
+
+
+async def _slo(service: ControlService, request: Request) -> Response:
+    objective = share(request, "objective", OBJECTIVE, LARGEST_OBJECTIVE)
+    latest = service.history.latest()
+    at = latest.at if latest is not None else int(time.time())
+    # Not on the loop, since a day of many models takes a while; so of a copy, since the loop changes the entries.
+    view = View(service.keys, dict(service.mirror.entries))
+    return answer(await asyncio.to_thread(slo_answer, view, service.history.frames(_MOST_SECONDS), objective, at))
 
 
 async def _read_fleet(service: ControlService, request: Request) -> Response:
@@ -243,6 +275,15 @@ async def _explain_placement(service: ControlService, request: Request) -> Respo
     return answer(await asyncio.to_thread(explained, inputs, request.path_params["model"]))
 
 
+async def _situation(service: ControlService, request: Request) -> Response:
+    return answer(await service.situation())
+
+
+async def _what_if(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, WhatIfRequest)
+    return answer(await service.what_if(body.questions, body.seed, body.seconds))
+
+
 async def _events(service: ControlService, request: Request) -> Response:
     after = count(request, "after", 0, _MOST_REVISION)
     limit = count(request, "limit", 100, _MOST_EVENTS)
@@ -258,7 +299,7 @@ async def _events(service: ControlService, request: Request) -> Response:
     return answer(Events(tuple(kept)))
 
 
-_get, _post = partial(Operation, "GET"), partial(Operation, "POST")
+_get, _post = partial(Operation, "GET", changes=False), partial(Operation, "POST")
 _put, _delete = partial(Operation, "PUT"), partial(Operation, "DELETE")
 
 _STATED_FIGURES = {
@@ -277,6 +318,23 @@ OPERATIONS: tuple[Operation, ...] = (
         "The metrics pages of workers and gateways, for the service discovery of Prometheus.",
         _scrape_targets,
         tuple[ScrapeTarget, ...],
+    ),
+    _get(
+        "/v1/figures",
+        "The figures of the fleet that this controller has collected: the latest second, and frames of a time before.",
+        _figures,
+        FiguresAnswer,
+        query={
+            "seconds": ("integer", f"The time of the frames, up to {_MOST_SECONDS}; default 60."),
+            "model": ("string", "Only this model."),
+        },
+    ),
+    _get(
+        "/v1/slo",
+        "The error budget of each model, and how fast it burns.",
+        _slo,
+        SloAnswer,
+        query={"objective": ("number", f"Share of requests that must be good; default {OBJECTIVE}.")},
     ),
     _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
     _put(
@@ -336,6 +394,20 @@ OPERATIONS: tuple[Operation, ...] = (
         _explain_placement,
         PlacementExplanation,
         query=_STATED_FIGURES,
+    ),
+    _get(
+        "/v1/what-if/situation",
+        "The present fleet as the simulator gets it: workers, models, load and measured times.",
+        _situation,
+        Situation,
+    ),
+    _post(
+        "/v1/what-if",
+        "Simulate the present fleet and a changed one; answers with the figures of both. Nothing is changed.",
+        _what_if,
+        WhatIfAnswer,
+        WhatIfRequest,
+        changes=False,
     ),
     _get(
         "/v1/events",

@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
 from isochrone.control.api.rights import Rights
+from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
-from isochrone.errors import Unavailable
+from isochrone.control.what_if.answers import WhatIfAnswer
+from isochrone.control.what_if.asking import Simulator, present_situation
+from isochrone.control.what_if.situation import Situation
+from isochrone.errors import Unavailable, Unsupported
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
@@ -38,11 +42,17 @@ class ControlService:
         mirror: Mirror,
         keys: Keys,
         write_error: Callable[[], str] = str,
+        history: History | None = None,
+        simulator: Simulator | None = None,
         rights: Rights | None = None,
     ) -> None:
-        """``write_error``: why nothing can be written, if that is known; "": it can. ``rights``: of the clients."""
+        """``write_error``: why nothing can be written, if that is known; "": it can. ``history``: this controller's.
+        ``simulator``: answers what-if questions. ``rights``: of the clients; None: every one may change the fleet."""
         self.store = store
         self.rights = rights or Rights()
+        #: The figures of the fleet; empty if nothing collects them.
+        self.history = history or History()
+        self._simulator = simulator
         self._write_error = write_error
         self.mirror = mirror
         self.keys = keys
@@ -57,6 +67,16 @@ class ControlService:
         mirror = self.mirror
         error = mirror.error or self._write_error()
         return StoreState(self.store.url, mirror.connected and not error, error, mirror.revision)
+
+    async def situation(self) -> Situation:
+        """The present fleet, for the simulator."""
+        return await present_situation(View(self.keys, dict(self.mirror.entries)), self.history)
+
+    async def what_if(self, questions: Sequence[str], seed: int = 1, seconds: float | None = None) -> WhatIfAnswer:
+        """The present fleet, and what it would be after ``questions``, simulated in another process."""
+        if self._simulator is None:
+            raise Unsupported("this controller has no simulator; 'isochrone what-if --situation FILE' works without it")
+        return await self._simulator.answer(await self.situation(), questions, seed, seconds)
 
     async def changed(self, after: int, seconds: float) -> bool:
         """Whether the mirror has passed a revision; wait for that, or for the controller's end."""

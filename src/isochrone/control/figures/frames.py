@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
@@ -28,7 +28,8 @@ QUEUE, COMPUTE = "queue", "compute"
 STAGES: Final = (GATEWAY, WORKER, QUEUE, COMPUTE)
 
 
-class StageFigures(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StageFigures:
     """The time in one stage."""
 
     sum_ns: int = 0
@@ -37,6 +38,9 @@ class StageFigures(NamedTuple):
     @property
     def mean_ns(self) -> float:
         return self.sum_ns / self.count if self.count else 0.0
+
+    def plus(self, other: StageFigures) -> StageFigures:
+        return StageFigures(self.sum_ns + other.sum_ns, self.count + other.count)
 
 
 NO_TIME: Final = StageFigures()
@@ -165,7 +169,7 @@ class GatewayFigures:
             requests=self.requests + later.requests,
             retries=self.retries + later.retries,
             hedges=self.hedges + later.hedges,
-            own=StageFigures(self.own.sum_ns + later.own.sum_ns, self.own.count + later.own.count),
+            own=self.own.plus(later.own),
         )
 
 
@@ -228,7 +232,6 @@ def _added_stages(one: Mapping[str, StageFigures], other: Mapping[str, StageFigu
     if not other:
         return one
     total = dict(one)
-    for stage, (sum_ns, count) in other.items():
-        known = total.get(stage, StageFigures())
-        total[stage] = StageFigures(known.sum_ns + sum_ns, known.count + count)
+    for stage, each in other.items():
+        total[stage] = total[stage].plus(each) if stage in total else each
     return total

@@ -16,6 +16,7 @@ import structlog
 
 from isochrone.control.desired.reading import ReadFleet
 from isochrone.control.evaluation.evaluator import Evaluator
+from isochrone.control.figures.history import History
 from isochrone.control.fleet.derived.locations import repositories_by_worker
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.autoscaling import Autoscaling
@@ -28,6 +29,7 @@ from isochrone.control.leader.observation import loading_order, observe
 from isochrone.control.leader.readings import FleetReadings
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import rollout_writes
+from isochrone.control.leader.slo_totals import SloTotals
 from isochrone.control.leader.standby_workers import StandbyWorkers
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.desired_versions import spare, stages_of
@@ -52,8 +54,16 @@ _BUSY, _IDLE = 0.1, 0.5
 
 class Controller:
     def __init__(
-        self, store: Store, keys: Keys, mirror: Mirror, name: str, read_fleet: ReadFleet, lease_seconds: float = 5.0
+        self,
+        store: Store,
+        keys: Keys,
+        mirror: Mirror,
+        name: str,
+        read_fleet: ReadFleet,
+        lease_seconds: float = 5.0,
+        history: History | None = None,
     ) -> None:
+        """``history``: this controller's figures of the fleet; without one, no totals for budgets are recorded."""
         self.name = name
         self._mirror = mirror
         self._candidate = Candidate(store, keys, mirror, name, lease_seconds)
@@ -66,6 +76,7 @@ class Controller:
         self._placement = ModelPlacement(self._records)
         self._measuring = Measuring(self._records, self._wake.set)
         self._readings = FleetReadings(self._records, (self._autoscaling, self._measuring))
+        self._slo_totals = SloTotals(self._records, history) if history is not None else None
         self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
         self._evaluator = Evaluator(self._wake.set)
@@ -128,6 +139,8 @@ class Controller:
         await self._readings.stop()
         self._autoscaling.stop()
         self._measuring.stop()
+        if self._slo_totals is not None:
+            self._slo_totals.stop()
 
     async def _step(self) -> bool:
         """Take everything one step further; return whether anything is in progress."""
@@ -165,6 +178,8 @@ class Controller:
         failures = {name: driver.observed.failures for name, driver in self._drivers.items()}
         await self._housekeeping.report_loads(self._records.view(), failures)
         await self._housekeeping.tidy(self._records.view())
+        if self._slo_totals is not None:
+            await self._slo_totals.reconcile(self._records.view())
         return bool(identities) or is_moving
 
     async def _write(self, view: View, record: RolloutRecord, decision: Decision) -> None:

@@ -10,7 +10,7 @@ from isochrone.control.leader.election import Candidate
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EventRecord
-from isochrone.control.state.view import Known, View
+from isochrone.control.state.view import View, Views
 from isochrone.store.base import Compare, Delete, Put, Store
 from isochrone.store.mirror import Mirror
 
@@ -21,15 +21,11 @@ class LeaderRecords:
         self._store = store
         self._mirror = mirror
         self._candidate = candidate
-        #: Records that were decoded before.
-        self._known: Known = {}
+        self._views = Views(keys, lambda: mirror.entries)
 
     def view(self) -> View:
         """The records as they stand now."""
-        entries = self._mirror.entries
-        if len(self._known) > 2 * len(entries) + 100:
-            self._known.clear()
-        return View(self.keys, entries, self._known)
+        return self._views.view()
 
     async def write(
         self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True

@@ -45,6 +45,7 @@ class Keys:
         self.pool_sizes = f"{self.prefix}pool-sizes/"
         self.waiting = f"{self.prefix}waiting/"
         self.placements = f"{self.prefix}placements/"
+        self.slo_totals = f"{self.prefix}slo-totals/"
         self.processes = f"{self.prefix}processes/"
         self.xds_servers = f"{self.prefix}xds-servers/"
         self.events = f"{self.prefix}events/"
@@ -90,6 +91,10 @@ class Keys:
     def placement(self, pool: str) -> str:
         """The workers of a planned pool that have each model."""
         return self.placements + pool
+
+    def slo_totals_of(self, model: str) -> str:
+        """Requests of a model in time, and others, over the last day."""
+        return self.slo_totals + model
 
     def waiting_at(self, gateway: str) -> str:
         """The models whose requests wait at a gateway for a worker, under its lease."""

@@ -390,6 +390,18 @@ class FiguresRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     round_trips: dict[str, float] = {}
 
 
+class SloTotalsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests of one model over the last day: good ones, which met its SLO, and bad ones. A few KB at most. Only the
+    leader writes it, once a minute in which there were requests."""
+
+    #: Minutes since 1970: the last one that is counted, and the first one ever.
+    minute: int
+    since: int
+    #: (minutes before ``minute``, good, bad): single minutes of the last hour, before it sums of five. Those without
+    #: requests are left out.
+    cells: tuple[tuple[int, int, int], ...] = ()
+
+
 class WaitingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Models whose requests wait at one gateway until a worker is ready. There is no record while none waits."""
 

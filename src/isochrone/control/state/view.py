@@ -8,7 +8,7 @@ unreadable record is not an absent one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ from isochrone.control.state.records import (
     ProcessRecord,
     ReconciledRecord,
     RolloutRecord,
+    SloTotalsRecord,
     SwitchRecord,
     Unreadable,
     WaitingRecord,
@@ -125,6 +126,7 @@ class View:
             keys.pool_sizes: PoolSizeRecord,
             keys.waiting: WaitingRecord,
             keys.placements: PlacementRecord,
+            keys.slo_totals: SloTotalsRecord,
             keys.processes: ProcessRecord,
             keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
@@ -263,6 +265,11 @@ class View:
         return self.read(self.keys.figures, FiguresRecord)
 
     @property
+    def slo_totals(self) -> dict[str, SloTotalsRecord]:
+        """By model: its requests of the last day that met its SLO, and the others."""
+        return self.under(self.keys.slo_totals, SloTotalsRecord)
+
+    @property
     def processes(self) -> dict[str, ProcessRecord]:
         """By name: processes that died and do not serve yet."""
         return self.under(self.keys.processes, ProcessRecord)
@@ -302,3 +309,19 @@ class View:
             record = self._decode(entry, EventRecord)
             if not isinstance(record, str):
                 yield entry.revision, record
+
+
+class Views:
+    """Makes many views of the same records, one after the other: a record that has not changed is decoded once."""
+
+    def __init__(self, keys: Keys, entries: Callable[[], Mapping[str, Entry]]) -> None:
+        self._keys = keys
+        self._entries = entries
+        self._known: Known = {}
+
+    def view(self) -> View:
+        """The records as they stand now."""
+        entries = self._entries()
+        if len(self._known) > 2 * len(entries) + 100:
+            self._known.clear()
+        return View(self._keys, entries, self._known)

@@ -116,9 +116,14 @@ class Connections:
         The figure of a connection that is used falls when the way gets shorter, but does not grow with it as long as
         requests are small (``round_trips``).
         """
-        newest = self._newest
-        if newest is None or now - self._newest_at > _RENEWED_NS:
+        if self._newest is None or now - self._newest_at > _RENEWED_NS:
             self._renew()
+        return self.last_round_trip
+
+    @property
+    def last_round_trip(self) -> float | None:
+        """The same, of the newest connection however old it is."""
+        newest = self._newest
         return round_trips.of_socket(newest.transport.get_extra_info("socket")) if newest is not None else None
 
     @property

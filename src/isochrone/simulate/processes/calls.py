@@ -9,6 +9,8 @@ from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.request import Attempt
 from isochrone.simulate.results.tally import Tally
 
+#: The model of simulations that have one.
+MODEL = "model"
 #: Outcomes of a call: answered; rejected; too late for its deadline; an error; lost with its process; no process there.
 ANSWERED, REFUSED, TOO_LATE, FAILED, LOST, UNREACHABLE = range(6)
 #: Places of a call at its worker.
@@ -31,6 +33,7 @@ class Call:
         "entered",
         "gateway",
         "met",
+        "model",
         "outcome",
         "over",
         "place",
@@ -54,6 +57,7 @@ class Call:
         self.deadline = deadline
         self.rows = rows
         self.priority = 0
+        self.model = MODEL
         self.attempt: Attempt | None = None
         #: Its gateway waits for it no longer.
         self.over = False

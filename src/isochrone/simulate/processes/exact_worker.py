@@ -7,7 +7,7 @@ run. The runner's own costs (threads, bytes) are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from isochrone.errors import IsochroneError
 from isochrone.gateway.replicas import LoadReport
@@ -49,12 +49,16 @@ class ExactWorker(Worker):
         self._scatter = scatter
         self._instances = instances
         self.curve = LatencyCurve(rules.max_rows)
-        for rows in range(1, rules.max_rows + 1):
+        for rows in self.warmed_sizes():
             # As warm-up does: every size a few times, before the first request.
             for _ in range(4):
                 self.curve.observe(rows, int(batch_ns[rows] / speed))
         self._plans: dict[tuple[int, int], Plan] = {}
         self._begin(engine.now)
+
+    def warmed_sizes(self) -> Iterable[int]:
+        """Rows of the batches that the curve has measured before the first request."""
+        return range(1, self._rules.max_rows + 1)
 
     def _begin(self, now: int) -> None:
         """Set the state of a process that has just started."""

@@ -6,7 +6,7 @@ network, probes, cancels, checks processes, and counts how every request ended. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, cast
 
@@ -14,6 +14,7 @@ from isochrone.clock import NEVER
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
+from isochrone.gateway.fleet.served_model import policy_of_rules
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.requests.instructions import Do, Instruction
@@ -26,12 +27,11 @@ from isochrone.gateway.traffic.fields import Fields
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import Engine
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, REFUSED, TOO_LATE, UNREACHABLE, Call
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, MODEL, REFUSED, TOO_LATE, UNREACHABLE, Call
 from isochrone.simulate.processes.due_requests import DueRequests, WatchedRequest
 from isochrone.simulate.processes.worker import ERRING, SERVING, STOPPED, Worker
 from isochrone.simulate.results.tally import Tally
 
-MODEL = "model"
 _VERSION = "1"
 _LIMITS = WireLimits()
 _OUTCOMES = {
@@ -45,10 +45,17 @@ _OUTCOMES = {
 class RequestKind:
     """What requests of one kind have in common."""
 
-    __slots__ = ("deadline_ns", "index", "keys", "name", "priority", "rows")
+    __slots__ = ("deadline_ns", "index", "keys", "model", "name", "priority", "rows")
 
     def __init__(
-        self, index: int, name: str, deadline_ns: int = NEVER, rows: int = 1, priority: int = 0, agents: int = 0
+        self,
+        index: int,
+        name: str,
+        deadline_ns: int = NEVER,
+        rows: int = 1,
+        priority: int = 0,
+        agents: int = 0,
+        model: str = MODEL,
     ) -> None:
         self.index = index
         self.name = name
@@ -56,6 +63,7 @@ class RequestKind:
         self.deadline_ns = deadline_ns
         self.rows = rows
         self.priority = priority
+        self.model = model
         #: Affinity goes by these: one per agent.
         self.keys: Sequence[bytes] = [b"agent-%d" % number for number in range(agents)]
 
@@ -97,11 +105,14 @@ class SimulatedRequest(WatchedRequest):
 class SimulatedFleet(Fleet):
     """A fleet whose members are simulated workers."""
 
+    #: By address of a worker: its models, each with its versions and their digests.
+    indexes: Mapping[str, Mapping[str, Mapping[str, str]]]
+
     def make_member(self, upstream: Upstream, now: int) -> Member:
         member = Member(upstream, cast(Any, None), now)
         member.endpoint.healthy = True
         member.endpoint.reports = True
-        member.serves = {MODEL: {_VERSION: ""}}
+        member.serves = self.indexes[upstream.address]
         return member
 
 
@@ -112,15 +123,14 @@ class Gateway:
         self,
         engine: Engine,
         workers: Sequence[Worker],
-        make_policy: Callable[[Random], Policy],
-        delay: Callable[[], int],
+        make_policy: Callable[[Random], Policy] | None,
         client_ns: int = 0,
         rules: GatewayRules | None = None,
         seed: int = 0,
     ) -> None:
+        """``make_policy``: in place of the policies of the rules."""
         self.engine = engine
         self._workers = workers
-        self._delay = delay
         #: From client to gateway and back.
         self._client_ns = client_ns
         rules = rules or GatewayRules()
@@ -131,12 +141,16 @@ class Gateway:
             self._outliers,
             seed,
             clock=lambda: engine.now,
-            make_policy=lambda _, random: make_policy(random),
+            make_policy=policy_of_rules if make_policy is None else lambda _, random: make_policy(random),
         )
+        self.fleet.indexes = _indexes(workers)
         self.fleet.set_members(upstream_of(worker) for worker in workers)
         self._numbers = {address: worker.number for address, worker in zip(self.fleet.members, workers, strict=True)}
         self._outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), engine.now)
-        self.served = self.fleet.model(MODEL)
+        models = dict.fromkeys(model for worker in workers for model in worker.models)
+        self._served = {model: self.fleet.model(model) for model in models}
+        #: Of simulations that have one model.
+        self.served = next(iter(self._served.values()), None) or self.fleet.model(MODEL)
         self.replicas: list[Replica] = list(self.served.current.replicas.values())
         self.machine = RequestMachine(self.fleet)
         self._due = DueRequests()
@@ -160,7 +174,7 @@ class Gateway:
         """A request from a client."""
         tally.offered += 1
         request = SimulatedRequest(now)
-        request.served = self.served
+        request.served = self._served.get(kind.model) or self.served
         request.work = work
         request.tally = tally
         self._arrivals = request.number = self._arrivals + 1
@@ -212,7 +226,7 @@ class Gateway:
 
     def health(self, now: int, worker: Worker, well: bool) -> None:
         """Active health checks found a change."""
-        endpoint = self.replicas[worker.number].endpoint
+        endpoint = self.fleet.members[upstream_of(worker).address].endpoint
         if endpoint.healthy == well:
             return
         endpoint.healthy = well
@@ -239,9 +253,9 @@ class Gateway:
             elif do is Do.PROBE:
                 # Probes of one request travel together: one event there and one back, not six.
                 self.probes += len(subject)
-                self.engine.at(now + self._delay(), self._probe, tuple(subject))
+                self.engine.at(now + self._worker(subject[0].endpoint).delay(), self._probe, tuple(subject))
             elif do is Do.CHECK:
-                self.engine.at(now + self._delay(), self._check, subject)
+                self.engine.at(now + self._worker(subject).delay(), self._check, subject)
             elif do is Do.GONE:
                 subject.healthy = False
                 self.fleet.rebuild()
@@ -254,15 +268,18 @@ class Gateway:
         demand = request.demand
         call = attempt.call = Call(request.arrived, request.work, self, request.tally, request.deadline, demand.rows)
         call.priority = demand.priority
+        call.model = request.served.name
         call.attempt = attempt
         if len(request.tried) > 1 and not attempt.is_hedge:
             request.tally.retried += 1
-        self.engine.at(now + self._delay(), self._worker(attempt.replica.endpoint).arrive, call)
+        worker = self._worker(attempt.replica.endpoint)
+        self.engine.at(now + worker.delay(), worker.arrive, call)
         self._watch(request)
 
     def _cancel(self, attempt: SimulatedAttempt, now: int) -> None:
         attempt.call.over = True
-        self.engine.at(now + self._delay(), self._worker(attempt.replica.endpoint).abandoned, attempt.call)
+        worker = self._worker(attempt.replica.endpoint)
+        self.engine.at(now + worker.delay(), worker.abandoned, attempt.call)
 
     def _reject(self, request: SimulatedRequest, error: IsochroneError, now: int) -> None:
         if isinstance(error, DeadlineExceeded):
@@ -292,7 +309,7 @@ class Gateway:
             if worker.state in (SERVING, ERRING):
                 reports.append((replica, worker.report(now)))
         if reports:
-            self.engine.at(now + self._delay(), self._probed, reports)
+            self.engine.at(now + self._worker(asked[0].endpoint).delay(), self._probed, reports)
 
     def _probed(self, now: int, reports: list[tuple[Replica, LoadReport]]) -> None:
         for replica, report in reports:
@@ -302,12 +319,25 @@ class Gateway:
     def _check(self, now: int, endpoint: Endpoint) -> None:
         """The question whether a process lives is at its door."""
         lives = self._worker(endpoint).state != STOPPED
-        self.engine.at(now + self._delay(), self._checked, (endpoint, lives))
+        self.engine.at(now + self._worker(endpoint).delay(), self._checked, (endpoint, lives))
 
     def _checked(self, now: int, found: tuple[Endpoint, bool]) -> None:
         self.execute(self.machine.checked(*found, now), now)
 
     # By the clock.
+
+    @property
+    def weighs_utilisation(self) -> bool:
+        """Whether a policy goes by the workers' utilisation."""
+        return any(hasattr(served.current.balancer.policy, "utilised") for served in self._served.values())
+
+    def utilised(self, shares: Sequence[float]) -> None:
+        """The utilisation of each worker, by its number, for policies that go by it."""
+        for served in self._served.values():
+            utilised: Any = getattr(served.current.balancer.policy, "utilised", None)
+            if utilised is not None:
+                for replica in served.current.replicas.values():
+                    utilised(replica, shares[self._numbers[replica.endpoint.address]])
 
     def close(self, now: int) -> None:
         """The run is over: requests that still wait have failed."""
@@ -327,4 +357,15 @@ class Gateway:
 
 
 def upstream_of(worker: Worker) -> Upstream:
-    return Upstream(f"worker-{worker.number}", 8001, 8001)
+    return Upstream(f"worker-{worker.number}", 8001, 8001, tier=worker.tier, device=worker.device)
+
+
+def _indexes(workers: Sequence[Worker]) -> dict[str, Mapping[str, Mapping[str, str]]]:
+    """What each worker serves, by its address. Workers with the same models share one object: the fleet compares by
+    identity first."""
+    known: dict[tuple[str, ...], Mapping[str, Mapping[str, str]]] = {}
+    found = {}
+    for worker in workers:
+        models = tuple(worker.models)
+        found[upstream_of(worker).address] = known.setdefault(models, {model: {_VERSION: ""} for model in models})
+    return found

@@ -6,12 +6,12 @@ the network and implements failures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.engine import Engine, Handler
-from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, LOST, UNREACHABLE, Call
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, LOST, MODEL, UNREACHABLE, Call
 
 #: States of a worker.
 SERVING, STOPPED, STALLED, ERRING = range(4)
@@ -19,6 +19,11 @@ SERVING, STOPPED, STALLED, ERRING = range(4)
 
 class Worker:
     """One worker. Subclasses maintain ``in_flight``."""
+
+    #: What gateways know of it: its models, tier and kind of device.
+    models: Sequence[str] = (MODEL,)
+    tier = ""
+    device = ""
 
     def __init__(self, number: int, engine: Engine, delay: Callable[[], int], speed: float = 1.0) -> None:
         self.number = number

@@ -150,8 +150,15 @@ class _Ensemble(msgspec.Struct, frozen=True, gc=False):
     step: tuple[_Step, ...] = ()
 
 
+class _Batching(msgspec.Struct, frozen=True, gc=False):
+    max_queue_delay_microseconds: _Count = 0
+
+
 class _Config(msgspec.Struct, gc=False):
     backend: str = ""
+    max_batch_size: int = 0
+    #: None: requests are not batched together.
+    dynamic_batching: _Batching | None = None
     instance_group: list[_Group] = []
     model_transaction_policy: _Policy = _Policy()
     ensemble_scheduling: _Ensemble = _Ensemble()
@@ -199,4 +206,6 @@ def model_configuration(config: bytes) -> ModelConfiguration:
         tuple(step.model_name for step in found.ensemble_scheduling.step),
         # A model that generates tokens may have a configuration without the policy that it has.
         not found.model_transaction_policy.decoupled and found.backend != "generation",
+        max(1, found.max_batch_size) if found.dynamic_batching is not None else 1,
+        1000 * found.dynamic_batching.max_queue_delay_microseconds if found.dynamic_batching is not None else 0,
     )

@@ -37,6 +37,10 @@ class ModelConfiguration(NamedTuple):
     #: Whether the times are those of batches. Those of a stream of responses last from its start to its end, however
     #: many others run beside it, and say nothing about the capacity.
     has_batch_times: bool = True
+    #: Rows of the largest batch that requests may share; 1: each request is a batch of its own. How long the oldest may
+    #: wait for others.
+    max_rows: int = 1
+    delay_ns: int = 0
 
 
 class VersionStatistics(NamedTuple):

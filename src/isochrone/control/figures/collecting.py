@@ -1,0 +1,170 @@
+"""Asks every gateway for its figures, once a second, and keeps the history of the fleet.
+
+Every controller does: whichever a browser or a command asks has a history. A gateway that hangs, or is away, is shown
+as unreachable; frames wait for it once, up to the deadline of a request, and after that no frame waits for it until it
+answers again. Workers are not asked: gateways have their load reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import httpx
+import msgspec
+import structlog
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.control.figures.differences import Counted, GatewayCounts, added_models
+from isochrone.control.figures.frames import Frame, GatewayFigures
+from isochrone.control.figures.history import History
+from isochrone.control.figures.worker_loads import worker_figures
+from isochrone.control.state.records import GatewayRecord
+from isochrone.control.state.view import View
+from isochrone.gateway.figures.page import FIGURES_PATH, MOST_BYTES, FiguresPage, WorkerLoad, decode
+from isochrone.resolving.http_transport import resolving_transport
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two frames, and those that a gateway has to answer.
+_PERIOD: Final = 1.0
+_SECONDS: Final = 0.8
+#: Gateways that are asked at the same time.
+_AT_ONCE: Final = 64
+
+
+class _Gateway:
+    """One gateway, as long as it is registered."""
+
+    def __init__(self) -> None:
+        self.counts = GatewayCounts()
+        #: The question under way.
+        self.asking: asyncio.Task[None] | None = None
+        self.is_reachable = True
+        #: What its answers since the last frame had; None: nothing.
+        self.counted: Counted | None = None
+        self.workers: tuple[WorkerLoad, ...] = ()
+
+    def take(self, name: str, page: FiguresPage, watched_ms: float) -> None:
+        counted = self.counts.take(name, page, watched_ms)
+        if self.counted is not None:
+            counted = Counted(
+                self.counted.gateway.merged(counted.gateway), added_models((self.counted.models, counted.models))
+            )
+        self.counted, self.workers = counted, page.workers
+
+
+class FiguresCollector:
+    """Of one controller. ``view``: the records as they stand now."""
+
+    def __init__(
+        self,
+        view: Callable[[], View],
+        history: History | None = None,
+        *,
+        client: httpx.AsyncClient | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        self.history = history or History()
+        self._view = view
+        self._client = client
+        self._clock = clock
+        self._gateways: dict[str, _Gateway] = {}
+        self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._tasks = BackgroundTasks()
+        self._started_at = clock()
+        #: Added to the monotonic clock: frames go on in order when the machine's time is set.
+        self._epoch = unix_time() - self._started_at
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        client = self._client or _client()
+        due = self._clock()
+        try:
+            while True:
+                try:
+                    # By when it was due: two frames never have the same second.
+                    self.history.add(await self.collect(client, int(due + self._epoch)))
+                except Exception as error:
+                    # A page or a record that makes no sense must not end the history for good.
+                    log.error("the fleet's figures could not be collected", exc_info=error)
+                now = self._clock()
+                due = max(due + _PERIOD, now)
+                await asyncio.sleep(due - now)
+        finally:
+            await self._tasks.end()
+            if self._client is None:
+                await client.aclose()
+
+    async def collect(self, client: httpx.AsyncClient, at: int) -> Frame:
+        """Ask all gateways; the frame of what they have answered. ``at``: its unix second."""
+        view = self._view()
+        records = view.gateways
+        self._gateways = {name: self._gateways.get(name) or _Gateway() for name in records}
+        waited = []
+        for name, record in records.items():
+            gateway = self._gateways[name]
+            if gateway.asking is None or gateway.asking.done():
+                gateway.asking = self._tasks.start(self._ask(client, record, gateway))
+                if gateway.is_reachable:
+                    waited.append(gateway.asking)
+        if waited:
+            await asyncio.wait(waited, timeout=_SECONDS)
+        return self._frame(at, {worker.address: name for name, worker in view.workers.items()})
+
+    def _frame(self, at: int, names: Mapping[str, str]) -> Frame:
+        gateways: dict[str, GatewayFigures] = {}
+        counted: list[Counted] = []
+        for name, gateway in self._gateways.items():
+            answered, gateway.counted = gateway.counted, None
+            if answered is None:
+                gateway.is_reachable = False
+                gateway.workers = ()
+                gateways[name] = GatewayFigures(name, is_reachable=False)
+            else:
+                gateway.is_reachable = True
+                gateways[name] = answered.gateway
+                counted.append(answered)
+        workers = worker_figures((gateway.workers for gateway in self._gateways.values()), names)
+        models = added_models(each.models for each in counted)
+        return Frame(at, models, workers, gateways)
+
+    async def _ask(self, client: httpx.AsyncClient, record: GatewayRecord, gateway: _Gateway) -> None:
+        if record.metrics_port <= 0:
+            return
+        try:
+            async with self._asking, asyncio.timeout(_SECONDS):
+                content = await _page(client, record)
+            if content is not None:
+                gateway.take(record.name, decode(content), (self._clock() - self._started_at) * 1000)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, msgspec.MsgspecError):
+            pass  # it is shown as unreachable
+        except Exception as error:
+            log.error("a gateway's figures could not be used", gateway=record.name, exc_info=error)
+
+
+async def _page(client: httpx.AsyncClient, record: GatewayRecord) -> bytes | None:
+    """None: it has no such page, or one that is too large."""
+    host = f"[{record.host}]" if ":" in record.host else record.host
+    async with client.stream("GET", f"http://{host}:{record.metrics_port}{FIGURES_PATH}") as answer:
+        if answer.status_code != httpx.codes.OK:
+            return None
+        content = bytearray()
+        async for part in answer.aiter_raw():
+            content += part
+            if len(content) > MOST_BYTES:
+                return None
+        return bytes(content)
+
+
+def _client() -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=_AT_ONCE)
+    return httpx.AsyncClient(
+        timeout=_SECONDS,
+        transport=resolving_transport(limits=limits),
+        trust_env=False,
+        headers={"accept-encoding": "identity"},
+    )

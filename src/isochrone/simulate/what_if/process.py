@@ -1,0 +1,81 @@
+"""Answers questions in a child process each, one at a time: a simulation would hold up the event loop that asks.
+
+A few questions may wait for their turn; more are rejected. A child that is late, or whose caller has gone, is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from isochrone.control.what_if.answers import WhatIfAnswer
+from isochrone.control.what_if.situation import Situation
+from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
+from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
+
+#: Seconds that a simulation should take, and after which its process is ended. Starting it takes up to a second.
+_BUDGET, _DEADLINE = 2.5, 15.0
+#: Questions that wait for their turn.
+_MOST_WAITING = 3
+#: Characters of a child's last words in an error.
+_SHOWN = 300
+
+
+class SimulatorProcess:
+    """One object per controller."""
+
+    def __init__(self, budget: float = _BUDGET, deadline: float = _DEADLINE) -> None:
+        self._budget = budget
+        self._deadline = deadline
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def answer(
+        self, situation: Situation, questions: Sequence[str], seed: int = 1, seconds: float | None = None
+    ) -> WhatIfAnswer:
+        if self._turn.locked() and self._waiting >= _MOST_WAITING:
+            raise QueueFull(f"{self._waiting + 1} what-if questions are being answered; try again in a few seconds")
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            task = WhatIfTask(situation, tuple(questions), seed, seconds, self._budget, self._deadline)
+            return _answer(await self._run(msgspec.json.encode(task)))
+        finally:
+            self._turn.release()
+
+    async def _run(self, task: bytes) -> bytes:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "isochrone.simulate.what_if.child"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(self._deadline):
+                output, errors = await child.communicate(task)
+        except TimeoutError:
+            raise Unavailable(f"the simulation took longer than {self._deadline:g} s; try again") from None
+        finally:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+                await asyncio.shield(child.wait())
+        if child.returncode:
+            last_words = errors.decode(errors="replace").strip()[-_SHOWN:]
+            raise Internal(f"the simulation ended with status {child.returncode}: {last_words or 'it said nothing'}")
+        return output
+
+
+def _answer(output: bytes) -> WhatIfAnswer:
+    try:
+        return msgspec.json.decode(output, type=WhatIfAnswer)
+    except msgspec.ValidationError:
+        failure = msgspec.json.decode(output, type=WhatIfFailure)
+    raise InvalidArgument(failure.error) if failure.is_callers else Unavailable(failure.error)
