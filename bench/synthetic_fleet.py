@@ -155,7 +155,9 @@ class SyntheticFleet:
         for _ in range(draws):
             took = round(self._random.lognormvariate(0, 0.35) * mean_ms * 1e6)
             total += took * answered // draws
-            bucket = next((index for index, bound in enumerate(BUCKET_BOUNDS_NS) if took <= bound), len(BUCKET_BOUNDS_NS))
+            bucket = next(
+                (index for index, bound in enumerate(BUCKET_BOUNDS_NS) if took <= bound), len(BUCKET_BOUNDS_NS)
+            )
             durations[bucket] = durations.get(bucket, 0) + max(1, answered // draws)
         worker = round(total * 0.97)
         stages = {
@@ -164,6 +166,4 @@ class SyntheticFleet:
             QUEUE: StageFigures(round(mean_ms * 0.2e6) * 10, 10),
             COMPUTE: StageFigures(round(mean_ms * 0.65e6) * 10, 10),
         }
-        return ModelFigures(
-            name, version, answered, 1, self._random.randrange(2), 0, 0, 0, durations, total, stages
-        )
+        return ModelFigures(name, version, answered, 1, self._random.randrange(2), 0, 0, 0, durations, total, stages)

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 #: compiles its templates in the browser, which needs eval.
 _POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws: wss:; frame-ancestors 'none'; base-uri 'self'; "
+    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'self'; "
     "form-action 'self'"
 )
 _HEADERS: Final = {

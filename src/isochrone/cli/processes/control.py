@@ -14,7 +14,7 @@ from isochrone.cli.api_client import failing_as
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
-from isochrone.control.api.rights import Rights, read_rights
+from isochrone.control.api.rights import OPEN, Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.figures.collecting import FiguresCollector
@@ -137,7 +137,7 @@ class _Access:
     #: The address of xDS; None: it is not served.
     xds: tuple[str, int] | None = None
     #: Who may change the fleet.
-    rights: Rights = Rights()
+    rights: Rights = OPEN
     #: Whether the pages of the console are served.
     console: bool = False
 

@@ -4,18 +4,17 @@ import { ask } from "./actions.js";
 import { draw, h, milliseconds, percent, rate, table } from "./drawing.js";
 
 const FACTORS = [["", "as today"], ["0.5", "half"], ["1.5", "1.5 times"], ["2", "double"], ["3", "three times"], ["5", "five times"]];
-/** The gateways' policies that the simulator can be asked about; "": as today. */
-const POLICIES = ["", "slack_aware", "least_request", "p2c_ewma", "prequal", "round_robin", "random"];
 
 export function whatIf(place, { fleet }) {
   if (!fleet || place.querySelector("form")) return;
   const workers = fleet.map.tiers.flatMap((tier) => tier.pools.flatMap((pool) => pool.workers.map((each) => each.name)));
   const field = (name, label, options) => h("label", {}, label, h("select", { name }, options.map(([value, text]) => h("option", { value }, text))));
+  const policies = document.querySelector("[data-policies]")?.dataset.policies.split(" ") ?? [];
   const answer = h("div", { class: "answer", role: "status" });
   const form = h("form", { class: "form", "data-what-if": true },
     field("lose", "Lose a worker", [["", "none"], ...workers.map((name) => [name, name])]),
     field("load", "Load", FACTORS),
-    field("policy", "Policy", POLICIES.map((name) => [name, name || "as today"])),
+    field("policy", "Policy", [["", "as today"], ...policies.map((name) => [name, name])]),
     h("button", { class: "button main", type: "submit" }, "Simulate"));
   form.onsubmit = async (event) => {
     event.preventDefault();
@@ -60,6 +59,6 @@ function simulated(model, which, each) {
 
 function measured(model) {
   const each = model.measured;
-  return [model.name, "today, measured", rate(each.rate), "–", milliseconds(each.p50_ms), milliseconds(each.p99_ms),
-    model.deadline_ms ? milliseconds(model.deadline_ms) : "–", percent(each.missed), "–", "–"];
+  return [model.name, "today, measured", rate(model.today.rate), "–", milliseconds(each.p50_ms), milliseconds(each.p99_ms),
+    model.deadline_ms ? milliseconds(model.deadline_ms) : "–", percent(each.missed), percent(each.rejected), "–"];
 }

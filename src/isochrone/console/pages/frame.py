@@ -1,4 +1,4 @@
-"""The frame that all pages share: header, navigation, theme, rights, shortcuts, and the dialog that confirms actions."""
+"""The frame that all pages share: header, navigation, theme, rights, shortcuts; the dialog that confirms actions."""
 
 from __future__ import annotations
 
@@ -129,12 +129,10 @@ def _rights_button() -> None:
             ui.label("Token; kept until this tab is closed")
             ui.element("input").props('data-token type=password autocomplete=off name="token"')
         with ui.element("div").classes("buttons"):
-            _button("Forget", "Forget the token").on("click", js_handler="() => isochrone.useToken('', '')").on(
-                "click", dialog.close
-            )
-            _button("Use", "Use this token").classes("main").on(
-                "click", js_handler="() => isochrone.useFields()"
-            ).on("click", dialog.close)
+            forget = _button("Forget", "Forget the token").on("click", dialog.close)
+            forget.on("click", js_handler="() => isochrone.useToken('', '')")
+            use = _button("Use", "Use this token").classes("main").on("click", dialog.close)
+            use.props("data-use-token").on("click", js_handler="() => isochrone.useFields()")
     _button("Rights", "Rights of this browser").props("data-rights-button").on("click", dialog.open)
 
 

@@ -35,7 +35,5 @@ def version_comparisons(rollouts: Sequence[RolloutRecord], history: History) -> 
             if change.before and change.is_new:
                 before = percentiles(history.window(model, change.before, SECONDS), SECONDS)
                 after = percentiles(history.window(model, change.version, SECONDS), SECONDS)
-                found.append(
-                    VersionComparison(record.identity, model, change.before, change.version, before, after)
-                )
+                found.append(VersionComparison(record.identity, model, change.before, change.version, before, after))
     return tuple(found)
