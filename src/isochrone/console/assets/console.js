@@ -108,10 +108,10 @@ function start() {
   redraw();
 }
 const mounted = new MutationObserver(() => {
-  if (document.querySelector("main#main")) {
+  if (document.querySelector("#main")) {
     mounted.disconnect();
     start();
   }
 });
-if (document.querySelector("main#main")) start();
+if (document.querySelector("#main")) start();
 else mounted.observe(document.documentElement, { childList: true, subtree: true });

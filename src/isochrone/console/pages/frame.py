@@ -66,9 +66,10 @@ def framed(path: str) -> Iterator[None]:
             _rights_button()
             _button("◐", "Theme: light, dark, or as the system").props("data-theme-button")
             _shortcuts_button()
-    with ui.element("main").props("id=main tabindex=-1"):
+    # NiceGUI's own page is the landmark "main": a second one inside it would confuse readers of screens.
+    with ui.element("div").props("id=main tabindex=-1"):
         ui.element("div").props('data-live="warnings" role=alert')
-        with ui.element("h1").classes("hidden"):
+        with ui.element("h1").classes("unseen"):
             ui.label(title)
         yield
     ui.element("div").classes("toast").props('data-live="toast" role=status aria-live=polite')
