@@ -68,7 +68,7 @@ let went = 0;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.closest?.("input, textarea, select, [contenteditable], .q-field")) return;
-  if (document.querySelector(".q-dialog")) return;
+  if (document.querySelector(".q-dialog .q-card")) return;
   if (performance.now() - went < 1500) {
     went = 0;
     const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]:not([hidden])`);

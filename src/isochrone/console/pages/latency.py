@@ -12,4 +12,4 @@ def latency_page() -> None:
         section("Waterfall", "waterfall", "mean request of the last 10 seconds, stage by stage, against its deadline")
         ui.element("div").props('data-live="chooser"').classes("chooser")
         section("Percentiles", "percentiles", "milliseconds, of answered requests")
-        section("Heat map", "heat-map", "answered requests by duration; darker is more")
+        section("Heat map", "heat-map", "answered requests by duration; stronger is more")
