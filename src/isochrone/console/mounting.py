@@ -118,12 +118,14 @@ class _Pages:
 
     async def _start(self) -> ASGIApp:
         async with self._starting:
-            if self._app is None:
-                require_installed()
-                catalog = await asyncio.to_thread(importlib.import_module, "isochrone.console.pages.catalog")
-                self._app = await self._stack.enter_async_context(catalog.running_pages(self._service))
-                log.info("console started")
-            return self._app
+            if self._app is not None:
+                return self._app
+            require_installed()
+            catalog = await asyncio.to_thread(importlib.import_module, "isochrone.console.pages.catalog")
+            app: ASGIApp = await self._stack.enter_async_context(catalog.running_pages(self._service))
+            self._app = app
+            log.info("console started")
+            return app
 
     async def close(self) -> None:
         await self._stack.aclose()

@@ -8,6 +8,7 @@ whose peer takes nothing for a while (``serve_api`` sets the limit); the browser
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -34,7 +35,10 @@ class LiveStream(Response):
         with aggregation.reading():
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
-            ends = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(aggregation.stopping.wait())]
+            ends: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(_gone(receive)),
+                asyncio.ensure_future(aggregation.stopping.wait()),
+            ]
             try:
                 await self._write(send, ends)
             finally:
@@ -44,7 +48,7 @@ class LiveStream(Response):
         if not ends[0].done() or ends[0].cancelled():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write(self, send: Send, ends: list[asyncio.Future[object]]) -> None:
+    async def _write(self, send: Send, ends: list[asyncio.Future[Any]]) -> None:
         """Until the browser has gone or the controller stops."""
         aggregation = self._aggregation
         fleet, second = 0, 0 if aggregation.is_fresh else aggregation.number
@@ -60,7 +64,7 @@ class LiveStream(Response):
                     # Waits while the connection's buffer is full.
                     await send({"type": "http.response.body", "body": part, "more_body": True})
                 continue
-            published = asyncio.ensure_future(aggregation.published())
+            published: asyncio.Future[Any] = asyncio.ensure_future(aggregation.published())
             try:
                 await asyncio.wait((published, *ends), return_when=asyncio.FIRST_COMPLETED)
             finally:
