@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from top_readings import a_reading
 from top_views import a_line, a_sample, a_view
 
-from isochrone.cli.top.readings import Reading
 from isochrone.cli.top.samples import CHANGING, FAULT, MODELS, WARNING, WORKERS, Line, Notice, Sample, Seen
 from isochrone.cli.top.screen.columns import COLUMNS, compact
 from isochrone.cli.top.screen.drawing import draw
@@ -117,9 +117,9 @@ def test_large_figures_are_shortened() -> None:
 
 
 def test_details_have_facts_figures_plots_and_parts() -> None:
-    before = Reading({"requests": 1.0}, {}, {"detector": Reading({"requests": 1.0})})
-    later = Reading(
-        {"requests": 5.0}, {}, {"detector": Reading({"requests": 5.0}), "tracker": Reading({"requests": 2.0})}
+    before = a_reading({"requests": 1.0}, {}, {"detector": a_reading({"requests": 1.0})})
+    later = a_reading(
+        {"requests": 5.0}, {}, {"detector": a_reading({"requests": 5.0}), "tracker": a_reading({"requests": 2.0})}
     )
     pairs = {WORKERS: {"cpu-2": (before, later, 2.0), "cpu-10": (before, later, 1.0)}}
     sample = Sample(1000.0, "fleet plant", FLEET.lines, Seen(), (), pairs)

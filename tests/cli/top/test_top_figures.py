@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,13 @@ process_resident_memory_bytes 104857600
 """
 
 
+def later_worker(requests: int = 100, rejected: int = 7, cpu: float = 2.5, durations: int = 0) -> str:
+    """The page of the worker some requests later; ``durations``: so many more in each bucket."""
+    page = WORKER_PAGE.replace('version="1"} 100', f'version="1"}} {requests}')
+    page = page.replace('reason="REJECTED"} 7', f'reason="REJECTED"}} {rejected}').replace(" 2.5", f" {cpu}")
+    return re.sub(r'(stage="request",le="\S+"}) (\d+)', lambda found: f"{found[1]} {int(found[2]) + durations}", page)
+
+
 def test_latencies_of_a_gateway_are_its_own_and_not_its_models() -> None:
     name = "isochrone_gateway_request_duration_seconds_bucket"
     lines = [
@@ -70,10 +79,7 @@ def test_pages_of_gateways_and_workers_are_added_up() -> None:
 
 
 def test_figures_are_of_the_time_between_two_readings() -> None:
-    worker = read_page(WORKER_PAGE)
-    more = Reading(
-        {**worker.sums, "requests": 150.0, "cpu": 3.5}, {bound: count + 50 for bound, count in worker.buckets.items()}
-    )
+    worker, more = read_page(WORKER_PAGE), read_page(later_worker(requests=150, cpu=3.5, durations=50))
     figures = between(worker, more, 2.0)
     assert (figures.requests, figures.failures, figures.in_flight, figures.rejected) == (25.0, 0.0, 4.0, 0.0)
     assert (figures.cpu, figures.memory) == (0.5, 104857600.0)
@@ -98,13 +104,10 @@ def test_a_quantile_lies_in_the_bucket_that_holds_it(values: list[float], share:
 
 def test_models_are_added_up_over_gateways_and_workers() -> None:
     gateway = read_page(PAGE)
-    later = Reading(
-        {**gateway.sums, "requests": 45.0}, {}, {**gateway.models, "a": Reading({"requests": 40.0, "rejected": 5.0})}
-    )
+    later = read_page(PAGE.replace('{model="a"} 10', '{model="a"} 40').replace('"worker"} 2', '"worker"} 4'))
     worker = read_page(WORKER_PAGE)
-    grown = {bound: count + 20 for bound, count in worker.buckets.items()}
-    model = Reading({**worker.models["a"].sums, "requests": 120.0}, grown)
-    busy = Reading(worker.sums, grown, {"a": model, "stage": Reading({"requests": 10.0})})
+    stage = 'nv_inference_request_success{model="stage",version="1"} 10\n'
+    busy = read_page(later_worker(requests=120, durations=20) + stage)
     found = of_models([(gateway, later, 2.0)] * 2, [(worker, busy, 2.0)] * 2)
     assert (found["a"].requests, found["a"].rejected, found["a"].runs) == (30.0, 2.0, 20.0)
     assert found["a"].in_flight == 8.0
@@ -118,9 +121,7 @@ def test_models_are_added_up_over_gateways_and_workers() -> None:
 
 
 def test_a_worker_without_known_gateways_counts_its_own_requests() -> None:
-    worker = read_page(WORKER_PAGE)
-    model = Reading({**worker.models["a"].sums, "requests": 120.0, "rejected": 9.0}, worker.models["a"].buckets)
-    busy = Reading(worker.sums, worker.buckets, {"a": model})
+    worker, busy = read_page(WORKER_PAGE), read_page(later_worker(requests=120, rejected=9))
     found = of_a_worker_alone((worker, busy, 2.0))["a"]
     assert (found.requests, found.rejected, found.failures, found.runs) == (10.0, 1.0, 0.0, 10.0)
     part = of_part("a", (worker, busy, 2.0))
@@ -182,3 +183,68 @@ def test_an_infinite_sum_has_no_rate() -> None:
     page = "".join(f'nv_inference_request_success{{model="{name}",version="1"}} 1e308\n' for name in "ab")
     before = read_page('nv_inference_request_success{model="a",version="1"} 0\n')
     assert between(before, read_page(page), 1.0).requests is None
+
+
+def version_page(**counts: int) -> str:
+    """A worker with one model: requests by version, all under a millisecond."""
+    lines = ["process_cpu_seconds_total 1\n"]
+    for version, count in counts.items():
+        labels = f'model="a",version="{version}"'
+        lines.append(f"nv_inference_request_success{{{labels}}} {count}\n")
+        for bound in ("0.001", "+Inf"):
+            name = "isochrone_request_duration_seconds_bucket"
+            lines.append(f'{name}{{{labels},stage="request",le="{bound}"}} {count}\n')
+    return "".join(lines)
+
+
+def rates_of(*pages: str) -> list[float | None]:
+    """Requests per second between pages of one process, one second apart: of the process; the model must agree."""
+    found, last = [], read_page(pages[0])
+    for page in pages[1:]:
+        now = read_page(page)
+        pair = last, now, 1.0
+        found.append(between(*pair).requests)
+        runs = of_models((), (pair,)).get("a")
+        assert (runs.runs if runs is not None else None) == found[-1]
+        last = now.remembering(last)
+    return found
+
+
+def test_a_version_that_leaves_and_comes_back_makes_no_spike() -> None:
+    both, one = version_page(v1=1_000_000, v2=500), version_page(v2=510)
+    # The counters of the version go, and come back as they were, or begin again.
+    assert rates_of(both, one, version_page(v1=1_000_003, v2=520)) == [10.0, 13.0]
+    assert rates_of(both, one, version_page(v1=4, v2=520)) == [10.0, 14.0]
+    # It may be away for long.
+    assert rates_of(both, one, one, one, version_page(v1=1_000_005, v2=510)) == [10.0, 0.0, 0.0, 5.0]
+
+
+def test_the_only_version_of_a_model_may_go_and_come_back() -> None:
+    with_it, empty = version_page(v1=800), version_page()
+    assert rates_of(with_it, empty, version_page(v1=803)) == [None, 3.0]
+
+
+def test_a_process_that_restarts_counts_from_nothing_and_so_does_each_of_its_series() -> None:
+    before = version_page(v1=1000, v2=10)
+    # One of its series is already above what it was: only that one is undercounted.
+    assert rates_of(before, version_page(v1=5, v2=12)) == [7.0]
+    assert rates_of(before, version_page(v1=5)) == [5.0]
+
+
+def test_a_percentile_is_of_the_new_requests_alone_when_a_version_leaves() -> None:
+    slow = version_page(v1=1000).replace('le="0.001"} 1000', 'le="0.001"} 0')
+    before, after = read_page(slow + version_page(v2=10)), read_page(version_page(v2=20))
+    assert between(before, after, 1.0).p99_ms == pytest.approx(0.99)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=3), min_size=1, max_size=8))
+def test_rates_never_exceed_what_was_counted(steps: list[dict[str, int]]) -> None:
+    """Versions come and go, their counters go on: the growth of all steps is at most what was counted in all."""
+    totals: dict[str, int] = {}
+    pages = [version_page()]
+    for step in steps:
+        for version, count in step.items():
+            totals[version] = totals.get(version, 0) + count
+        # Only the versions of this step are on the page.
+        pages.append(version_page(**{version: totals[version] for version in step}))
+    assert sum(rate or 0.0 for rate in rates_of(*pages)) <= sum(totals.values())

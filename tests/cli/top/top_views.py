@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
+from top_readings import a_reading
 
-from isochrone.cli.top.readings import Reading
 from isochrone.cli.top.samples import GATEWAYS, KINDS, MODELS, WORKERS, Line, Notice, Sample, Seen
 from isochrone.cli.top.screen.view import View, press, resize, take_failure, take_sample
 
@@ -61,7 +61,7 @@ def lines(draw: st.DrawFn) -> tuple[Line, ...]:
 def samples(draw: st.DrawFn) -> Sample:
     made: Mapping[str, tuple[Line, ...]] = {kind: draw(lines()) for kind in KINDS}
     notices = tuple(Notice(text, draw(severities)) for text in draw(st.lists(texts, max_size=4)))
-    reading = Reading({"requests": 5.0}, {0.1: 3.0, float("inf"): 5.0}, {"gpu": Reading({"requests": 5.0})})
+    reading = a_reading({"requests": 5.0}, {0.1: 3.0, float("inf"): 5.0}, {"gpu": a_reading({"requests": 5.0})})
     pairs = {WORKERS: dict.fromkeys(NAMES[:2], (reading, reading, 1.0))}
     return Sample(1000.0, draw(texts), made, Seen(), notices, pairs)
 

@@ -1,6 +1,7 @@
 """Rates and latency quantiles between two readings of a metrics page. Pure.
 
-A figure that the page does not contain is None.
+A figure that the page does not contain is None. Growth is that of each series, then summed: a version that is unloaded
+takes its series away with it, and a process that restarts begins them again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ModelFigures:
 
 
 def between(before: Reading, after: Reading, seconds: float) -> Figures:
-    """The figures between two readings. A counter that decreased (a restart) counts from 0."""
+    """The figures between two readings. A series that decreased (a restart) or appeared counts from 0."""
     rates = {name: _rate(before, after, name, seconds) for name in _RATES}
     levels = {name: after.sums.get(name) for name in _LEVELS}
     return Figures(**rates, **levels, p99_ms=_p99_ms([_since(before, after)]))
@@ -106,18 +107,28 @@ def _total(figures: Iterable[float | None]) -> float | None:
 def _rate(before: Reading, after: Reading, name: str, seconds: float) -> float | None:
     if name not in after.sums or not before.sums or seconds <= 0:
         return None
-    grown = after.sums[name] - before.sums.get(name, 0.0)
-    rate = (grown if grown >= 0 else after.sums[name]) / seconds
+    earlier = before.counters.get(name, {})
+    grown = sum(_growth(earlier.get(series, 0.0), count) for series, count in after.counters.get(name, {}).items())
+    rate = grown / seconds
     # Sums of a strange page may be infinite.
     return rate if math.isfinite(rate) else None
 
 
+def _growth(before: float, after: float) -> float:
+    return after - before if after >= before else after
+
+
 def _since(before: Reading, after: Reading) -> dict[float, float]:
     """By upper bound: requests between two readings."""
+    total: dict[float, float] = {}
     if not before.sums:
-        return {}
-    grown = {bound: count - before.buckets.get(bound, 0.0) for bound, count in after.buckets.items()}
-    return grown if all(count >= 0 for count in grown.values()) else dict(after.buckets)
+        return total
+    for series, buckets in after.histograms.items():
+        earlier = before.histograms.get(series, {})
+        grown = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
+        for bound, count in (grown if all(count >= 0 for count in grown.values()) else buckets).items():
+            total[bound] = total.get(bound, 0.0) + count
+    return total
 
 
 def _p99_ms(grown: Iterable[Mapping[float, float]]) -> float | None:

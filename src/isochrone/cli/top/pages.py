@@ -62,13 +62,15 @@ class Pages:
             thread.join(max(0.0, ends - time.monotonic()))
         # Threads that are not done read no further page; what they still find is not used.
         todo.clear()
-        last, self._last = self._last, dict(taken)
-        return {name: _pair(last.get(name), self._last[name]) for name in urls if name in self._last}
+        last, now = self._last, dict(taken)
+        self._last = {name: _remembering(last.get(name), each) for name, each in now.items()}
+        return {name: _pair(last.get(name), now[name]) for name in urls if name in now}
 
     def read(self, url: str) -> Pair:
         """The same of one page; raises ``PageFailed``."""
         last = self._last.pop(url, None)
-        self._last[url] = taken = self._read(url)
+        taken = self._read(url)
+        self._last[url] = _remembering(last, taken)
         return _pair(last, taken)
 
     def _read(self, url: str) -> tuple[float, Reading]:
@@ -91,6 +93,10 @@ class Pages:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RuntimeError) as error:
             # RuntimeError: the client was closed meanwhile.
             raise PageFailed(str(error)) from None
+
+
+def _remembering(before: tuple[float, Reading] | None, after: tuple[float, Reading]) -> tuple[float, Reading]:
+    return after if before is None else (after[0], after[1].remembering(before[1]))
 
 
 def _pair(before: tuple[float, Reading] | None, after: tuple[float, Reading]) -> Pair:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
 
 _Key = TypeVar("_Key")
+#: One series of a page: its metric and the values of its labels, without the bound of a bucket.
+Series: TypeAlias = tuple[str, ...]
 
 _GATEWAY = "isochrone_gateway_"
 #: Samples that are summed over their labels, without ``_total``.
@@ -52,6 +54,10 @@ _LABEL = re.compile(r'\s*(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 #: The time to match a line grows with the square of its length.
 _LONGEST_LINE = 8192
 _ESCAPE = re.compile(r"\\(.)")
+#: Gauges among the sums: they have no growth.
+_LEVELS = ("in_flight", "memory")
+#: Series that are remembered after they have left a page; beyond, none is.
+_MOST_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,30 @@ class Reading:
     #: On a gateway's page, by address of a worker: what it says of it.
     endpoints: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     is_gateway: bool = False
+    #: The counters that ``sums`` has, by name and series: each grows by itself, and begins again by itself.
+    counters: Mapping[str, Mapping[Series, float]] = field(default_factory=dict)
+    #: The histograms that ``buckets`` has.
+    histograms: Mapping[Series, Mapping[float, float]] = field(default_factory=dict)
+
+    def remembering(self, before: Reading) -> Reading:
+        """This reading with the series of an earlier one that have left the page, such as those of a version that was
+        unloaded: they may come back with what they had counted."""
+        models = {name: each.remembering(before.models.get(name, _NOTHING)) for name, each in self.models.items()}
+        for name, each in before.models.items():
+            if name not in models and (each.counters or each.histograms):
+                # A reading of a model that is not there: no request is in flight.
+                models[name] = Reading({"in_flight": 0.0}, counters=each.counters, histograms=each.histograms)
+        counters = {
+            name: {**before.counters.get(name, {}), **self.counters.get(name, {})}
+            for name in (*before.counters, *(each for each in self.counters if each not in before.counters))
+        }
+        histograms = {**before.histograms, **self.histograms}
+        if len(histograms) + sum(map(len, counters.values())) > _MOST_REMEMBERED:
+            return self
+        return replace(self, models=models, counters=counters, histograms=histograms)
+
+
+_NOTHING = Reading()
 
 
 def printable(text: str) -> str:
@@ -108,6 +138,10 @@ def _bound(labels: Mapping[str, str]) -> float:
     return float(labels.get("le", "none"))
 
 
+def _series(metric: str, labels: Mapping[str, str]) -> Series:
+    return (metric, *(f"{name}={value}" for name, value in sorted(labels.items()) if name != "le"))
+
+
 def _unescaped(found: re.Match[str]) -> str:
     return "\n" if found[1] == "n" else found[1]
 
@@ -116,6 +150,20 @@ class _Sums:
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
         self.buckets: dict[float, float] = {}
+        self.counters: dict[str, dict[Series, float]] = {}
+        self.histograms: dict[Series, dict[float, float]] = {}
+
+    def add(self, name: str, series: Series, value: float) -> None:
+        _add(self.sums, name, value)
+        if name not in _LEVELS:
+            _add(self.counters.setdefault(name, {}), series, value)
+
+    def add_bucket(self, series: Series, bound: float, value: float) -> None:
+        _add(self.buckets, bound, value)
+        _add(self.histograms.setdefault(series, {}), bound, value)
+
+    def reading(self) -> Reading:
+        return Reading(self.sums, self.buckets, counters=self.counters, histograms=self.histograms)
 
 
 class _Reading:
@@ -137,27 +185,26 @@ class _Reading:
             reason = labels.get("reason") if name == _FAILURES else None
             if reason != _CANCELED:
                 for place in self._places(labels):
-                    _add(place.sums, "rejected" if reason == _REJECTED else _SUMS[name], value)
+                    place.add("rejected" if reason == _REJECTED else _SUMS[name], _series(name, labels), value)
             if name == _SERVED and "version" in labels:
                 self._add_version(labels.get("model", ""), labels["version"])
         elif name == _BUCKETS and labels.get("stage") == "request":
             for place in self._places(labels):
-                _add(place.buckets, _bound(labels), value)
+                place.add_bucket(_series(name, labels), _bound(labels), value)
         elif name == _GATEWAY_BUCKETS and labels.get("outcome") == "answered":
-            _add(self._whole.buckets, _bound(labels), value)
+            self._whole.add_bucket(_series(name, labels), _bound(labels), value)
         elif name == _COMMITTED:
             self._add_version(labels.get("model", ""), f"{value:.0f}")
         elif name in _ENDPOINTS:
             self._endpoints.setdefault(labels.get("worker", ""), {})[_ENDPOINTS[name]] = value
 
     def reading(self) -> Reading:
-        return Reading(
-            self._whole.sums,
-            self._whole.buckets,
-            {name: Reading(each.sums, each.buckets) for name, each in self._models.items()},
-            {name: tuple(each) for name, each in self._versions.items()},
-            self._endpoints,
-            self._is_gateway,
+        return replace(
+            self._whole.reading(),
+            models={name: each.reading() for name, each in self._models.items()},
+            versions={name: tuple(each) for name, each in self._versions.items()},
+            endpoints=self._endpoints,
+            is_gateway=self._is_gateway,
         )
 
     def _places(self, labels: Mapping[str, str]) -> list[_Sums]:

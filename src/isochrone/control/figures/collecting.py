@@ -153,7 +153,7 @@ async def _page(client: httpx.AsyncClient, record: GatewayRecord) -> bytes | Non
         if answer.status_code != httpx.codes.OK:
             return None
         content = bytearray()
-        async for part in answer.aiter_raw():
+        async for part in answer.aiter_bytes():
             content += part
             if len(content) > MOST_BYTES:
                 return None

@@ -58,7 +58,7 @@ class ModelsWorker(Worker):
     # ``in_flight`` and ``used`` are those of the parts.
 
     @property
-    def in_flight(self) -> int:  # type: ignore[override]
+    def in_flight(self) -> int:
         return sum(part.in_flight for part in self.parts.values())
 
     @in_flight.setter
@@ -66,7 +66,7 @@ class ModelsWorker(Worker):
         """The base class sets it to 0, which it is."""
 
     @property
-    def used(self) -> float:  # type: ignore[override]
+    def used(self) -> float:
         return sum(part.used for part in self.parts.values())
 
     @used.setter

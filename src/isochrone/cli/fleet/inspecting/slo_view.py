@@ -64,7 +64,7 @@ def _length(seconds: int) -> str:
 
 def _ratio(window: SloWindow) -> str:
     # Rounded down: 99.996 % of good requests are not 100 %.
-    return _NONE if window.ratio is None else f"{int(window.ratio * 100_000) / 1000:.2f} %"
+    return _NONE if window.ratio is None else f"{int(window.ratio * 10_000 + 1e-6) / 100:.2f} %"
 
 
 def _burn(window: SloWindow) -> Text:
