@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -168,10 +169,11 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             history=figures.history,
             simulator=SimulatorProcess(),
         )
+        listening = partial(_listening, reached.host, needs_token=reached.rights.needs_token)
         parts = [
             asyncio.ensure_future(controller.run()),
             asyncio.ensure_future(figures.run()),
-            asyncio.ensure_future(serve_api(api, reached.host, reached.port, lambda bound: _listening(reached, bound))),
+            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening)),
         ]
         if console is not None:
             parts.append(asyncio.ensure_future(console.run()))
@@ -218,10 +220,9 @@ async def _reach(mirror: Mirror, stop: asyncio.Event) -> bool:
     return False
 
 
-def _listening(reached: _Access, port: int) -> None:
-    host = reached.host
+def _listening(host: str, port: int, needs_token: bool = False) -> None:
     log.info("listening", service="control", host=host, port=port)
-    if not is_loopback(host) and not reached.rights.needs_token:
+    if not is_loopback(host) and not needs_token:
         log.warning(
             "the API is reachable from other machines and does not authenticate users: every client that reaches it "
             "can change the fleet; keep it in a private network, give it a --token-file, or listen on 127.0.0.1",

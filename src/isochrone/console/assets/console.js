@@ -95,7 +95,7 @@ async function offerPages() {
   const links = document.querySelectorAll("nav a[data-operation]");
   if (!links.length) return;
   const { ok, body } = await ask("GET", "/v1/openapi.json");
-  for (const link of links) link.hidden = !(ok && body.paths?.[link.dataset.operation]);
+  for (const link of links) link.hidden = !(ok && Object.keys(body.paths ?? {}).some((path) => path.startsWith(link.dataset.operation)));
 }
 
 window.isochrone = { act, useToken, useFields };

@@ -13,14 +13,14 @@ from nicegui import events, ui
 from isochrone.console.pages.actions import Action, action_of
 from isochrone.console.places import ASSETS, MOUNT
 
-#: Path, title and shortcut of every page, in the order of the navigation. Those with an operation appear when the
-#: controller has it.
+#: Path, title and shortcut of every page, in the order of the navigation. Those with the beginning of an
+#: operation's path appear when the controller has it.
 PAGES: Final = (
     ("/", "Fleet", "f", ""),
     ("/latency", "Latency", "l", ""),
     ("/rollouts", "Rollouts", "r", ""),
     ("/events", "Events", "e", ""),
-    ("/request", "One request", "o", "/v1/why/{request_id}"),
+    ("/request", "One request", "o", "/v1/why/"),
     ("/what-if", "What if", "w", "/v1/what-if"),
 )
 _SHORTCUTS: Final = (
