@@ -17,6 +17,7 @@ from bench.synthetic_fleet import SyntheticFleet
 from isochrone.console.live import aggregation as aggregations
 from isochrone.console.live.aggregation import Aggregation
 from isochrone.console.mounting import Console, running
+from isochrone.control.api import serving
 from isochrone.control.api.application import create_app
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.serving import serve_api
@@ -127,6 +128,32 @@ def test_readers_get_the_same_bytes_and_one_that_sleeps_holds_up_nobody(
                 sent = await sent_while(client, 200)
                 assert sent == 200
             sleeper.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with_fleet(tmp_path, scenario, workers=100)
+
+
+def test_the_kernel_drops_a_reader_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregations, "PERIOD", 0.002)
+    monkeypatch.setattr(serving, "_UNREAD_MILLISECONDS", 300)
+
+    async def scenario(fleet: SyntheticFleet, store: Store, mirror: Mirror, history: History) -> None:
+        console = Console()
+        task, port = await served(console, fleet, store, mirror, history)
+        aggregation = console._aggregation
+        assert aggregation is not None
+        async with running(console):
+            with socket.socket() as sleeper:
+                # Before it connects: the window that it announces is small from the start.
+                sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sleeper.connect(("127.0.0.1", port))
+                sleeper.sendall(b"GET /console/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                while not aggregation._readers:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                # Ends by the limit of the scenario if the connection is kept.
+                while aggregation._readers:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -163,6 +163,36 @@ def test_a_rollout_is_started_watched_and_rolled_back_by_clicks(page: playwright
     expect(other.locator("[data-rights-button]")).to_contain_text("Read-only")
 
 
+def allowed(page: playwright.Page) -> None:
+    page.locator("[data-rights-button]").click()
+    page.locator("[data-token]").fill(TOKEN)
+    page.locator("[data-use-token]").click()
+    playwright.expect(page.locator("[data-rights-button]")).to_contain_text("May change")
+
+
+def test_a_canary_is_aborted_and_another_promoted_by_clicks(page: playwright.Page, fleet: Fleet) -> None:
+    expect = playwright.expect
+    opened(page, fleet, "rollouts")
+    allowed(page)
+    for kind, state, version in (("abort", "aborted", "1"), ("promote", "done", "2")):
+        for name, value in (("Model", "pipeline"), ("Canary", "on")):
+            page.get_by_role("combobox", name=name).click()
+            page.get_by_role("option", name=value).click()
+        expect(page.get_by_role("combobox", name="Version")).to_have_value("2")
+        page.locator("[data-start]").click()
+        page.locator("[data-confirm]").click()
+        # In canary until it is judged; there are no requests that it could be judged by.
+        canary = page.locator('[data-rollout][data-state="canary"]')
+        expect(canary).to_be_visible(timeout=PATIENCE)
+        identity = canary.get_attribute("data-rollout")
+        page.locator(f'[data-action="{kind}"]').click()
+        expect(page.get_by_role("alertdialog")).to_contain_text(str(identity))
+        page.locator("[data-confirm]").click()
+        over = page.locator(f'[data-rollout="{identity}"]')
+        expect(over).to_have_attribute("data-state", state, timeout=PATIENCE)
+        assert served(fleet, "pipeline") == version
+
+
 def test_live_figures_of_the_fleet(page: playwright.Page, fleet: Fleet) -> None:
     expect = playwright.expect
     opened(page, fleet)
@@ -184,6 +214,18 @@ def test_a_what_if_is_answered_beside_todays_figures(page: playwright.Page, flee
     page.get_by_role("button", name="Simulate").click()
     playwright.expect(page.locator("[data-verdict]")).to_be_visible(timeout=PATIENCE)
     playwright.expect(page.locator('table[aria-label="Answer"]')).to_contain_text("then")
+
+
+def test_one_request_is_explained_in_the_words_of_the_api(page: playwright.Page, fleet: Fleet) -> None:
+    """Whatever the recorder says: the answer is made up, the page is real."""
+    said = {"cause": "queue", "lines": ["waited 12 ms for <b>an</b> instance", "would have been in time on cpu-2"]}
+    page.route("**/v1/why/**", lambda route: route.fulfill(json=said))
+    opened(page, fleet, "request")
+    page.get_by_label("Request id").fill("7f3a/12")
+    with page.expect_request(re.compile(r"/v1/why/7f3a%2F12$")):
+        page.get_by_role("button", name="Explain").click()
+    playwright.expect(page.locator(".lines")).to_have_text("\n".join(said["lines"]))
+    page.unroute("**/v1/why/**")
 
 
 def test_no_page_scrolls_sideways_on_a_phone_and_none_asks_another_host(page: playwright.Page, fleet: Fleet) -> None:
