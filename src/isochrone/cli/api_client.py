@@ -67,9 +67,7 @@ class ApiClient:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         try:
             # No proxies from the environment: controllers are on this machine or in this network.
-            self._client = httpx.Client(
-                base_url=self.url, timeout=_PATIENCE, trust_env=False, headers={"x-isochrone-user": user()}
-            )
+            self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=_headers())
         except (httpx.InvalidURL, ValueError):
             raise ApiFailed(f"--api: expected http://HOST:PORT, given '{url}'") from None
 
@@ -146,6 +144,14 @@ class ApiClient:
             f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
             "few seconds; else start it, or name a controller with --api"
         )
+
+
+def _headers() -> dict[str, str]:
+    """Of every request. ISOCHRONE_API_TOKEN has the token of controllers that need one for changes."""
+    token = os.environ.get("ISOCHRONE_API_TOKEN", "").strip()
+    if not token.isascii():
+        raise ApiFailed("ISOCHRONE_API_TOKEN: expected ASCII characters, given others")
+    return {"x-isochrone-user": user(), **({"authorization": f"Bearer {token}"} if token else {})}
 
 
 def user() -> str:

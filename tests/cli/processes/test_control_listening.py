@@ -22,3 +22,9 @@ def test_another_address_is_warned_about(host: str, warned: bool) -> None:
     with capture_logs() as lines:
         _listening(host, 8003)
     assert [line["log_level"] for line in lines] == (["info", "warning"] if warned else ["info"])
+
+
+def test_a_controller_with_a_token_warns_about_nothing() -> None:
+    with capture_logs() as lines:
+        _listening("0.0.0.0", 8003, needs_token=True)
+    assert [each["log_level"] for each in lines] == ["info"]

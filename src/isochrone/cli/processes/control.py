@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -11,8 +12,10 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
+from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
+from isochrone.control.api.rights import OPEN, Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.figures.collecting import FiguresCollector
@@ -74,6 +77,21 @@ def control(
             metavar="ADDRESS",
         ),
     ] = "",
+    token_file: Annotated[
+        str,
+        typer.Option(
+            help="File with a token that requests must carry to change the fleet; without it every client may.",
+            metavar="FILE",
+        ),
+    ] = "",
+    console: Annotated[
+        bool | None,
+        typer.Option(
+            "--console/--no-console",
+            help="Serve pages about the fleet at /console.",
+            show_default="if NiceGUI is installed",
+        ),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run one controller of a fleet."""
@@ -83,7 +101,18 @@ def control(
         xds = _address(xds_listen, "--xds-listen") if xds_listen else None
         opened = open_store(store)
         logs.configure(json=log_json)
-        reached = _Access(host, port, (host, *(allow_host or ())), read_origins(allow_origin or ()), scaler, xds)
+        if console:
+            require_installed()
+        reached = _Access(
+            host,
+            port,
+            (host, *(allow_host or ())),
+            read_origins(allow_origin or ()),
+            scaler,
+            xds,
+            read_rights(token_file),
+            is_installed() if console is None else console,
+        )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
 
@@ -108,6 +137,10 @@ class _Access:
     scaler: tuple[str, int] | None = None
     #: The address of xDS; None: it is not served.
     xds: tuple[str, int] | None = None
+    #: Who may change the fleet.
+    rights: Rights = OPEN
+    #: Whether the pages of the console are served.
+    console: bool = False
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -123,6 +156,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             return
         figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
         controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds, figures.history)
+        console = Console() if reached.console else None
         api = create_app(
             store,
             mirror,
@@ -130,15 +164,19 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             lambda: controller.store_error,
             names=reached.names,
             allowed_origins=reached.origins,
+            rights=reached.rights,
+            further_routes=console.routes if console is not None else None,
             history=figures.history,
             simulator=SimulatorProcess(),
         )
-        host = reached.host
+        listening = partial(_listening, reached.host, needs_token=reached.rights.needs_token)
         parts = [
             asyncio.ensure_future(controller.run()),
             asyncio.ensure_future(figures.run()),
-            asyncio.ensure_future(serve_api(api, host, reached.port, lambda bound: _listening(host, bound))),
+            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening)),
         ]
+        if console is not None:
+            parts.append(asyncio.ensure_future(console.run()))
         if reached.scaler is not None:
             from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler  # it imports gRPC
 
@@ -182,11 +220,11 @@ async def _reach(mirror: Mirror, stop: asyncio.Event) -> bool:
     return False
 
 
-def _listening(host: str, port: int) -> None:
+def _listening(host: str, port: int, needs_token: bool = False) -> None:
     log.info("listening", service="control", host=host, port=port)
-    if not is_loopback(host):
+    if not is_loopback(host) and not needs_token:
         log.warning(
             "the API is reachable from other machines and does not authenticate users: every client that reaches it "
-            "can change the fleet; keep it in a private network, or listen on 127.0.0.1",
+            "can change the fleet; keep it in a private network, give it a --token-file, or listen on 127.0.0.1",
             host=host,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 import msgspec
 import structlog
@@ -11,12 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from isochrone.control.api.guarding import Guard
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
+from isochrone.control.api.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
 from isochrone.control.figures.history import History
@@ -42,16 +43,19 @@ def create_app(
     *,
     names: Collection[str] = (),
     allowed_origins: Collection[str] = (),
+    rights: Rights | None = None,
+    further_routes: Callable[[ControlService], Iterable[BaseRoute]] | None = None,
     history: History | None = None,
     simulator: Simulator | None = None,
 ) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
     ``write_error``: why nothing can be written to the store, if that is known. ``names``: host names of the API, beside
-    this machine's own. ``allowed_origins``: of pages that may use it from a browser. ``history``: the figures of the
-    fleet that this controller collects. ``simulator``: answers what-if questions.
+    this machine's own. ``allowed_origins``: of pages that may use it from a browser. ``rights``: who may change the
+    fleet; None: every client. ``further_routes``: what else is served at the same address, behind the same guard.
+    ``history``: the figures of the fleet that this controller collects. ``simulator``: answers what-if questions.
     """
-    service = ControlService(store, mirror, keys, write_error, history, simulator)
+    service = ControlService(store, mirror, keys, write_error, history, simulator, rights)
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:
@@ -61,6 +65,7 @@ def create_app(
         routes=[
             Route("/v1/openapi.json", openapi, methods=["GET"]),
             *(Route(each.path, _endpoint(service, each), methods=[each.method]) for each in OPERATIONS),
+            *(further_routes(service) if further_routes is not None else ()),
         ],
         middleware=[Middleware(Guard, names=names, allowed_origins=allowed_origins)],
         exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route(service), Exception: _broken},
@@ -72,6 +77,8 @@ def create_app(
 
 def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        if operation.changes:
+            service.rights.require(request.headers)
         return await operation.handler(service, request)
 
     return endpoint

@@ -21,6 +21,9 @@ from isochrone.control.api.messages import ErrorAnswer
 from isochrone.errors import IsochroneError, PermissionDenied
 from isochrone.protocol.access import origins
 
+#: RFC 6455, section 7.4.1.
+_POLICY_VIOLATION = 1008
+
 
 class Guard:
     """Middleware before the application. ``names``: host names of this controller, beside this machine's own."""
@@ -31,8 +34,14 @@ class Guard:
         self._allowed_origins = frozenset(allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             error = self.refusal(Headers(scope=scope))
+            if error is not None and scope["type"] == "websocket":
+                # Browsers let every page open a WebSocket to any site: only the origin tells them apart. Closed before
+                # it is accepted, it is answered with 403.
+                await receive()
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.message[:120]})
+                return
             if error is not None:
                 error_answer = msgspec.json.encode(ErrorAnswer(error.message, error.code))
                 await Response(error_answer, error.http_status, media_type="application/json")(scope, receive, send)

@@ -35,6 +35,15 @@ class Health(msgspec.Struct, frozen=True):
     store: StoreState
 
 
+class RightsAnswer(msgspec.Struct, frozen=True):
+    """What the sender of this request may do."""
+
+    #: Whether changes need a token here.
+    needs_token: bool
+    #: Whether this request could change the fleet.
+    may_change: bool
+
+
 class ScrapeTarget(msgspec.Struct, frozen=True):
     """Metrics pages and their labels, as Prometheus' HTTP service discovery reads them."""
 

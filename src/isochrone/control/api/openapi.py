@@ -21,6 +21,14 @@ _USER = {
     "description": "The requester; stored with what is written.",
 }
 
+_TOKEN = {
+    "name": "authorization",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "``Bearer TOKEN``, where the controller has --token-file.",
+}
+
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     types: list[Any] = [ErrorAnswer]
@@ -57,8 +65,8 @@ def _described(operation: Operation, schema_of: dict[Any, dict[str, Any]]) -> di
         {"name": name, "in": "query", "required": False, "schema": {"type": kind}, "description": text}
         for name, (kind, text) in operation.query.items()
     ]
-    if operation.method != "GET":
-        parameters.append(_USER)
+    if operation.changes:
+        parameters += [_USER, _TOKEN]
     described: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _identity(operation),

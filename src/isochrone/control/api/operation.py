@@ -36,6 +36,8 @@ class Operation:
     #: Whether it can answer as server-sent events: always, or with ``follow=1``.
     streams: bool = False
     status: int = 200
+    #: Whether it may change the fleet, which needs the right to.
+    changes: bool = True
 
 
 def answer(record: Any, status: int = 200) -> Response:

@@ -26,6 +26,7 @@ from isochrone.control.api.messages import (
     RestoreAnswer,
     RestoredModel,
     RestoreRequest,
+    RightsAnswer,
     RolloutRequest,
     Rollouts,
     ScaleRequest,
@@ -71,6 +72,11 @@ _MOST_REVISION = 2**63 - 1
 
 async def _health(service: ControlService, request: Request) -> Response:
     return answer(Health(True, service.view().leader, service.store_state()))
+
+
+async def _rights(service: ControlService, request: Request) -> Response:
+    rights = service.rights
+    return answer(RightsAnswer(rights.needs_token, rights.may_change(request.headers)))
 
 
 async def _status(service: ControlService, request: Request) -> Response:
@@ -305,7 +311,7 @@ async def _events(service: ControlService, request: Request) -> Response:
     return answer(Events(tuple(kept)))
 
 
-_get, _post = partial(Operation, "GET"), partial(Operation, "POST")
+_get, _post = partial(Operation, "GET", changes=False), partial(Operation, "POST")
 _put, _delete = partial(Operation, "PUT"), partial(Operation, "DELETE")
 
 _STATED_FIGURES = {
@@ -316,6 +322,7 @@ _STATED_FIGURES = {
 
 OPERATIONS: tuple[Operation, ...] = (
     _get("/v1/health", "The health of this controller, and whether it reaches the store.", _health, Health),
+    _get("/v1/rights", "Whether changes need a token, and whether the request has it.", _rights, RightsAnswer),
     _get("/v1/status", "The whole fleet at one moment.", _status, Status),
     _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None),
     _get(
@@ -413,6 +420,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _what_if,
         WhatIfAnswer,
         WhatIfRequest,
+        changes=False,
     ),
     _get(
         "/v1/events",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
+from isochrone.control.api.rights import Rights
 from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
@@ -43,10 +44,12 @@ class ControlService:
         write_error: Callable[[], str] = str,
         history: History | None = None,
         simulator: Simulator | None = None,
+        rights: Rights | None = None,
     ) -> None:
         """``write_error``: why nothing can be written, if that is known; "": it can. ``history``: this controller's.
-        ``simulator``: answers what-if questions."""
+        ``simulator``: answers what-if questions. ``rights``: of the clients; None: every one may change the fleet."""
         self.store = store
+        self.rights = rights or Rights()
         #: The figures of the fleet; empty if nothing collects them.
         self.history = history or History()
         self._simulator = simulator

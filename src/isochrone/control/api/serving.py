@@ -16,6 +16,9 @@ from isochrone.errors import Unavailable
 _GRACE_SECONDS = 1
 #: Connections that may wait to be accepted, uvicorn's own number.
 _BACKLOG = 2048
+#: Milliseconds after which the kernel ends a connection whose peer is gone or takes nothing: a browser that sleeps must
+#: not hold a stream for ever.
+_UNREAD_MILLISECONDS = 30_000
 
 
 class _Server(uvicorn.Server):
@@ -59,6 +62,8 @@ def _listen(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted connections inherit it.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MILLISECONDS)
             bound.bind(address)
             # Now, not when uvicorn is ready: who learns the port may connect at once.
             bound.listen(_BACKLOG)

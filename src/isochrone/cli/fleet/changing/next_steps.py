@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from isochrone.cli.console import counted
@@ -15,6 +16,8 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 
+#: The pages of the console, at the controllers' addresses.
+CONSOLE_PATH = "/console/"
 #: Default addresses of commands.
 _USUAL_GATEWAYS = frozenset(("127.0.0.1:8000", "0.0.0.0:8000", "localhost:8000"))
 _USUAL_CONTROLLERS = frozenset(("127.0.0.1:8003", "0.0.0.0:8003", "localhost:8003"))
@@ -48,8 +51,15 @@ def next_steps(
         lines += [f"  isochrone status{api}", f"  isochrone top{api}"]
     else:
         lines.append("  isochrone status --api http://HOST:PORT    (control.listen has port 0: see a controller's log)")
+    if is_known and has_console(fleet):
+        lines += ["", f"Console: {controller}{CONSOLE_PATH}"]
     lines += ["", f"Logs: isochrone logs, or {logs}. Ctrl-C stops everything and keeps the state."]
     return lines
+
+
+def has_console(fleet: Fleet) -> bool:
+    """Whether the controllers serve it: on another machine, NiceGUI may be there or not, and nothing is promised."""
+    return fleet.control.console or (fleet.control.console is None and find_spec("nicegui") is not None)
 
 
 def last_fleet_of(fleet: Fleet, state: Path, ray: str = "", gateway: str = "", controller_host: str = "") -> LastFleet:

@@ -84,6 +84,8 @@ def _one_of_each(fleet: FleetSections) -> FleetSections:
             "count": 1,
             "listen": join_address(_EVERYWHERE, CONTROL_PORT),
             "hosts": tuple(dict.fromkeys((*services, *fleet.control.hosts))),
+            # A file of this machine is not in a pod; the plan of an apply says so.
+            "token_file": None,
         }
     )
     gateways = {

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from isochrone.control.fleet.derived.locations import repositories_of, store_url
+from isochrone.control.fleet.derived.locations import absolute, repositories_of, store_url
 from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
@@ -53,12 +53,15 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
     store, _ = split_password(store_url(fleet, directory))
     identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease)
     hosts = tuple(word for host in fleet.control.hosts for word in ("--allow-host", host))
+    console = () if fleet.control.console is None else ("--console" if fleet.control.console else "--no-console",)
+    file = fleet.control.token_file
+    token = ("--token-file", str(absolute(file, directory))) if file is not None else ()
     placed = engine != LOCAL
     specs = [
         ProcessSpec(
             name,
             "controller",
-            ("control", *identity, "--name", name, "--listen", listen, *hosts),
+            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token),
             needs=needs_of(fleet.control, "control", fleet.control.count, index) if placed else None,
         )
         for index, (name, listen) in enumerate(counted_addresses(controller_names(fleet), fleet.control.listen))

@@ -19,6 +19,7 @@ _USED = (("observability", "tracing"), ("observability", "access_log"), ("observ
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
+NO_TOKEN = "token_file has no effect in a cluster: every client that reaches the API may change the fleet"
 
 
 def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
@@ -33,6 +34,8 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
             meaning = ": the fleet's ports speak plain HTTP and gRPC" if (key, name) == ("security", "tls") else ""
             meaning = meaning or (": no caller is asked for a token" if key == "security" else "")
             yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)
+    if fleet.control.token_file is not None and engine == KUBERNETES:
+        yield Step(IGNORE, "controller", "control", NO_TOKEN)
     for group, gateway in fleet.gateways.items():
         for name in _made(gateway, Gateway(), _OF_GATEWAY):
             yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")

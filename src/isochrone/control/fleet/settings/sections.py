@@ -94,6 +94,12 @@ class Control(NodeNeeds):
     hosts: Words = ()
     """Host names under which clients reach the API, besides localhost, the name of this machine and the one in listen.
     IP addresses are always allowed."""
+    console: bool | None = None
+    """Serve the pages of the console at /console of every controller. Without this key they are served where NiceGUI is
+    installed (pip install 'isochrone[console]')."""
+    token_file: FilePath | None = None
+    """File with the token that requests to the API must carry to change the fleet; see docs/console.md. Without it,
+    every client that reaches the API may. It has no effect in a Kubernetes cluster."""
 
 
 class Gateway(NodeNeeds):

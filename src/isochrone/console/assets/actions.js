@@ -1,0 +1,104 @@
+// Actions: operations of the control API, sent by this browser with the token of its session.
+
+import { draw, h } from "./drawing.js";
+
+const TOKEN = "isochrone-token";
+const USER = "isochrone-user";
+export const rights = { needs_token: false, may_change: false, known: false };
+let toasting = 0;
+
+function headers() {
+  const user = sessionStorage.getItem(USER);
+  const token = sessionStorage.getItem(TOKEN);
+  // A header cannot have other characters; a token has none.
+  const name = encodeURIComponent(user || "").replaceAll("%20", " ").replaceAll("%40", "@");
+  const found = { "x-isochrone-user": name ? `${name} (console)` : "console" };
+  if (token) found.authorization = `Bearer ${token}`;
+  return found;
+}
+
+/** Asks the API. Resolves to {ok, status, body}; never rejects. */
+export async function ask(method, path, body) {
+  try {
+    const options = { method, headers: headers(), cache: "no-store" };
+    if (body !== undefined) {
+      options.body = JSON.stringify(body);
+      options.headers["content-type"] = "application/json";
+    }
+    const response = await fetch(path, options);
+    const answer = await response.json().catch(() => ({ error: `the controller answered ${response.status}` }));
+    return { ok: response.ok, status: response.status, body: answer };
+  } catch (error) {
+    return { ok: false, status: 0, body: { error: `the controller does not answer (${error.message})` } };
+  }
+}
+
+/** Sends a confirmed action. */
+export async function act(action) {
+  const answer = await ask(action.method, action.path, action.method === "GET" ? undefined : action.body || {});
+  const about = answer.body.identity ? `${action.label}: ${answer.body.identity} is ${answer.body.state}` : action.label;
+  toast(answer.ok ? about : `${action.label}: ${answer.body.error}`, answer.ok);
+  if (answer.status === 403) await readRights();
+}
+
+export function toast(text, good = true) {
+  const place = document.querySelector('[data-live="toast"]');
+  if (!place) return;
+  draw(place, h("div", { class: good ? "said" : "said bad" }, text));
+  clearTimeout(toasting);
+  toasting = setTimeout(() => place.replaceChildren(), good ? 6000 : 15000);
+}
+
+export async function readRights() {
+  const answer = await ask("GET", "/v1/rights");
+  if (!answer.ok) return;
+  Object.assign(rights, answer.body, { known: true });
+  document.documentElement.dataset.rights = rights.may_change ? "change" : "read";
+  const button = document.querySelector("[data-rights-button]");
+  if (button) {
+    const text = rights.may_change ? "May change" : "Read-only";
+    button.setAttribute("aria-label", `Rights of this browser: ${text}`);
+    (button.querySelector("div") || button).textContent = text;
+  }
+  const words = document.querySelector('[data-live="rights-text"]');
+  if (words) {
+    words.textContent = !rights.needs_token
+      ? "This controller has no token: everybody who reaches it may change the fleet."
+      : rights.may_change
+        ? "The token of this tab is the controller's: actions are allowed."
+        : "Without the controller's token, this console is read-only.";
+  }
+}
+
+export function useToken(user, token) {
+  for (const [key, value] of [[USER, user], [TOKEN, token]]) {
+    if (value) sessionStorage.setItem(key, value);
+    else sessionStorage.removeItem(key);
+  }
+  return readRights().then(() =>
+    toast(rights.may_change ? "Actions are allowed." : token ? "This is not the controller's token." : "Read-only.",
+      rights.may_change || !token));
+}
+
+export function useFields() {
+  const value = (name) => document.querySelector(`[${name}]`)?.value.trim() || "";
+  return useToken(value("data-user"), value("data-token"));
+}
+
+/** A button for an action, which the page asks the reader to confirm. Shown to those who may. */
+export function actionButton(kind, about, label, grave = false) {
+  return h("button", {
+    type: "button",
+    class: `button action ${grave ? "grave" : "main"}`,
+    "data-action": kind,
+    "data-about": about,
+    "data-id": `${kind} ${about}`,
+    "aria-label": `${label} ${about}`,
+  }, label);
+}
+
+// Drawn parts are replaced every second: one listener for all buttons, and not one for each.
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-action]");
+  if (button) window.emitEvent("console-action", { kind: button.dataset.action, about: button.dataset.about });
+});

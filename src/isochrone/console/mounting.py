@@ -1,0 +1,142 @@
+"""Puts the console into the control API's application, at /console, behind the same guard.
+
+NiceGUI takes seconds to import and tens of megabytes: it is imported when the first browser asks for a page, in a
+thread, so that a controller nobody looks at pays nothing, and one that leads misses no heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+from typing import Any, Final
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from isochrone.console.live.aggregation import Aggregation
+from isochrone.console.live.routes import live_routes
+from isochrone.console.places import ASSETS, ASSETS_DIRECTORY, MOUNT
+from isochrone.console.theme import style_sheet
+from isochrone.control.api.service import ControlService
+from isochrone.errors import Unsupported
+
+log = structlog.get_logger(__name__)
+
+#: Nothing of another site, neither code nor pictures; no page of another site may show it in a frame. The framework
+#: compiles its templates in the browser, which needs eval.
+_POLICY: Final = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'self'; "
+    "form-action 'self'"
+)
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+}
+#: Of NiceGUI's own files, whose paths have its version.
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+def is_installed() -> bool:
+    """Whether NiceGUI is; nothing is imported."""
+    return find_spec("nicegui") is not None
+
+
+def require_installed() -> None:
+    if not is_installed():
+        raise Unsupported("the console needs NiceGUI: pip install 'isochrone[console]', or start without --console")
+
+
+class Console:
+    """The console of one controller."""
+
+    def __init__(self) -> None:
+        self._aggregation: Aggregation | None = None
+        self._pages: _Pages | None = None
+
+    def routes(self, service: ControlService) -> list[BaseRoute]:
+        """For ``create_app``, which makes the service. In the event loop that serves them."""
+        self._aggregation = aggregation = Aggregation(service)
+        self._pages = _Pages(service)
+        theme = style_sheet()
+
+        async def root(request: Request) -> Response:
+            return RedirectResponse(f"{MOUNT}/")
+
+        async def colors(request: Request) -> Response:
+            return Response(theme, media_type="text/css", headers={"cache-control": "no-cache"})
+
+        return [
+            Route("/", root, methods=["GET"]),
+            *live_routes(aggregation),
+            Route(f"{ASSETS}/theme.css", colors, methods=["GET"]),
+            Mount(ASSETS, StaticFiles(directory=ASSETS_DIRECTORY)),
+            Mount(MOUNT, self._pages),
+        ]
+
+    async def run(self) -> None:
+        """Aggregate until cancelled; then NiceGUI is stopped, if it was started."""
+        assert self._aggregation is not None
+        assert self._pages is not None
+        try:
+            await self._aggregation.run()
+        finally:
+            await self._pages.close()
+
+
+class _Pages:
+    """NiceGUI's application, imported and started by the first request."""
+
+    def __init__(self, service: ControlService) -> None:
+        self._service = service
+        self._app: ASGIApp | None = None
+        self._starting = asyncio.Lock()
+        self._stack = AsyncExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app or await self._start()
+
+        async def with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if "/_nicegui/" in scope["path"] and message["status"] == 200:
+                    headers["cache-control"] = _FOR_EVER
+            await send(message)
+
+        await app(scope, receive, with_headers)
+
+    async def _start(self) -> ASGIApp:
+        async with self._starting:
+            if self._app is not None:
+                return self._app
+            require_installed()
+            catalog = await asyncio.to_thread(importlib.import_module, "isochrone.console.pages.catalog")
+            app: ASGIApp = await self._stack.enter_async_context(catalog.running_pages(self._service))
+            self._app = app
+            log.info("console started")
+            return app
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@asynccontextmanager
+async def running(console: Console) -> AsyncIterator[None]:
+    """The console's task, for tests and programs that serve the application themselves."""
+    task = asyncio.create_task(console.run(), name="console")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
