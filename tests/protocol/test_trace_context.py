@@ -55,7 +55,9 @@ def test_all_fields_of_a_request_come_from_one_pass() -> None:
         (b"x-isochrone-division", b"edge"),
     )
     head = Head(b"POST", b"/", headers)
-    expected = RequestFields({"a": "1", "b": "2"}, {"traceparent": PARENT.decode()}, "prefer core", "4bf92f3577b34da6a3ce929d0e0e4736")
+    expected = RequestFields(
+        {"a": "1", "b": "2"}, {"traceparent": PARENT.decode()}, "prefer core", "4bf92f3577b34da6a3ce929d0e0e4736"
+    )
     assert request_fields(head) == expected
     assert request_fields(head, with_stages=False) == expected._replace(stages=None)
     assert request_fields(Head(b"POST", b"/", ((b"x-isochrone-division", b""),))) == RequestFields(None, None, "")

@@ -19,13 +19,13 @@ from typing import Any, Self
 
 import pytest
 from typer.testing import CliRunner
-from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, start_up
 
 from bench.engines.ray_cluster import RayNodes, loopback_places
 from bench.ports import ports_in_a_row
 from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
 from isochrone.cli.main import app
 from logged_ports import wait_ports
+from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, start_up
 
 
 class PageFleet:

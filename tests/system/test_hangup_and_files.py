@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from up_process import SECONDS, bundled_fleet, start_up
 
 from gateway_process import StartGateway
 from isochrone.stop_signals import stop_signals
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
+from up_process import SECONDS, bundled_fleet, start_up
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from up_process import SECONDS
 
 from bench.ports import free_ports
 from documented import check_installable, curl, lines_of, tutorial_blocks, words_of
+from up_process import SECONDS
 
 _FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
 #: In place of what differs from run to run.

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from up_process import SECONDS, bundled_fleet, isochrone, start_up
 
 pytestmark = pytest.mark.long
