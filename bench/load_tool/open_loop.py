@@ -76,7 +76,10 @@ def compare(url: str, load: float, seed: int, seconds: float, processes: int, co
     words = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--seed", str(seed), "--processes", str(processes)]
     # Without a warm-up: the calculation needs every request from the first on.
     with on_cores(cores):
-        figures = bench(url, MODEL, *words, "--warmup-seconds", "0", "--output", str(file))["total"]
+        found = bench(url, MODEL, *words, "--warmup-seconds", "0", "--output", str(file))
+    for remark in found["remarks"]:
+        print(f"{load:.0%} of capacity, seed {seed}: {remark}", file=sys.stderr, flush=True)
+    figures = found["total"]
     if figures["outcomes"]["ok"] != figures["requests"]:
         raise LoadFailed(f"isochrone bench: requests were not answered: {figures['outcomes']}")
     with np.load(file, allow_pickle=False) as archive:
