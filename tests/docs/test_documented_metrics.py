@@ -21,6 +21,7 @@ from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import (
     BUCKET_BOUNDS_NS,
+    AccessLogSnapshot,
     ActivationSnapshot,
     CacheSnapshot,
     CapturedGraphs,
@@ -48,6 +49,7 @@ SERVER = ServerSnapshot(
     activations=(ActivationSnapshot("m", "1", {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, False),),
     divided=(DividedSnapshot("m", "1", "edge", {}, {}, {}, 0, True, 0.0, 0.0, 0.0),),
     traces=TraceSnapshot({}, 0, 0),
+    access_log=AccessLogSnapshot(0, 0, 0),
 )
 #: What prometheus_client shows of a process; documented as ``process_*``.
 PROCESS = re.compile(r"process_\w+")
