@@ -23,6 +23,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from bench.ports import ports_in_a_row
 from isochrone.observe.flights.ring import Flights
@@ -99,9 +100,9 @@ class _Caller(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
+        # uvloop's transports are no subclasses.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if not self._size:
@@ -151,10 +152,10 @@ def allocations(requests: int = 4096) -> tuple[float, float]:
         flights.latest.add((who, stamps, f"request-{number}", base + 8, 0))
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    stamps = tuple(range(9))
+    same = tuple(range(9))
     began = time.perf_counter_ns()
     for _ in range(200_000):
-        flights.latest.add((who, stamps, "request", 10**15, 0))
+        flights.latest.add((who, same, "request", 10**15, 0))
     return held / requests, (time.perf_counter_ns() - began) / 200_000
 
 
@@ -177,8 +178,8 @@ def main() -> None:
         upstream = f"127.0.0.1:{targets['worker']['off']}"
         for index, mode in enumerate(("off", "4096")):
             port = first + 2 + index
-            words = ("gateway", "--listen", f"127.0.0.1:{port}", "--metrics-port", "-1", "--upstream", upstream)
-            targets["gateway"][mode] = stack.enter_context(started(*words, "--flight-recorder", mode, port=port))
+            flags = ("gateway", "--listen", f"127.0.0.1:{port}", "--metrics-port", "-1", "--upstream", upstream)
+            targets["gateway"][mode] = stack.enter_context(started(*flags, "--flight-recorder", mode, port=port))
         pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(1))
         ratios: dict[str, list[float]] = {name: [] for name in targets}
         for number in range(options.rounds):

@@ -231,12 +231,8 @@ class RequestShell:
             self.access.note(instructions)
         caller: Any
         flights = self.flights
-        opening = b""
         for do, caller, subject in instructions:
             try:
-                if flights is not None and (do is _ANSWER or do is _REJECT or do is _CUT_OFF):
-                    # Before: a connection drops the body with the answer.
-                    opening = caller.opening_bytes()
                 if do is _SEND:
                     if flights is not None:
                         flights.sending(subject)
@@ -244,6 +240,8 @@ class RequestShell:
                     if not caller.sent_at:
                         caller.sent_at = self.clock()
                 elif do is _ANSWER:
+                    # Before: a connection drops the body with the answer.
+                    opening = b"" if flights is None else caller.opening_bytes()
                     caller.answer(subject)
                     now = self.clock()
                     self.times.answered(caller, subject, now)
@@ -254,12 +252,14 @@ class RequestShell:
                         flights.attempt_ended(subject, "cancelled", self.clock())
                     subject.cancel()
                 elif do is _REJECT:
+                    opening = b"" if flights is None else caller.opening_bytes()
                     caller.reject(subject)
                     now = self.clock()
                     self.times.rejected(caller, subject, now)
                     if flights is not None:
                         flights.rejected(caller, subject, opening, now)
                 elif do is _CUT_OFF:
+                    opening = b"" if flights is None else caller.opening_bytes()
                     caller.cut_off(subject)
                     now = self.clock()
                     self.times.rejected(caller, subject, now)

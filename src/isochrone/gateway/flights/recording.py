@@ -54,38 +54,43 @@ class FlightRecording:
         if request.shadow is not None:
             return
         served = request.served
-        replica_set = attempt.replica_set
+        version = attempt.replica_set.version
+        came, arrived, deadline = request.came_at, request.arrived, request.deadline
+        # Defaults of a class are slow to read: most requests have one attempt, and never waited.
+        again = len(request.tried) > 1
+        ended_as = attempt.ended_as
+        canary = served.canary
         record = (
-            request.came_at,
-            request.arrived,
-            request.waits_since,
+            came,
+            arrived,
+            0 if arrived == came else request.waits_since,
             request.sent_at,
-            request.deadline,
+            deadline,
             now,
             served.name,
-            replica_set.version,
-            request.epoch,
+            version,
+            0 if served.commitment is None else request.epoch,
             opening,
             request.caller_ids,
             request.demand.priority,
             (
                 attempt.replica.endpoint.address,
-                replica_set.version,
+                version,
                 attempt.sent_at,
                 attempt.answered_at,
-                attempt.ended_as,
-                attempt.is_hedge,
-                attempt.streaming_at,
+                ended_as,
+                again and attempt.is_hedge,
+                attempt.streaming_at if attempt.streaming else 0,
                 attempt.load,
                 attempt.candidates,
             ),
-            request.flown,
-            None if served.canary is None or request.version else served.canary.rules,
+            request.flown if again else None,
+            None if canary is None or request.version else canary.rules,
             attempt.status,
             None,
         )
         self._flights.latest.add(record)
-        if now > request.deadline or attempt.ended_as == DEADLINE_EXCEEDED:
+        if now > deadline or ended_as == DEADLINE_EXCEEDED:
             self._flights.missed.add(record)
 
     def rejected(self, request: CallerRequest, error: IsochroneError, opening: bytes, now: int) -> None:
