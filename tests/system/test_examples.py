@@ -197,6 +197,10 @@ def test_a_command_of_the_docs(
             result = shell(re.sub(r"--out \S+", f"--out {shlex.quote(str(out))}", command))
             assert result.returncode == 0, result.stderr
             assert any(out.iterdir())
+        case ["isochrone", "what-if"]:
+            result = shell(f"{command} --seconds 0.1")
+            assert result.returncode == 0, result.stderr
+            assert result.stdout
         case ["isochrone", "simulate"] if words[2] == "train":
             # Training takes minutes and has its own tests: this test checks the options only.
             help_text = shell("isochrone simulate train --help").stdout

@@ -6,8 +6,9 @@ A few questions may wait for their turn; more are rejected. A child that is late
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -34,6 +35,10 @@ class SimulatorProcess:
         self._turn = asyncio.Lock()
         self._waiting = 0
 
+    @property
+    def is_busy(self) -> bool:
+        return self._turn.locked()
+
     async def answer(
         self, situation: Situation, questions: Sequence[str], seed: int = 1, seconds: float | None = None
     ) -> WhatIfAnswer:
@@ -51,25 +56,54 @@ class SimulatorProcess:
             self._turn.release()
 
     async def _run(self, task: bytes) -> bytes:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "isochrone.simulate.what_if.child"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        child = _Child()
+        # Not asyncio's subprocesses: a caller that gives up while one starts would wait for its end forever (3.11).
+        running = asyncio.ensure_future(asyncio.to_thread(child.run, task, self._deadline))
         try:
-            async with asyncio.timeout(self._deadline):
-                output, errors = await child.communicate(task)
-        except TimeoutError:
-            raise Unavailable(f"the simulation took longer than {self._deadline:g} s; try again") from None
-        finally:
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-                await asyncio.shield(child.wait())
-        if child.returncode:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            child.kill()
+            # It has been killed: its thread ends at once.
+            await asyncio.wait([running])
+            raise
+
+
+class _Child:
+    """One process, run by a thread."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_killed = False
+
+    def kill(self) -> None:
+        """End it, or keep it from being started."""
+        with self._changing:
+            self._is_killed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def run(self, task: bytes, deadline: float) -> bytes:
+        """What it wrote. Raises ``Unavailable`` if it is late, ``Internal`` if it failed."""
+        with self._changing:
+            if self._is_killed:
+                raise Unavailable("the simulation was cancelled")
+            process = self._process = subprocess.Popen(
+                (sys.executable, "-m", "isochrone.simulate.what_if.child"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        with process:
+            try:
+                output, errors = process.communicate(task, timeout=deadline)
+            except subprocess.TimeoutExpired:
+                raise Unavailable(f"the simulation took longer than {deadline:g} s; try again") from None
+            finally:
+                process.kill()
+        if process.returncode:
             last_words = errors.decode(errors="replace").strip()[-_SHOWN:]
-            raise Internal(f"the simulation ended with status {child.returncode}: {last_words or 'it said nothing'}")
+            raise Internal(f"the simulation ended with status {process.returncode}: {last_words or 'it said nothing'}")
         return output
 
 

@@ -1,0 +1,100 @@
+"""``isochrone what-if`` without a fleet: a saved situation, tables, JSON, errors; the process of a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from isochrone.cli.main import app
+from isochrone.control.what_if.situation import Situation, read_situation
+from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
+from isochrone.simulate.what_if.process import SimulatorProcess
+
+PLANT = Path(__file__).parents[2] / "examples" / "situations" / "plant.json"
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["what-if", *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def plant() -> Situation:
+    return read_situation(PLANT.read_bytes(), str(PLANT))
+
+
+def test_an_answer_is_shown_as_tables() -> None:
+    status, said = run("lose=gpu-1,gpu-2", "load=3", "--situation", str(PLANT), "--seconds", "0.5")
+    assert status == 0, said
+    for part in (
+        "lose=gpu-1,gpu-2 load=3: the fleet breaks",
+        "detector",
+        "today",
+        "then",
+        "lost",
+        "gpu-3",
+        "0.5 simulated",
+    ):
+        assert part in said
+
+
+def test_json_is_the_same_twice() -> None:
+    words = ("load=2", "policy=p2c", "--situation", str(PLANT), "--seconds", "0.3", "--seed", "7", "--json")
+    (status, said), again = run(*words), run(*words)
+    assert (status, said) == again
+    assert status == 0
+    found = json.loads(said)
+    assert (found["questions"], found["seed"], found["simulated_seconds"]) == (["load=2", "policy=p2c"], 7, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "expected lose=WORKER"),
+        (("--situation", str(PLANT)), "expected lose=WORKER"),
+        (("load=2", "--situation", str(PLANT), "--save-situation", "x.json"), "--save-situation"),
+        (("lose=gpu-9", "--situation", str(PLANT)), "gpu-1"),
+        (("load=2", "--situation", "no-such-file.json"), "no-such-file.json"),
+        (("load=2", "--api", "http://127.0.0.1:9"), "no controller"),
+    ],
+)
+def test_errors_say_what_is_expected(words: tuple[str, ...], expected: str) -> None:
+    status, said = run(*words)
+    assert status == 1
+    assert expected in said
+
+
+def test_a_controller_asks_another_process_and_a_few_questions_wait() -> None:
+    async def ask() -> None:
+        simulator = SimulatorProcess(budget=30.0, deadline=60.0)
+        first = asyncio.ensure_future(simulator.answer(plant(), ["load=1"], 1, 0.1))
+        others = [asyncio.ensure_future(simulator.answer(plant(), ["lose=nobody"])) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull, match="try again"):
+            await simulator.answer(plant(), ["load=1"])
+        assert (await first).simulated_seconds == 0.1
+        with pytest.raises(InvalidArgument, match="given 'nobody'"):
+            await others[0]
+        # Callers that give up, while they wait or while their process runs, leave nothing behind.
+        for other in others[1:]:
+            other.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await other
+        assert not simulator.is_busy
+
+    asyncio.run(ask())
+
+
+def test_a_simulation_that_is_late_or_fails_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(simulator: SimulatorProcess) -> None:
+        await simulator.answer(plant(), ["load=1"])
+
+    with pytest.raises(Unavailable, match="took longer"):
+        asyncio.run(ask(SimulatorProcess(deadline=0.01)))
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(Internal, match="status 1"):
+        asyncio.run(ask(SimulatorProcess()))
