@@ -1,4 +1,4 @@
-"""`python -m bench.observe_cost`: what metrics, traces and the access log cost, in requests per second.
+"""`python -m bench.observe_cost`: what metrics, the recorder, traces and the access log cost, in requests per second.
 
 The same worker, and a gateway before workers, once for each setting; all of them run all the time, on the same cores.
 In turns, round by round, wrk loads one after the other in a closed loop; every round begins and ends with everything
@@ -48,7 +48,7 @@ input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [{WIDTH}] }}
 output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [{WIDTH}] }}
 """
 _NO_AGENTS = "agents: {most_tracked: 0}\n"
-_NO_HISTOGRAMS = ("--no-latency-histograms",)
+_NO_HISTOGRAMS = ("--no-latency-histograms", "--flight-recorder=off")
 #: Cycles through requests that are made once.
 _SCRIPT = """
 local file = io.open("%s", "rb")
@@ -93,7 +93,8 @@ _LEVEL = "--trace-config=level=TIMESTAMPS"
 _LOG = ("--access-log=0.01", "--access-log-file={file}")
 SETTINGS = (
     Setting(OFF, _NO_HISTOGRAMS, _NO_HISTOGRAMS),
-    Setting("metrics", (), (), counts=True),
+    Setting("metrics", ("--flight-recorder=off",), ("--flight-recorder=off",), counts=True),
+    Setting("flight recorder", ("--no-latency-histograms",), ("--no-latency-histograms",)),
     Setting("tracing off", (*_NO_HISTOGRAMS, *_TRACES, "--trace-config=level=OFF"), _NO_HISTOGRAMS),
     Setting(
         "1 % traced",
@@ -154,7 +155,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--worker-cores", type=cores_of, help="of the workers behind a gateway")
     parser.add_argument("--generator-cores", type=cores_of, help="of the generator and the collector")
     parser.add_argument("--wrk", default=shutil.which("wrk") or "", help="path of wrk; '': isochrone bench")
-    parser.add_argument("--scrape-seconds", type=float, default=5.0, help="between two readings of a metrics page")
+    parser.add_argument("--scrape-seconds", type=float, default=1.0, help="between two readings of a metrics page")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.short:

@@ -6,8 +6,11 @@ import resource
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit, usually 1,024, to the hard one, and return that."""
+    """Raise the soft limit, usually 1,024, to the hard one, and return that; the soft one where the kernel refuses."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            return soft
     return hard

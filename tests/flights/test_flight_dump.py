@@ -21,8 +21,8 @@ class Misses:
     def __init__(self) -> None:
         self.ids: list[str] = []
 
-    def missed_since(self, count: int) -> tuple[int, list[FlightPage]]:
-        return len(self.ids), [missed(name) for name in self.ids[count:]]
+    def missed_since(self, count: int, most: int) -> tuple[int, list[FlightPage]]:
+        return len(self.ids), [missed(name) for name in self.ids[count:][-most:]]
 
 
 def missed(name: str) -> FlightPage:

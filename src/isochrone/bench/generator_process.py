@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import sys
 
@@ -99,6 +100,8 @@ async def _run(order: Prepare, orders: int, answers: int) -> None:
     except IsochroneError as error:
         command.tell(encode(Failed(str(error))))
         return
+    # Drawn from while requests are sent: numpy imports it at its first use, and requests would wait for that.
+    importlib.import_module("numpy.random")
     # The collector's pauses would be measured as the server's. What was made until now is not looked at again, and
     # requests leave no cycles behind; rare collections free those of errors.
     gc.collect()

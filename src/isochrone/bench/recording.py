@@ -142,10 +142,12 @@ class Recorder:
         outcome = np.array(columns.outcome[latest], dtype=np.uint8)
         ended, intended = (np.array(each[latest], dtype=np.int64) for each in (columns.ended, columns.intended))
         latencies = (ended - intended)[outcome != UNSENT]
-        if not len(latencies):
+        count = len(latencies)
+        if not count:
             return 0, 0
-        median, high = np.percentile(latencies, (50, 99))
-        return int(median), int(high)
+        # Not np.percentile: its first call imports a package, and requests wait for that.
+        latencies.sort()
+        return int(latencies[count // 2]), int(latencies[count * 99 // 100])
 
     def _in_window(self) -> NDArray[np.bool_]:
         """Entries that are in the window since it was cut."""

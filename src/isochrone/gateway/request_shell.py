@@ -182,11 +182,18 @@ class RequestShell:
             self.tracing.broken_off(request, error)
         if self.access is not None and not request.over:
             self.access.broken_off(request, error)
-        if not request.over:
-            self.times.broken_off(request, error, self.clock())
-            if self.flights is not None:
-                self.flights.cancelled(request, request.opening_bytes(), self.clock())
-        self.execute(self.machine.cancelled(request, self.clock()))
+        if request.over:
+            self.execute(self.machine.cancelled(request, self.clock()))
+            return
+        now = self.clock()
+        self.times.broken_off(request, error, now)
+        flights = self.flights
+        # Before: a connection drops the body with the call.
+        opening = b"" if flights is None else request.opening_bytes()
+        self.execute(self.machine.cancelled(request, now))
+        # After: the attempts that were given up belong to the record.
+        if flights is not None:
+            flights.broken_off(request, error, opening, now)
 
     def release(self) -> int:
         """A strict switch is over: requests that waited for it go on; how many."""
@@ -249,7 +256,7 @@ class RequestShell:
                         flights.answered(caller, subject, opening, now)
                 elif do is _CANCEL:
                     if flights is not None:
-                        flights.attempt_ended(subject, "cancelled", self.clock())
+                        flights.attempt_ended(subject, subject.given_up or "cancelled", self.clock())
                     subject.cancel()
                 elif do is _REJECT:
                     opening = b"" if flights is None else caller.opening_bytes()

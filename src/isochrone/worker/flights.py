@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.observe.flights.messages import (
@@ -35,6 +35,32 @@ if TYPE_CHECKING:
 #: Requests with the same id that one page shows, and batch-mates that it names.
 _MOST_FLIGHTS, _MOST_MATES = 4, 8
 _NOW = 7
+
+
+class _Runs:
+    """The records of one instant by their runs: requests that began to run at the same time ran together. Made once for
+    all requests of one question, since it reads every record."""
+
+    def __init__(self, flights: Flights) -> None:
+        self._members: dict[tuple[Any, int], list[Record]] = {}
+        for record in flights.records():
+            self._members.setdefault((record[0], record[1][3]), []).append(record)
+        self._batches: dict[tuple[Any, int], Record] = {}
+        for _, batch in flights.batches.latest():
+            self._batches.setdefault((batch[0], batch[1]), batch)
+
+    def batch_of(self, record: Record) -> BatchFlight | None:
+        who, stamps = record[0], record[1]
+        start = stamps[3]
+        if not start:
+            return None
+        mates = [BatchMate(each[2], each[1][8]) for each in self._members.get((who, start), ()) if each is not record]
+        batch = self._batches.get((who, start))
+        if batch is not None:
+            _, _, rows, requests, expected, waiting, instance = batch
+            return BatchFlight(requests, rows, instance, expected, waiting, tuple(mates[:_MOST_MATES]))
+        rows = stamps[8] + sum(mate.rows for mate in mates)
+        return BatchFlight(1 + len(mates), rows, mates=tuple(mates[:_MOST_MATES]))
 
 
 class WorkerFlights:
@@ -68,15 +94,20 @@ class WorkerFlights:
     def page(self, request_id: str) -> FlightPage:
         """What is known of the requests with this id."""
         found = list(self._under_way(request_id))
-        for record in self._flights.records():
-            if record[2] == request_id and len(found) < _MOST_FLIGHTS:
-                found.append(self._flight(record))
+        records = [record for record in self._flights.records() if record[2] == request_id]
+        if records:
+            runs = _Runs(self._flights)
+            found += [self._flight(record, runs) for record in records[: max(0, _MOST_FLIGHTS - len(found))]]
         return self._page(tuple(found))
 
-    def missed_since(self, count: int) -> tuple[int, list[FlightPage]]:
-        """The number of misses so far, and a page for each since ``count``."""
+    def missed_since(self, count: int, most: int) -> tuple[int, list[FlightPage]]:
+        """The number of misses so far, and a page for each of the last ``most`` since ``count``."""
         missed = self._flights.missed
-        return missed.count, [self._page((self._flight(record),)) for record in missed.since(count)]
+        records = missed.since(max(count, missed.count - most))
+        if not records:
+            return missed.count, []
+        runs = _Runs(self._flights)
+        return missed.count, [self._page((self._flight(record, runs),)) for record in records]
 
     def summaries(self, most: int) -> tuple[FlightSummary, ...]:
         """The latest requests that missed their deadline, the newest first."""
@@ -108,7 +139,7 @@ class WorkerFlights:
             events=self.events.during(began, ended) if found else (),
         )
 
-    def _flight(self, record: Record) -> WorkerFlight:
+    def _flight(self, record: Record, runs: _Runs) -> WorkerFlight:
         (model, version), stamps, named, deadline, priority = record[:5]
         arrived, enqueued, dispatched, start, infer_start, infer_end, end, now, rows = stamps
         code, message, missed_by, waiting = record[5] if len(record) > 5 else (ANSWERED, "", 0, 0)
@@ -130,7 +161,7 @@ class WorkerFlights:
             infer_end=infer_end,
             compute_end=end,
             alone_ns=self._alone(model, version, rows),
-            batch=self._batch(record),
+            batch=runs.batch_of(record),
             waiting=waiting,
             missed_by_ns=missed_by,
         )
@@ -140,23 +171,6 @@ class WorkerFlights:
         served = self._catalog.served((model, version))
         curve = getattr(served.runner, "curve", None) if served is not None else None
         return int(curve.estimate(rows)) if curve is not None else 0
-
-    def _batch(self, record: Record) -> BatchFlight | None:
-        """The requests that began to run at the same instant ran together."""
-        who, stamps = record[0], record[1]
-        start = stamps[3]
-        if not start:
-            return None
-        mates = [
-            BatchMate(other[2], other[1][8])
-            for other in self._flights.records()
-            if other is not record and other[1][3] == start and other[0] == who
-        ]
-        for _, (of, began, rows, requests, expected, waiting, instance) in self._flights.batches.latest():
-            if began == start and of == who:
-                return BatchFlight(requests, rows, instance, expected, waiting, tuple(mates[:_MOST_MATES]))
-        rows = stamps[8] + sum(mate.rows for mate in mates)
-        return BatchFlight(1 + len(mates), rows, mates=tuple(mates[:_MOST_MATES]))
 
     def _under_way(self, request_id: str) -> Iterator[WorkerFlight]:
         """Requests that wait or run now."""

@@ -18,7 +18,7 @@ AccessLogFileOption = Annotated[
     str,
     typer.Option(
         metavar="PATH",
-        help="With --access-log: the file; it may be moved away while the process runs, and SIGHUP reopens it.",
+        help="With --access-log: the file; it may be moved away while the process runs: it is opened again.",
         show_default="standard output",
     ),
 ]

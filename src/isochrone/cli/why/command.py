@@ -54,7 +54,8 @@ def why(
             return
         typer.echo(f"cause: {found.cause}")
         for line in found.lines:
-            typer.echo(f"  {line}")
+            # Ids and messages are callers' own: nothing in them may act on the terminal.
+            typer.echo("  " + "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line))
 
 
 def _found(request_id: str, gateways: Sequence[str], workers: Sequence[str], files: Sequence[Path], api: str) -> Why:

@@ -80,10 +80,11 @@ class GatewayFlights:
                     break
         return self._page(tuple(found))
 
-    def missed_since(self, count: int) -> tuple[int, list[FlightPage]]:
-        """The number of misses so far, and a page for each since ``count``."""
+    def missed_since(self, count: int, most: int) -> tuple[int, list[FlightPage]]:
+        """The number of misses so far, and a page for each of the last ``most`` since ``count``."""
         missed = self._flights.missed
-        return missed.count, [self._page((self._flight(record),)) for record in missed.since(count)]
+        records = missed.since(max(count, missed.count - most))
+        return missed.count, [self._page((self._flight(record),)) for record in records]
 
     def summaries(self, most: int) -> tuple[FlightSummary, ...]:
         """The latest requests that missed their deadline, the newest first."""

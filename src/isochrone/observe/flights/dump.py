@@ -30,7 +30,7 @@ class MissSource(Protocol):
     @property
     def role(self) -> str: ...
 
-    def missed_since(self, count: int) -> tuple[int, list[FlightPage]]:
+    def missed_since(self, count: int, most: int) -> tuple[int, list[FlightPage]]:
         """The number of misses so far, and a page for each since ``count``."""
         ...
 
@@ -83,13 +83,16 @@ class FlightDump:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_SECONDS)
-            await self.write_new()
+            try:
+                await self.write_new()
+            except Exception as error:
+                # A fault of ours with one miss must not end the dump of all others.
+                log.error("deadline misses could not be written", exc_info=error)
 
     async def write_new(self) -> None:
         """Writes what was missed since the last call."""
         before = self._count
-        self._count, pages = self._source.missed_since(before)
-        kept = pages[-_MOST_LINES:]
+        self._count, kept = self._source.missed_since(before, _MOST_LINES)
         self.lost += self._count - before - len(kept)
         if not kept:
             return

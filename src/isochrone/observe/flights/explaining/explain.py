@@ -114,7 +114,7 @@ def _was_never_there(
     age = page.now - attempt.sent
     asked = [each for each in pages if each.role == "worker"]
     there = [each for each in asked if _is_at(each, attempt.endpoint)] or (asked if len(asked) == 1 else [])
-    return any(each.kept_ns >= age for each in there)
+    return bool(there) and all(each.kept_ns >= age for each in there)
 
 
 # Figures to compare with.
