@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +16,7 @@ from isochrone.cli.main import app
 from isochrone.control.what_if.situation import Situation, read_situation
 from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
 from isochrone.simulate.what_if.process import SimulatorProcess
+from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
 PLANT = Path(__file__).parents[2] / "examples" / "situations" / "plant.json"
 
@@ -87,6 +91,24 @@ def test_a_controller_asks_another_process_and_a_few_questions_wait() -> None:
         assert not simulator.is_busy
 
     asyncio.run(ask())
+
+
+def test_a_simulation_that_takes_too_much_memory_is_an_error() -> None:
+    """In a process of its own: its limit holds for all that runs in it."""
+    script = (
+        "import sys; from isochrone.simulate.what_if import child\n"
+        "child.answer = lambda *_: bytearray(2 * child.MOST_MEMORY)\n"
+        "child.main()\n"
+        "sys.stderr.write(open('/proc/self/oom_score_adj').read())"
+    )
+    task = WhatIfTask(plant(), ("load=1",), 1, 0.1, 2.5, 60.0)
+    ran = subprocess.run(
+        (sys.executable, "-c", script), input=msgspec.json.encode(task), capture_output=True, timeout=120, check=True
+    )
+    failure = msgspec.json.decode(ran.stdout, type=WhatIfFailure)
+    assert "needs more than 1024 MiB of memory" in failure.error
+    assert not failure.is_callers
+    assert ran.stderr.strip() == b"1000"
 
 
 def test_a_simulation_that_is_late_or_fails_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
