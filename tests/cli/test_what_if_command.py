@@ -31,6 +31,10 @@ def plant() -> Situation:
     return read_situation(PLANT.read_bytes(), str(PLANT))
 
 
+async def read_plant() -> Situation:
+    return plant()
+
+
 def test_an_answer_is_shown_as_tables() -> None:
     status, said = run("lose=gpu-1,gpu-2", "load=3", "--situation", str(PLANT), "--seconds", "0.5")
     assert status == 0, said
@@ -75,11 +79,11 @@ def test_errors_say_what_is_expected(words: tuple[str, ...], expected: str) -> N
 def test_a_controller_asks_another_process_and_a_few_questions_wait() -> None:
     async def ask() -> None:
         simulator = SimulatorProcess(budget=30.0, deadline=60.0)
-        first = asyncio.ensure_future(simulator.answer(plant(), ["load=1"], 1, 0.1))
-        others = [asyncio.ensure_future(simulator.answer(plant(), ["lose=nobody"])) for _ in range(3)]
+        first = asyncio.ensure_future(simulator.answer(read_plant, ["load=1"], 1, 0.1))
+        others = [asyncio.ensure_future(simulator.answer(read_plant, ["lose=nobody"])) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull, match="try again"):
-            await simulator.answer(plant(), ["load=1"])
+            await simulator.answer(read_plant, ["load=1"])
         assert (await first).simulated_seconds == 0.1
         with pytest.raises(InvalidArgument, match="given 'nobody'"):
             await others[0]
@@ -91,6 +95,32 @@ def test_a_controller_asks_another_process_and_a_few_questions_wait() -> None:
         assert not simulator.is_busy
 
     asyncio.run(ask())
+
+
+def test_only_a_question_whose_turn_has_come_reads_the_fleet() -> None:
+    readings: list[str] = []
+
+    async def read() -> Situation:
+        readings.append("read")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ask() -> None:
+        simulator = SimulatorProcess()
+        with pytest.raises(InvalidArgument, match="POOL:WORKERS"):
+            await simulator.answer(read, ["add=gpu:001000000000"])
+        assert not readings
+        waiting = [asyncio.ensure_future(simulator.answer(read, ["load=1"])) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(QueueFull):
+            await simulator.answer(read, ["load=1"])
+        assert readings == ["read"]
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert not simulator.is_busy
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
 
 
 def test_a_simulation_that_takes_too_much_memory_is_an_error() -> None:
@@ -113,7 +143,7 @@ def test_a_simulation_that_takes_too_much_memory_is_an_error() -> None:
 
 def test_a_simulation_that_is_late_or_fails_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(simulator: SimulatorProcess) -> None:
-        await simulator.answer(plant(), ["load=1"])
+        await simulator.answer(read_plant, ["load=1"])
 
     with pytest.raises(Unavailable, match="took longer"):
         asyncio.run(ask(SimulatorProcess(deadline=0.01)))

@@ -1,8 +1,8 @@
 """The process that answers one question: a request as JSON on its standard input, the answer on its standard output.
 
-It computes for a few seconds and must not be in the controller's way: it runs at a low priority, may take so much memory
-and no more, is the first to be ended where the machine's memory runs out, has a deadline of its own, and ends when its
-deadline has passed whatever happened to the process that started it.
+It computes for a few seconds and must not be in the controller's way: it runs at a low priority, its memory is limited,
+and it is the first to be ended where the machine's memory runs out. It ends when its deadline has passed whatever
+happened to the process that started it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _limit_memory(most: int) -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     with suppress(OSError, ValueError):
-        # Libraries reserve address space for every core when they are imported: a limit of its own would depend on that.
+        # Not 1 GiB in all: when they are imported, libraries reserve address space for every core.
         limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + most
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
