@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +16,7 @@ from isochrone.cli.main import app
 from isochrone.control.what_if.situation import Situation, read_situation
 from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
 from isochrone.simulate.what_if.process import SimulatorProcess
+from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
 PLANT = Path(__file__).parents[2] / "examples" / "situations" / "plant.json"
 
@@ -25,6 +29,10 @@ def run(*words: str) -> tuple[int, str]:
 
 def plant() -> Situation:
     return read_situation(PLANT.read_bytes(), str(PLANT))
+
+
+async def read_plant() -> Situation:
+    return plant()
 
 
 def test_an_answer_is_shown_as_tables() -> None:
@@ -71,11 +79,11 @@ def test_errors_say_what_is_expected(words: tuple[str, ...], expected: str) -> N
 def test_a_controller_asks_another_process_and_a_few_questions_wait() -> None:
     async def ask() -> None:
         simulator = SimulatorProcess(budget=30.0, deadline=60.0)
-        first = asyncio.ensure_future(simulator.answer(plant(), ["load=1"], 1, 0.1))
-        others = [asyncio.ensure_future(simulator.answer(plant(), ["lose=nobody"])) for _ in range(3)]
+        first = asyncio.ensure_future(simulator.answer(read_plant, ["load=1"], 1, 0.1))
+        others = [asyncio.ensure_future(simulator.answer(read_plant, ["lose=nobody"])) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull, match="try again"):
-            await simulator.answer(plant(), ["load=1"])
+            await simulator.answer(read_plant, ["load=1"])
         assert (await first).simulated_seconds == 0.1
         with pytest.raises(InvalidArgument, match="given 'nobody'"):
             await others[0]
@@ -89,9 +97,53 @@ def test_a_controller_asks_another_process_and_a_few_questions_wait() -> None:
     asyncio.run(ask())
 
 
+def test_only_a_question_whose_turn_has_come_reads_the_fleet() -> None:
+    readings: list[str] = []
+
+    async def read() -> Situation:
+        readings.append("read")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ask() -> None:
+        simulator = SimulatorProcess()
+        with pytest.raises(InvalidArgument, match="POOL:WORKERS"):
+            await simulator.answer(read, ["add=gpu:001000000000"])
+        assert not readings
+        waiting = [asyncio.ensure_future(simulator.answer(read, ["load=1"])) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(QueueFull):
+            await simulator.answer(read, ["load=1"])
+        assert readings == ["read"]
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert not simulator.is_busy
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_a_simulation_that_takes_too_much_memory_is_an_error() -> None:
+    """In a process of its own: its limit holds for all that runs in it."""
+    script = (
+        "import sys; from isochrone.simulate.what_if import child\n"
+        "child.answer = lambda *_: bytearray(2 * child.MOST_MEMORY)\n"
+        "child.main()\n"
+        "sys.stderr.write(open('/proc/self/oom_score_adj').read())"
+    )
+    task = WhatIfTask(plant(), ("load=1",), 1, 0.1, 2.5, 60.0)
+    ran = subprocess.run(
+        (sys.executable, "-c", script), input=msgspec.json.encode(task), capture_output=True, timeout=120, check=True
+    )
+    failure = msgspec.json.decode(ran.stdout, type=WhatIfFailure)
+    assert "needs more than 1024 MiB of memory" in failure.error
+    assert not failure.is_callers
+    assert ran.stderr.strip() == b"1000"
+
+
 def test_a_simulation_that_is_late_or_fails_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(simulator: SimulatorProcess) -> None:
-        await simulator.answer(plant(), ["load=1"])
+        await simulator.answer(read_plant, ["load=1"])
 
     with pytest.raises(Unavailable, match="took longer"):
         asyncio.run(ask(SimulatorProcess(deadline=0.01)))

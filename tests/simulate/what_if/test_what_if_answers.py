@@ -208,6 +208,30 @@ def test_lengths_that_make_no_sense_are_rejected(seconds: float) -> None:
         asked(a_situation(), "load=2", seconds=seconds)
 
 
+@pytest.mark.parametrize("questions", [["load=1000"] * 3, ["load=1000"] * 32])
+@pytest.mark.parametrize("seconds", [None, 0.001])
+def test_loads_whose_arrivals_would_take_all_memory_are_rejected(questions: list[str], seconds: float | None) -> None:
+    with pytest.raises(InvalidArgument, match=r"load: expected at most 40,000,000 requests/s"):
+        answer(a_situation(), questions, 1, seconds, ENDLESS)
+
+
+def test_lengths_with_too_many_arrivals_are_rejected_with_the_longest() -> None:
+    with pytest.raises(InvalidArgument, match=r"above 0 and up to 1000 \(400000 requests, 400 in a second\)"):
+        asked(a_situation(), "load=2", seconds=1001.0)
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        (a_situation(), "at most 10000 workers, .* given 11002"),
+        (a_situation(1, *(a_model(f"m{number}", 1.0) for number in range(20))), "at most 100000 models on all workers"),
+    ],
+)
+def test_a_changed_fleet_that_is_too_large_is_rejected(situation: Situation, expected: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"the changed fleet: expected {expected}"):
+        asked(situation, *["add=pool:1000"] * (11 if len(situation.models) == 1 else 6))
+
+
 # Curves.
 
 

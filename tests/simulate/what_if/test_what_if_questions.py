@@ -45,6 +45,9 @@ def test_questions_are_read() -> None:
         ("add=3", "POOL:WORKERS"),
         ("add=gpu:0", "POOL:WORKERS"),
         ("add=gpu:99999999999", "POOL:WORKERS"),
+        ("add=gpu:001000000000", "POOL:WORKERS"),
+        ("add=gpu:000100" + "0" * 5000, "POOL:WORKERS"),
+        ("lose=" + "w" * 200_000, "at most 100000 characters"),
     ],
 )
 def test_other_texts_are_rejected_with_what_is_allowed(text: str, expected: str) -> None:

@@ -6,13 +6,15 @@ import { draw, h, milliseconds, percent, rate, table } from "./drawing.js";
 const FACTORS = [["", "as today"], ["0.5", "half"], ["1.5", "1.5 times"], ["2", "double"], ["3", "three times"], ["5", "five times"]];
 
 export function whatIf(place, { fleet }) {
-  if (!fleet || place.querySelector("form")) return;
+  if (!fleet) return;
   const workers = fleet.map.tiers.flatMap((tier) => tier.pools.flatMap((pool) => pool.workers.map((each) => each.name)));
+  const made = place.querySelector("form");
+  if (made) return offer(made.elements.lose, workers);
   const field = (name, label, options) => h("label", {}, label, h("select", { name }, options.map(([value, text]) => h("option", { value }, text))));
   const policies = document.querySelector("[data-policies]")?.dataset.policies.split(" ") ?? [];
   const answer = h("div", { class: "answer", role: "status" });
   const form = h("form", { class: "form", "data-what-if": true },
-    field("lose", "Lose a worker", [["", "none"], ...workers.map((name) => [name, name])]),
+    field("lose", "Lose a worker", [["", "none"]]),
     field("load", "Load", FACTORS),
     field("policy", "Policy", [["", "as today"], ...policies.map((name) => [name, name])]),
     h("button", { class: "button main", type: "submit" }, "Simulate"));
@@ -27,7 +29,17 @@ export function whatIf(place, { fleet }) {
     if (!found.ok) return draw(answer, h("p", { class: "bad" }, found.body.error));
     draw(answer, shown(found.body, took));
   };
+  offer(form.elements.lose, workers);
   place.replaceChildren(form, answer);
+}
+
+/** Workers come and go while the page is open; what is chosen stays chosen while it is there. */
+function offer(select, workers) {
+  const offered = [...select.options].slice(1).map((option) => option.value);
+  if (offered.length === workers.length && offered.every((name, index) => name === workers[index])) return;
+  const chosen = select.value;
+  select.replaceChildren(select.options[0], ...workers.map((name) => h("option", { value: name }, name)));
+  select.value = workers.includes(chosen) ? chosen : "";
 }
 
 function shown(body, took) {
@@ -59,6 +71,6 @@ function simulated(model, which, each) {
 
 function measured(model) {
   const each = model.measured;
-  return [model.name, "today, measured", rate(model.today.rate), "–", milliseconds(each.p50_ms), milliseconds(each.p99_ms),
+  return [model.name, "today, measured", "–", "–", milliseconds(each.p50_ms), milliseconds(each.p99_ms),
     model.deadline_ms ? milliseconds(model.deadline_ms) : "–", percent(each.missed), percent(each.rejected), "–"];
 }

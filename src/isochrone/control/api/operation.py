@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,8 +14,9 @@ from starlette.responses import Response
 from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.messages import in_full
 from isochrone.control.api.service import ControlService
-from isochrone.errors import InvalidArgument, MalformedRequest, PayloadTooLarge
+from isochrone.errors import Cancelled, InvalidArgument, MalformedRequest, PayloadTooLarge
 
+Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 Handler = Callable[[ControlService, Request], Awaitable[Response]]
 
@@ -66,6 +68,28 @@ async def body_of(request: Request, kind: type[Body]) -> Body:
         raise InvalidArgument(f"the request's body: {error}") from None
     except msgspec.DecodeError as error:
         raise MalformedRequest(f"the request's body is not JSON: {error}") from None
+
+
+async def while_asked(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What ``work`` returns. It is cancelled when the caller has gone: nothing else tells a handler so. The request's
+    body must have been read."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Cancelled("the caller has gone")
+        return working.result()
+    finally:
+        for each in (working, leaving):
+            each.cancel()
+        # What is cancelled ends its processes before the handler returns.
+        await asyncio.wait((working, leaving))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def flag(request: Request, name: str) -> bool:

@@ -36,7 +36,17 @@ from isochrone.control.api.messages import (
     WhatIfRequest,
 )
 from isochrone.control.api.metrics_page import metrics_page
-from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, share, who_asks
+from isochrone.control.api.operation import (
+    Operation,
+    answer,
+    body_of,
+    count,
+    flag,
+    is_local,
+    share,
+    while_asked,
+    who_asks,
+)
 from isochrone.control.api.placement import explained, planned, stated
 from isochrone.control.api.scrape_targets import TARGETS_PATH, scrape_targets
 from isochrone.control.api.service import ControlService
@@ -293,7 +303,7 @@ async def _situation(service: ControlService, request: Request) -> Response:
 
 async def _what_if(service: ControlService, request: Request) -> Response:
     body = await body_of(request, WhatIfRequest)
-    return answer(await service.what_if(body.questions, body.seed, body.seconds))
+    return answer(await while_asked(request, service.what_if(body.questions, body.seed, body.seconds)))
 
 
 async def _events(service: ControlService, request: Request) -> Response:

@@ -19,7 +19,7 @@ from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
 from isochrone.control.what_if.answers import WhatIfAnswer
-from isochrone.control.what_if.asking import Simulator, present_situation
+from isochrone.control.what_if.asking import SharedSituation, Simulator, present_situation
 from isochrone.control.what_if.situation import Situation
 from isochrone.errors import Unavailable, Unsupported
 from isochrone.store.base import Store, StoreUnavailable
@@ -53,6 +53,8 @@ class ControlService:
         #: The figures of the fleet; empty if nothing collects them.
         self.history = history or History()
         self._simulator = simulator
+        #: The present fleet, for the simulator.
+        self.situation = SharedSituation(self._present_situation)
         self._write_error = write_error
         self.mirror = mirror
         self.keys = keys
@@ -68,15 +70,14 @@ class ControlService:
         error = mirror.error or self._write_error()
         return StoreState(self.store.url, mirror.connected and not error, error, mirror.revision)
 
-    async def situation(self) -> Situation:
-        """The present fleet, for the simulator."""
+    async def _present_situation(self) -> Situation:
         return await present_situation(View(self.keys, dict(self.mirror.entries)), self.history)
 
     async def what_if(self, questions: Sequence[str], seed: int = 1, seconds: float | None = None) -> WhatIfAnswer:
         """The present fleet, and what it would be after ``questions``, simulated in another process."""
         if self._simulator is None:
             raise Unsupported("this controller has no simulator; 'isochrone what-if --situation FILE' works without it")
-        return await self._simulator.answer(await self.situation(), questions, seed, seconds)
+        return await self._simulator.answer(self.situation, questions, seed, seconds)
 
     async def changed(self, after: int, seconds: float) -> bool:
         """Whether the mirror has passed a revision; wait for that, or for the controller's end."""

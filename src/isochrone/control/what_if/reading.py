@@ -16,7 +16,7 @@ from isochrone.control.fleet.reading.present_fleet import present_fleet
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.scaling.reading.fleet_counters import FleetReading
 from isochrone.control.state.assignment import is_assigned
-from isochrone.control.state.records import Assignment, WorkerRecord
+from isochrone.control.state.records import Assignment, FleetRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.control.what_if.measured_times import ModelTimes, Points, model_times
 from isochrone.control.what_if.situation import MeasuredModel, Situation, SituationModel, SituationWorker
@@ -42,12 +42,18 @@ class _Sources:
     seconds: int
 
 
-def situation_of(view: View, reading: FleetReading, history: History) -> Situation:
+def require_fleet(view: View) -> FleetRecord:
     """Raises ``NotFound`` if no fleet.yaml was applied."""
     record = view.fleet
     if record is None:
         raise NotFound("no fleet.yaml has been applied yet; run 'isochrone apply FILE'")
     view.require(view.keys.epoch)
+    return record
+
+
+def situation_of(view: View, reading: FleetReading, history: History) -> Situation:
+    """Raises ``NotFound`` if no fleet.yaml was applied."""
+    record = require_fleet(view)
     fleet, failures, placements = present_fleet(record, view), view.load_failures, view.placements
     standbys, drains = view.standbys, view.drains
     workers = {name: each for name, each in view.workers.items() if name not in drains and name not in standbys}

@@ -18,6 +18,9 @@ from isochrone.errors import InvalidArgument
 #: Of one request and one batch, in rows; of a situation, workers and models.
 _MOST_ROWS = 65_536
 _MOST_WORKERS = 10_000
+_MOST_MODELS = 10_000
+#: Models on workers, over all workers: each is a queue of its own.
+_MOST_PLACES = 100_000
 
 
 class MeasuredModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,12 +106,29 @@ def check_situation(situation: Situation, where: str) -> None:
         raise InvalidArgument(f"{where}: {problem}")
 
 
+def check_size(situation: Situation, where: str) -> None:
+    """Raise ``InvalidArgument`` for a fleet that is too large to be simulated."""
+    if problem := next(_size_problems(situation), ""):
+        raise InvalidArgument(f"{where}: {problem}")
+
+
+def _size_problems(situation: Situation) -> Iterator[str]:
+    workers, models = len(situation.workers), len(situation.models)
+    if workers > _MOST_WORKERS or not 1 <= situation.gateways <= _MOST_WORKERS:
+        given = f"given {workers} and {situation.gateways}"
+        yield f"expected at most {_MOST_WORKERS} workers, and from 1 to {_MOST_WORKERS} gateways, {given}"
+    if models > _MOST_MODELS:
+        yield f"expected at most {_MOST_MODELS} models, given {models}"
+    places = sum(len(worker.models) for worker in situation.workers)
+    if places > _MOST_PLACES:
+        yield f"expected at most {_MOST_PLACES} models on all workers together, given {places}"
+
+
 def _problems(situation: Situation) -> Iterator[str]:
     names = [model.name for model in situation.models]
     if len(set(names)) < len(names) or len({worker.name for worker in situation.workers}) < len(situation.workers):
         yield "expected each model and each worker once"
-    if len(situation.workers) > _MOST_WORKERS or not 1 <= situation.gateways <= _MOST_WORKERS:
-        yield f"expected at most {_MOST_WORKERS} workers, and from 1 to {_MOST_WORKERS} gateways"
+    yield from _size_problems(situation)
     for model in situation.models:
         yield from _model_problems(model)
     for worker in situation.workers:

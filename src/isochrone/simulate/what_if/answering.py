@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from isochrone.control.what_if.answers import ModelAnswer, WhatIfAnswer, WorkerAnswer
-from isochrone.control.what_if.situation import Situation
+from isochrone.control.what_if.situation import Situation, check_size
 from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.simulate.what_if.curves import batch_times, points_for
 from isochrone.simulate.what_if.question import changed, parse_questions
 from isochrone.simulate.what_if.simulation import OutOfTime, Simulation
 from isochrone.simulate.what_if.verdict import judge, trust
 
-#: Requests of the busier fleet in the first round; where its batches are long, at most; and at most in the last round.
+#: Requests of the busier fleet in the first round; where its batches are long, at most; and at most in any run.
 _FIRST_REQUESTS, _FIRST_AT_MOST, _MOST_REQUESTS = 1000, 4000, 400_000
 #: Seconds of the first round, at least and at most; it is also so many times as long as the longest batch.
 _LEAST_SECONDS, _FIRST_SECONDS, _BATCHES = 0.01, 60.0, 20
@@ -46,14 +46,22 @@ def answer(
     """``seconds``: simulated ones; None: as many as the budget allows. Raises ``InvalidArgument`` for questions that
     the situation cannot have, and ``Unavailable`` if the budget does not suffice."""
     then = changed(situation, parse_questions(questions))
+    check_size(then, "the changed fleet")
     if not situation.models:
         reasons = "; ".join(f"{name}: {why}" for name, why in sorted(situation.left_out.items())[:5])
         raise InvalidArgument(f"no model of the fleet can be simulated{f' ({reasons})' if reasons else ''}")
     begun = budget.clock()
     until, latest = begun + budget.seconds, begun + _PATIENCE * budget.seconds
+    rate = _highest_rate(situation, then)
+    # All arrivals of a run are drawn before it starts, before any look at the clock.
+    if rate * _LEAST_SECONDS > _MOST_REQUESTS:
+        most = _MOST_REQUESTS / _LEAST_SECONDS
+        raise InvalidArgument(f"load: expected at most {most:,.0f} requests/s of all models, given {rate:,.4g}")
     if seconds is not None:
-        if not 0 < seconds <= _MOST_SECONDS or seconds * _highest_rate(situation, then) > 100 * _MOST_REQUESTS:
-            raise InvalidArgument(f"seconds: expected a length above 0 and up to {_MOST_SECONDS:g}, given {seconds:g}")
+        if not 0 < seconds <= _MOST_SECONDS or seconds * rate > _MOST_REQUESTS:
+            longest = min(_MOST_SECONDS, _MOST_REQUESTS / rate) if rate else _MOST_SECONDS
+            why = f" ({_MOST_REQUESTS} requests, {rate:,.4g} in a second)" if longest < _MOST_SECONDS else ""
+            raise InvalidArgument(f"seconds: expected a length above 0 and up to {longest:g}{why}, given {seconds:g}")
         runs: tuple[Simulation, Simulation] | None
         runs = _made(situation, then, seed, seconds, partial(_is_after, budget.clock, latest))
         if not _run(runs):

@@ -1,15 +1,19 @@
 """The process that answers one question: a request as JSON on its standard input, the answer on its standard output.
 
-It computes for a few seconds and must not be in the controller's way: it runs at a low priority, has a deadline of its
-own, and ends when its deadline has passed whatever happened to the process that started it.
+It computes for a few seconds and must not be in the controller's way: it runs at a low priority, its memory is limited,
+and it is the first to be ended where the machine's memory runs out. It ends when its deadline has passed whatever
+happened to the process that started it.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import resource
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +24,16 @@ from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
 #: Added to its nice value.
 _NICE = 5
+#: Bytes that it may take, beside what the interpreter and its libraries have taken when it starts.
+MOST_MEMORY = 2**30
+#: The highest there is: the kernel ends it before others.
+_OOM_SCORE = 1000
+
+
+_TOO_LARGE = (
+    f"the simulation needs more than {MOST_MEMORY >> 20} MiB of memory: ask about less load, fewer seconds or fewer "
+    "workers, or run 'isochrone what-if --situation FILE' on another machine"
+)
 
 
 def main() -> None:
@@ -27,12 +41,27 @@ def main() -> None:
     # Ends the process from a thread of its own, even while the interpreter is busy.
     faulthandler.dump_traceback_later(task.deadline, exit=True, file=open(os.devnull, "w"))  # noqa: SIM115
     os.nice(_NICE)
+    _limit_memory(MOST_MEMORY)
     found: Any
     try:
         found = answer(task.situation, task.questions, task.seed, task.seconds, Budget(time.monotonic, task.budget))
     except IsochroneError as error:
         found = WhatIfFailure(error.message, isinstance(error, InvalidArgument))
+    except MemoryError:
+        found = WhatIfFailure(_TOO_LARGE, False)
     sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+def _limit_memory(most: int) -> None:
+    # Only Linux has these files. Where a limit cannot be set, the simulation's own limits remain.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    with suppress(OSError, ValueError):
+        # Not 1 GiB in all: when they are imported, libraries reserve address space for every core.
+        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + most
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

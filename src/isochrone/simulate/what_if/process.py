@@ -1,6 +1,7 @@
 """Answers questions in a child process each, one at a time: a simulation would hold up the event loop that asks.
 
-A few questions may wait for their turn; more are rejected. A child that is late, or whose caller has gone, is ended.
+A few questions may wait for their turn; more are rejected. Only a question whose turn has come, and that can be read,
+asks for the situation: the others cost the fleet nothing. A child that is late, or whose caller is cancelled, is ended.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Sequence
 import msgspec
 
 from isochrone.control.what_if.answers import WhatIfAnswer
-from isochrone.control.what_if.situation import Situation
+from isochrone.control.what_if.asking import ReadSituation
 from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
+from isochrone.simulate.what_if.question import parse_questions
 from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
 #: Seconds that a simulation should take, and after which its process is ended. Starting it takes up to a second.
@@ -40,8 +42,9 @@ class SimulatorProcess:
         return self._turn.locked()
 
     async def answer(
-        self, situation: Situation, questions: Sequence[str], seed: int = 1, seconds: float | None = None
+        self, situation: ReadSituation, questions: Sequence[str], seed: int = 1, seconds: float | None = None
     ) -> WhatIfAnswer:
+        parse_questions(questions)
         if self._turn.locked() and self._waiting >= _MOST_WAITING:
             raise QueueFull(f"{self._waiting + 1} what-if questions are being answered; try again in a few seconds")
         self._waiting += 1
@@ -50,7 +53,7 @@ class SimulatorProcess:
         finally:
             self._waiting -= 1
         try:
-            task = WhatIfTask(situation, tuple(questions), seed, seconds, self._budget, self._deadline)
+            task = WhatIfTask(await situation(), tuple(questions), seed, seconds, self._budget, self._deadline)
             return _answer(await self._run(msgspec.json.encode(task)))
         finally:
             self._turn.release()

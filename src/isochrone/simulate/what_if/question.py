@@ -23,6 +23,9 @@ _SHORT = {"p2c": "power_of_two", "rr": "round_robin", "wrr": "weighted_round_rob
 _MOST_QUESTIONS = 32
 _MOST_FACTOR = 1000.0
 _MOST_ADDED = 1000
+#: Digits of a number of workers, and characters of one question.
+_MOST_DIGITS = 6
+_MOST_CHARACTERS = 100_000
 #: Names that an error lists.
 _NAMED = 8
 
@@ -68,6 +71,8 @@ def parse_questions(texts: Sequence[str]) -> tuple[Change, ...]:
 
 
 def _parse(text: str) -> Change:
+    if len(text) > _MOST_CHARACTERS:
+        raise InvalidArgument(f"question: expected at most {_MOST_CHARACTERS} characters, given {len(text)}")
     kind, equals, value = text.strip().partition("=")
     value = value.strip()
     reader = _READERS.get(kind.strip())
@@ -99,13 +104,14 @@ def _load(value: str) -> Change:
 def _policy(value: str) -> Change:
     name = _SHORT.get(value, value)
     if name not in NAMES:
-        raise InvalidArgument(f"policy: expected {suggestion(name, NAMES, 'policy')}, given '{value[:100]}'")
+        raise InvalidArgument(f"policy: expected {suggestion(name[:100], NAMES, 'policy')}, given '{value[:100]}'")
     return Policy(name)
 
 
 def _add(value: str) -> Change:
     pool, _, number = value.rpartition(":")
-    if not pool or not (number.isascii() and number.isdigit()) or not 1 <= int(number[:6]) <= _MOST_ADDED:
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    if not pool or not is_number or not 1 <= int(number) <= _MOST_ADDED:
         raise InvalidArgument(f"add: expected POOL:WORKERS, from 1 to {_MOST_ADDED} workers, given '{value[:100]}'")
     return AddWorkers(pool, int(number))
 
@@ -130,15 +136,16 @@ def changed(situation: Situation, changes: Iterable[Change]) -> Situation:
 def _without(situation: Situation, change: LoseWorkers) -> Situation:
     known = {worker.name for worker in situation.workers}
     if unknown := [name for name in change.names if name not in known]:
-        raise InvalidArgument(f"lose: expected a worker that serves ({_some(known)}), given '{unknown[0]}'")
-    left = tuple(worker for worker in situation.workers if worker.name not in change.names)
+        raise InvalidArgument(f"lose: expected a worker that serves ({_some(known)}), given '{unknown[0][:100]}'")
+    lost = set(change.names)
+    left = tuple(worker for worker in situation.workers if worker.name not in lost)
     return msgspec.structs.replace(situation, workers=left)
 
 
 def _loaded(situation: Situation, change: Load) -> Situation:
     names = {model.name for model in situation.models}
     if change.model and change.model not in names:
-        raise InvalidArgument(f"load: expected a model with requests ({_some(names)}), given '{change.model}'")
+        raise InvalidArgument(f"load: expected a model with requests ({_some(names)}), given '{change.model[:100]}'")
     models = tuple(
         msgspec.structs.replace(model, rate=model.rate * change.factor) if change.model in ("", model.name) else model
         for model in situation.models
@@ -162,7 +169,7 @@ def _grown(situation: Situation, change: AddWorkers) -> Situation:
     alike = [worker for worker in situation.workers if worker.pool == change.pool]
     if not alike:
         pools = {worker.pool for worker in situation.workers}
-        raise InvalidArgument(f"add: expected a pool with a worker ({_some(pools)}), given '{change.pool}'")
+        raise InvalidArgument(f"add: expected a pool with a worker ({_some(pools)}), given '{change.pool[:100]}'")
     names = {worker.name for worker in situation.workers}
     added: list[SituationWorker] = []
     number = 1
