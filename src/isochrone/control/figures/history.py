@@ -38,11 +38,15 @@ class History:
         #: (model, version) that have figures of their own, and when they last had a request.
         self._places: dict[ModelKey, int] = {}
         self._latest: Frame | None = None
+        #: The second of the first frame ever.
+        self._first = 0
 
     def add(self, frame: Frame) -> None:
         """Take the frame of one second."""
         if self._latest is not None and frame.at <= self._latest.at:
             return
+        if self._latest is None:
+            self._first = frame.at
         frame = self._bounded(frame)
         self._latest = frame
         for ring in self._rings:
@@ -57,7 +61,8 @@ class History:
     def since(self) -> int | None:
         """The unix second at which the history begins; None: it is empty."""
         starts = [start for ring in self._rings if (start := ring.since) is not None]
-        return min(starts, default=None)
+        # Longer frames begin at full minutes, even if nobody looked yet.
+        return max(min(starts), self._first) if starts else None
 
     def frames(self, seconds: int) -> Sequence[Frame]:
         """The frames of the last ``seconds``, the oldest first, as fine as the history has them for so long.
