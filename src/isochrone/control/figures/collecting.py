@@ -61,7 +61,9 @@ class _Gateway:
         self.heard_at = now
         if self.counted is not None:
             counted = Counted(
-                self.counted.gateway.merged(counted.gateway), added_models((self.counted.models, counted.models))
+                self.counted.gateway.merged(counted.gateway),
+                added_models((self.counted.models, counted.models)),
+                self.counted.is_whole and counted.is_whole,
             )
         self.counted, self.workers = counted, page.workers
 
@@ -133,8 +135,10 @@ class FiguresCollector:
         now, before = self._clock(), self._gateways
         self._gateways = {}
         for name in names:
-            _, away = self._away.pop(name, (0.0, None))
-            self._gateways[name] = before.pop(name, None) or away or _Gateway()
+            _, known = self._away.pop(name, (now, None))
+            if name in before:
+                known = before.pop(name)
+            self._gateways[name] = known or _Gateway()
         self._away.update((name, (now, gateway)) for name, gateway in before.items() if gateway.heard_at is not None)
         while self._away:
             name, (left_at, gateway) = next(iter(self._away.items()))
@@ -158,7 +162,7 @@ class FiguresCollector:
                 counted.append(answered)
         workers = worker_figures((gateway.workers for gateway in self._gateways.values()), names)
         models = added_models(each.models for each in counted)
-        return Frame(at, models, workers, gateways)
+        return Frame(at, models, workers, gateways, is_whole=all(each.is_whole for each in counted))
 
     async def _ask(self, client: httpx.AsyncClient, record: GatewayRecord, gateway: _Gateway) -> None:
         if record.metrics_port <= 0:

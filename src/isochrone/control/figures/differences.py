@@ -33,6 +33,8 @@ class Counted:
 
     gateway: GatewayFigures
     models: Mapping[ModelKey, ModelFigures]
+    #: The page had all models that the gateway has.
+    is_whole: bool = True
 
 
 class GatewayCounts:
@@ -78,7 +80,8 @@ class GatewayCounts:
         self._incarnation = page.incarnation
         self._models, self._versions, self._was_whole = models, versions, not page.left_out
         own = StageFigures(own_ns, own_count)
-        return Counted(GatewayFigures(name, True, requests, retries, hedges, page.in_flight, own), figures)
+        gateway = GatewayFigures(name, True, requests, retries, hedges, page.in_flight, own)
+        return Counted(gateway, figures, self._was_whole)
 
     def _model(self, counts: ModelCounts) -> ModelCounts:
         """The difference of the counts of a whole model."""
