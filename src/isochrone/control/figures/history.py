@@ -96,9 +96,12 @@ class History:
 
 
 def _by_model(frame: Frame) -> Frame:
-    """What error budgets are made of: one figure for each model, without stages."""
-    merged = {(name, ""): merged_models(name, versions) for name, versions in frame.by_name().items()}
-    models = {key: replace(each, stages={}) for key, each in merged.items()}
+    """What error budgets are made of: outcomes and durations of each model."""
+    models = {}
+    for name, versions in frame.by_name().items():
+        each = versions[0] if len(versions) == 1 else merged_models(name, versions)
+        outcomes = each.answered, each.rejected, each.deadline_exceeded, each.failed, each.cancelled, each.excused
+        models[name, ""] = ModelFigures(name, "", *outcomes, each.durations)
     return Frame(frame.at, models, is_whole=frame.is_whole)
 
 
