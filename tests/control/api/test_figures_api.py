@@ -10,8 +10,10 @@ import httpx
 import pytest
 from api_process import FLEET, KEYS, Api, with_api
 
+from fleet_records import Records
 from isochrone.control.api.application import create_app
 from isochrone.control.api.figures import figures_answer
+from isochrone.control.api.slo import slo_answer
 from isochrone.control.figures.frames import Frame, GatewayFigures, ModelFigures, StageFigures, WorkerFigures
 from isochrone.control.figures.history import History
 from isochrone.control.state.records import SloTotalsRecord
@@ -110,6 +112,32 @@ def test_budgets_of_the_store_and_of_the_latest_minutes(tmp_path: Path) -> None:
         assert (await ask(api, history_of(now), "/v1/slo"))["since"] == record.since * 60
 
     with_api(tmp_path, scenario)
+
+
+def test_many_models_have_budgets_and_those_that_are_not_counted_say_so() -> None:
+    records = Records("""
+name: plant
+pools: {cpu: {workers: 1}}
+models: {m0000: {version: 1}, quiet: {version: 1}}
+""")
+    history, now = History(), 1_800_000_000
+    for at in range(now, now + 60):
+        models = {(f"m{n:04}", "1"): ModelFigures(f"m{n:04}", "1", 10, durations={3: 10}) for n in range(200)}
+        # A new version of a model that has a place.
+        history.add(Frame(at, {**models, ("m0000", "2"): ModelFigures("m0000", "2", failed=10)}))
+    found = {each.model: each for each in slo_answer(records.view, history.budget_frames(), 0.99, now + 59).models}
+    assert len(found) == 201
+    assert (found["m0000"].state, found["m0199"].state, found["quiet"].state) == ("spent", "kept", "no requests")
+    assert (found["m0000"].windows[0].good, found["m0000"].windows[0].bad) == (600, 600)
+    # A gateway with more models than its page has.
+    history.add(Frame(now + 60, is_whole=False))
+    found = {each.model: each for each in slo_answer(records.view, history.budget_frames(), 0.99, now + 60).models}
+    assert (found["m0199"].state, found["quiet"].state) == ("kept", "not counted")
+    # The store has no place for another model.
+    for number in range(256):
+        records.put(KEYS.slo_totals_of(f"x{number}"), SloTotalsRecord(now // 60, now // 60, ((0, 1, 0),)))
+    found = {each.model: each for each in slo_answer(records.view, (), 0.99, now + 60).models}
+    assert (found["x1"].state, found["quiet"].state) == ("kept", "not counted")
 
 
 def test_a_day_of_many_models_is_answered() -> None:

@@ -26,6 +26,7 @@ class Gateways:
         #: By port: what happens instead of an answer.
         self.faults: dict[int, Callable[[], Coroutine[Any, Any, httpx.Response]]] = {}
         self.asked: list[int] = []
+        self.uptime_ms = 10_000
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         port = request.url.port or 0
@@ -36,7 +37,7 @@ class Gateways:
         count = self.answered.get(port, 0)
         models = (ModelCounts("m", count, versions=(VersionCounts("1", (count, 0, 0, 0, 0), {2: count}),)),)
         workers = (WorkerLoad("10.0.0.1:8000", "edge", own_in_flight=port),)
-        page = FiguresPage(f"i{port}", 10_000, 1, models if count else (), workers)
+        page = FiguresPage(f"i{port}", self.uptime_ms, 1, models if count else (), workers)
         return httpx.Response(200, content=encode(page))
 
 
@@ -66,11 +67,13 @@ class Scene:
         self.records.put(KEYS.worker("w"), WorkerRecord("w", "10.0.0.1", 8000, 8001))
         self.gateways = Gateways()
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(self.gateways.handle))
-        self.collector = FiguresCollector(lambda: self.records.view, client=self.client)
+        self.now = 0.0
+        self.collector = FiguresCollector(lambda: self.records.view, client=self.client, clock=lambda: self.now)
         self.at = 1000
 
     async def frame(self) -> Frame:
         self.at += 1
+        self.now += 1.0
         return await self.collector.collect(self.client, self.at)
 
 
@@ -164,6 +167,49 @@ def test_a_gateway_that_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
         del scene.records.entries[KEYS.gateway("a")]
         assert set((await scene.frame()).gateways) == {"b"}
         assert set(scene.collector._gateways) == {"b"}
+
+    play(scenario, monkeypatch)
+
+
+@pytest.mark.parametrize("seconds_away", [1, 1000, 4000])
+def test_a_gateway_that_registers_again_counts_nothing_twice(
+    seconds_away: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.now = 86_400.0
+        scene.gateways.answered = {1: 100}
+        assert (await scene.frame()).models["m", "1"].answered == 100, "it started after the controller"
+        record = scene.records.entries.pop(KEYS.gateway("a"))
+        for _ in range(3):
+            assert not (await scene.frame()).models
+        scene.now += seconds_away
+        scene.gateways.uptime_ms += seconds_away * 1000
+        scene.gateways.answered[1] += 7
+        await scene.frame()
+        scene.records.entries[KEYS.gateway("a")] = record
+        frame = await scene.frame()
+        # What is kept is bounded: after an hour, what it counted meanwhile is lost.
+        assert sum(each.answered for each in frame.models.values()) == (7 if seconds_away < 3600 else 0)
+        assert not (await scene.frame()).models
+        scene.gateways.answered[1] += 1
+        assert (await scene.frame()).models["m", "1"].answered == 1
+
+    play(scenario, monkeypatch)
+
+
+def test_what_is_kept_of_gateways_that_left_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(scene: Scene) -> None:
+        monkeypatch.setattr(collecting, "_MOST_AWAY", 1)
+        scene.now = 86_400.0
+        scene.gateways.answered = {1: 100, 2: 10}
+        await scene.frame()
+        kept = dict(scene.records.entries)
+        for name in "ab":
+            del scene.records.entries[KEYS.gateway(name)]
+        await scene.frame()
+        assert set(scene.collector._away) == {"b"}
+        scene.records.entries.update(kept)
+        assert not (await scene.frame()).models
 
     play(scenario, monkeypatch)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isochrone.control.figures.budget import BURNING, KEPT, NO_REQUESTS, SPENT, WINDOWS, budget
 from isochrone.control.figures.frames import Frame, ModelFigures
 from isochrone.control.figures.objectives import Limits, limits
-from isochrone.control.figures.totals import DAY, Totals, in_window, totals, totals_by_minute, with_minutes
+from isochrone.control.figures.totals import DAY, Totals, in_window, totals, totals_by_minute, until, with_minutes
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.state.records import SloTotalsRecord, decode, encode
 
@@ -65,6 +65,17 @@ def test_a_clock_that_was_set_back_loses_nothing() -> None:
     changed = with_minutes(record, {NOW - 30: Totals(5, 0)})
     assert changed is not None
     assert (changed.minute, in_window(changed, {}, NOW, 5)) == (NOW, Totals(15, 1))
+
+
+def test_a_record_that_is_ahead_of_now() -> None:
+    record = recorded({NOW - 90: Totals(4, 0), NOW - 3: Totals(10, 1), NOW + 30: Totals(50, 5)})
+    assert record is not None
+    assert in_window(record, {NOW: Totals(2, 0), NOW + 1: Totals(1, 0)}, NOW, 5) == Totals(13, 1)
+    cut = until(record, NOW - 1)
+    assert (cut.minute, in_window(cut, {}, NOW, DAY)) == (NOW - 1, Totals(14, 1))
+    assert until(cut, NOW) == cut
+    changed = with_minutes(cut, {NOW: Totals(2, 0)})
+    assert in_window(changed, {}, NOW, DAY) == Totals(16, 1)
 
 
 def test_minutes_that_are_not_recorded_yet_count_once() -> None:

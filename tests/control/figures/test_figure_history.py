@@ -110,6 +110,33 @@ def test_models_beyond_the_limit_are_summed_under_one_name() -> None:
     assert history.window("d", None, 1).answered == 9
 
 
+def test_budgets_have_all_models_whatever_has_a_place() -> None:
+    history = History(most_models=1, most_names=3)
+    stages = {"gateway": StageFigures(5, 1)}
+    for at in range(1_800_000_050, 1_800_000_070):
+        models = {(name, "1"): ModelFigures(name, "1", failed=1, stages=stages) for name in "abc"}
+        history.add(Frame(at, {**models, ("a", "2"): ModelFigures("a", "2", answered=1, durations={3: 1})}))
+    frames = history.budget_frames()
+    assert [frame.at for frame in frames] == [1_800_000_000 + 60 * n for n in range(len(frames))]
+    assert all(frame.is_whole for frame in frames)
+    total = {name: merged_models(name, (frame.model(name) for frame in frames)) for name in "abc"}
+    assert (total["a"].answered, total["a"].failed, total["a"].durations, total["a"].stages) == (20, 20, {3: 20}, {})
+    assert [total[name].failed for name in "bc"] == [20, 20]
+    # Beyond the limit, it says so.
+    history.add(Frame(1_800_000_070, {("d", "1"): ModelFigures("d", "1", failed=1)}))
+    assert not history.budget_frames()[-1].is_whole
+    assert history.budget_frames()[-1].model(OTHER_MODELS).failed == 1
+
+
+def test_gateways_are_bounded() -> None:
+    history = History(most_workers=50)
+    for at in range(1_800_000_000, 1_800_000_100):
+        history.add(Frame(at, gateways={f"g{n}": GatewayFigures(f"g{n}", requests=1) for n in range(10)}))
+    assert [len(frame.gateways) for frame in history.frames(6)] == [0, 10, 10, 10, 10, 10]
+    assert sum(len(frame.gateways) for frame in history.frames(300)) == 50
+    assert not any(frame.gateways for seconds in (3600, 86_400) for frame in history.frames(seconds))
+
+
 def test_a_model_keeps_its_place_while_others_come_and_go() -> None:
     history = History(most_models=1)
     for at in range(1000, 1400):
@@ -123,8 +150,7 @@ def test_a_frame_that_is_not_later_is_left_out() -> None:
     for at in (100, 100, 99, 101):
         history.add(Frame(at, {("a", "1"): ModelFigures("a", "1", answered=1)}))
     assert history.window("a", "1", 300).answered == 2
-    assert history.since is not None
-    assert history.since <= 100
+    assert history.since == 100
 
 
 def test_resolutions() -> None:

@@ -107,7 +107,7 @@ def test_a_gateway_that_started_meanwhile_counts_in_full() -> None:
 
 def test_a_model_that_appears_on_a_page_with_a_limit_is_not_counted_in_full() -> None:
     counts = GatewayCounts()
-    counts.take("g", FiguresPage("a", 0, left_out=1), LONG)
+    assert not counts.take("g", FiguresPage("a", 0, left_out=1), LONG).is_whole
     assert counts.take("g", Process("a", {"1": 500}).page(left_out=1), LONG).models == {}
     assert counts.take("g", Process("a", {"1": 502}).page(left_out=1), LONG).models["m", "1"].answered == 2
 

@@ -99,6 +99,30 @@ def test_records_are_bounded_and_end() -> None:
     assert set(led.records.view.slo_totals) == {"n"}
 
 
+def test_models_of_the_fleet_come_first_and_known_ones_take_no_further_place() -> None:
+    led = Led()
+    many = {f"a{number:03}": 1 for number in range(200)}
+    led.second(START, lead=True, **many)
+    led.second(START + 60, lead=True, m=1, **many, **{f"b{number:03}": 1 for number in range(200)})
+    assert set(led.records.view.slo_totals) == set(many)
+    led.second(START + 120)
+    known = led.records.view.slo_totals
+    assert (len(known), set(many) <= set(known), "m" in known) == (256, True, True)
+    assert led.of("a199", START + 60) == Totals(2, 0)
+
+
+def test_after_a_clock_was_set_back_requests_count() -> None:
+    ahead = Led()
+    for at in range(START, START + 3600, 30):
+        ahead.second(at, m=1)
+    behind = Led(ahead.records)
+    for at in range(START + 600, START + 800):
+        behind.second(at, m=1)
+    # 20 requests of the ten minutes before, and each second of three minutes.
+    assert behind.records.view.slo_totals["m"].minute == START // 60 + 12
+    assert behind.of("m", START + 800) == Totals(0, 20 + 180)
+
+
 def test_a_record_that_cannot_be_read_is_replaced() -> None:
     led = Led()
     led.records.put(KEYS.slo_totals_of("m"), b"nonsense")

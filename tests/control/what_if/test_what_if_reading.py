@@ -58,9 +58,9 @@ def statistics(ns: int = 2_000_000) -> WorkerStatistics:
     return WorkerStatistics("i", {name: {"1": each} for name, each in versions.items()})
 
 
-def a_history() -> History:
+def a_history(begin: int = 1_800_000_000) -> History:
     history = History()
-    for at in range(1_800_000_000, 1_800_000_010):
+    for at in range(begin, begin + 10):
         models = {
             (name, "1"): ModelFigures(name, "1", answered=20, deadline_exceeded=4, failed=1, durations={3: 20})
             for name in ("detector", "tracker", "pipeline", "writer")
@@ -108,6 +108,12 @@ def test_workers_models_load_and_rules_are_those_of_the_fleet() -> None:
     assert "streams" in found.left_out["writer"]
     assert found.rules["models"]["detector"]["policy"] == "least_connections"
     assert (found.fleet, found.measured_seconds) == ("plant", 10)
+
+
+def test_a_history_that_begins_within_a_minute_is_as_long_as_it_is() -> None:
+    found = situation_of(a_fleet().view, a_reading(), a_history(1_800_000_045))
+    assert found.measured_seconds == 10
+    assert next(model.rate for model in found.models if model.name == "detector") == 25.0
 
 
 def test_a_situation_survives_its_file() -> None:

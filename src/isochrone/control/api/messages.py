@@ -368,7 +368,8 @@ class ModelSlo(msgspec.Struct, frozen=True):
     model: str
     #: Within which a request must be answered.
     limit_ms: float
-    #: "no requests", "kept", "burning" (more than allowed over 5 minutes and over an hour) or "spent".
+    #: "no requests", "not counted" (there are more models than are counted), "kept", "burning" (more than allowed over
+    #: 5 minutes and over an hour) or "spent".
     state: str
     #: 5 minutes, 1 hour, 6 hours, 24 hours.
     windows: tuple[SloWindow, ...]
@@ -448,6 +449,7 @@ class FigureFrame(msgspec.Struct, frozen=True):
     seconds: int
     models: tuple[ModelFigure, ...]
     workers: tuple[WorkerFigure, ...]
+    #: None in frames that are longer than a second.
     gateways: tuple[GatewayFigure, ...]
 
 

@@ -118,11 +118,12 @@ async def _figures(service: ControlService, request: Request) -> Response:
 
 async def _slo(service: ControlService, request: Request) -> Response:
     objective = share(request, "objective", OBJECTIVE, LARGEST_OBJECTIVE)
-    latest = service.history.latest()
+    history = service.history
+    latest, began = history.latest(), history.since or 0
     at = latest.at if latest is not None else int(time.time())
     # Not on the loop, since a day of many models takes a while; so of a copy, since the loop changes the entries.
     view = View(service.keys, dict(service.mirror.entries))
-    return answer(await asyncio.to_thread(slo_answer, view, service.history.frames(_MOST_SECONDS), objective, at))
+    return answer(await asyncio.to_thread(slo_answer, view, history.budget_frames(), objective, at, began))
 
 
 async def _why(service: ControlService, request: Request) -> Response:

@@ -18,7 +18,7 @@ WINDOWS: Final = (5, 60, 6 * 60, 24 * 60)
 _TREND: Final = 60
 
 #: States of a budget.
-NO_REQUESTS, KEPT, BURNING, SPENT = "no requests", "kept", "burning", "spent"
+NO_REQUESTS, NOT_COUNTED, KEPT, BURNING, SPENT = "no requests", "not counted", "kept", "burning", "spent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,20 @@ class Budget:
     left: float
     #: Seconds until it is spent at the rates of the last hour; None: never.
     spent_in_s: float | None
-    #: ``NO_REQUESTS``, ``KEPT``, ``BURNING`` (the two shortest windows burn more than is allowed) or ``SPENT``.
+    #: ``NO_REQUESTS``, ``NOT_COUNTED`` (nobody knows whether there were any), ``KEPT``, ``BURNING`` (the two shortest
+    #: windows burn more than is allowed) or ``SPENT``.
     state: str
 
 
-def budget(objective: float, windows: Mapping[int, Totals], covered_s: float) -> Budget:
-    """``windows``: by minutes, of ``WINDOWS``. ``covered_s``: how far the history reaches back."""
+def budget(objective: float, windows: Mapping[int, Totals], covered_s: float, *, is_counted: bool = True) -> Budget:
+    """``windows``: by minutes, of ``WINDOWS``. ``covered_s``: how far the history reaches back. ``is_counted`` False:
+    the fleet has more models than are counted, and this one may be among the others."""
     seen = tuple(_window(minutes, windows.get(minutes, Totals()), objective) for minutes in WINDOWS)
     whole = seen[-1]
     spent_in_s = _spent_in(objective, whole.totals, windows.get(_TREND, Totals()), min(covered_s, _TREND * 60.0))
     state = SPENT if spent_in_s == 0.0 else _state(seen)
+    if state == NO_REQUESTS and not is_counted:
+        state = NOT_COUNTED
     return Budget(objective, seen, whole.burn, max(0.0, 1.0 - whole.burn), spent_in_s, state)
 
 

@@ -3,13 +3,15 @@
 Every controller does: whichever a browser or a command asks has a history. A gateway that hangs, or is away, is shown
 as unreachable; frames wait for it once, up to the deadline of a request, and after that no frame waits for it until it
 answers again. Workers are not asked: gateways have their load reports.
+
+What a gateway had counted is kept for an hour after its record went: leases lapse, and come back with the same process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import httpx
@@ -33,13 +35,18 @@ _PERIOD: Final = 1.0
 _SECONDS: Final = 0.8
 #: Gateways that are asked at the same time.
 _AT_ONCE: Final = 64
+#: Gateways without a record that are still known, and for how many seconds.
+_MOST_AWAY: Final = 128
+_AWAY_SECONDS: Final = 3600.0
 
 
 class _Gateway:
-    """One gateway, as long as it is registered."""
+    """One gateway, as long as it is registered, and for a while after that."""
 
     def __init__(self) -> None:
         self.counts = GatewayCounts()
+        #: When its last page came; None: none has.
+        self.heard_at: float | None = None
         #: The question under way.
         self.asking: asyncio.Task[None] | None = None
         self.is_reachable = True
@@ -47,11 +54,16 @@ class _Gateway:
         self.counted: Counted | None = None
         self.workers: tuple[WorkerLoad, ...] = ()
 
-    def take(self, name: str, page: FiguresPage, watched_ms: float) -> None:
-        counted = self.counts.take(name, page, watched_ms)
+    def take(self, name: str, page: FiguresPage, now: float, watched_since: float) -> None:
+        """``watched_since``: from when on a process that nobody has heard of is a new one."""
+        since = watched_since if self.heard_at is None else self.heard_at
+        counted = self.counts.take(name, page, (now - since) * 1000)
+        self.heard_at = now
         if self.counted is not None:
             counted = Counted(
-                self.counted.gateway.merged(counted.gateway), added_models((self.counted.models, counted.models))
+                self.counted.gateway.merged(counted.gateway),
+                added_models((self.counted.models, counted.models)),
+                self.counted.is_whole and counted.is_whole,
             )
         self.counted, self.workers = counted, page.workers
 
@@ -73,11 +85,14 @@ class FiguresCollector:
         self._client = client
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
+        #: Those whose records went, the longest ago first, and when.
+        self._away: dict[str, tuple[float, _Gateway]] = {}
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._tasks = BackgroundTasks()
-        self._started_at = clock()
+        #: The start, or the last page of a gateway that is forgotten since: an older process may have been counted.
+        self._watched_since = clock()
         #: Added to the monotonic clock: frames go on in order when the machine's time is set.
-        self._epoch = unix_time() - self._started_at
+        self._epoch = unix_time() - self._watched_since
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -103,7 +118,7 @@ class FiguresCollector:
         """Ask all gateways; the frame of what they have answered. ``at``: its unix second."""
         view = self._view()
         records = view.gateways
-        self._gateways = {name: self._gateways.get(name) or _Gateway() for name in records}
+        self._know(records)
         waited = []
         for name, record in records.items():
             gateway = self._gateways[name]
@@ -114,6 +129,23 @@ class FiguresCollector:
         if waited:
             await asyncio.wait(waited, timeout=_SECONDS)
         return self._frame(at, {worker.address: name for name, worker in view.workers.items()})
+
+    def _know(self, names: Iterable[str]) -> None:
+        """These are registered now. The others are kept for a while, for they may come back."""
+        now, before = self._clock(), self._gateways
+        self._gateways = {}
+        for name in names:
+            _, known = self._away.pop(name, (now, None))
+            if name in before:
+                known = before.pop(name)
+            self._gateways[name] = known or _Gateway()
+        self._away.update((name, (now, gateway)) for name, gateway in before.items() if gateway.heard_at is not None)
+        while self._away:
+            name, (left_at, gateway) = next(iter(self._away.items()))
+            if len(self._away) <= _MOST_AWAY and now - left_at < _AWAY_SECONDS:
+                break
+            del self._away[name]
+            self._watched_since = max(self._watched_since, gateway.heard_at or 0.0)
 
     def _frame(self, at: int, names: Mapping[str, str]) -> Frame:
         gateways: dict[str, GatewayFigures] = {}
@@ -130,7 +162,7 @@ class FiguresCollector:
                 counted.append(answered)
         workers = worker_figures((gateway.workers for gateway in self._gateways.values()), names)
         models = added_models(each.models for each in counted)
-        return Frame(at, models, workers, gateways)
+        return Frame(at, models, workers, gateways, is_whole=all(each.is_whole for each in counted))
 
     async def _ask(self, client: httpx.AsyncClient, record: GatewayRecord, gateway: _Gateway) -> None:
         if record.metrics_port <= 0:
@@ -139,7 +171,7 @@ class FiguresCollector:
             async with self._asking, asyncio.timeout(_SECONDS):
                 content = await _page(client, record)
             if content is not None:
-                gateway.take(record.name, decode(content), (self._clock() - self._started_at) * 1000)
+                gateway.take(record.name, decode(content), self._clock(), self._watched_since)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, msgspec.MsgspecError):
             pass  # it is shown as unreachable
         except Exception as error:

@@ -33,6 +33,8 @@ class Counted:
 
     gateway: GatewayFigures
     models: Mapping[ModelKey, ModelFigures]
+    #: The page had all models that the gateway has.
+    is_whole: bool = True
 
 
 class GatewayCounts:
@@ -46,13 +48,15 @@ class GatewayCounts:
         self._was_whole = False
 
     def take(self, name: str, page: FiguresPage, watched_ms: float) -> Counted:
-        """What was counted since the last page. ``watched_ms``: how long this fleet has been watched.
+        """What was counted since the last page. ``watched_ms``: the time since the last page of this gateway; without
+        one, how long this fleet has been watched.
 
-        Without an earlier page, all of a process that started meanwhile; of one that was there before, nothing.
+        Of another process than that of the last page, all if it started meanwhile; of one that was there before,
+        nothing.
         """
         if page.incarnation != self._incarnation:
             self._models, self._versions = {}, {}
-            self._was_whole = bool(self._incarnation) or page.uptime_ms <= watched_ms
+            self._was_whole = page.uptime_ms <= watched_ms
         figures: dict[ModelKey, ModelFigures] = {}
         requests = retries = hedges = own_ns = own_count = 0
         models: dict[str, ModelCounts] = {}
@@ -76,7 +80,8 @@ class GatewayCounts:
         self._incarnation = page.incarnation
         self._models, self._versions, self._was_whole = models, versions, not page.left_out
         own = StageFigures(own_ns, own_count)
-        return Counted(GatewayFigures(name, True, requests, retries, hedges, page.in_flight, own), figures)
+        gateway = GatewayFigures(name, True, requests, retries, hedges, page.in_flight, own)
+        return Counted(gateway, figures, self._was_whole)
 
     def _model(self, counts: ModelCounts) -> ModelCounts:
         """The difference of the counts of a whole model."""

@@ -7,7 +7,7 @@ counts add up, levels (requests in flight, expected waits) are those of the late
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -183,14 +183,29 @@ class Frame:
     models: Mapping[ModelKey, ModelFigures] = field(default_factory=dict)
     #: By name. Longer frames than a second, and those of a large fleet that are no longer new, have none.
     workers: Mapping[str, WorkerFigures] = field(default_factory=dict)
+    #: By name; of longer frames, none.
     gateways: Mapping[str, GatewayFigures] = field(default_factory=dict)
     seconds: int = 1
+    #: Every model with anything to count is there by its name: no gateway left some out, none is in ``OTHER_MODELS``.
+    is_whole: bool = True
+    #: ``models`` by name, made once it is asked for.
+    _by_name: Mapping[str, Sequence[ModelFigures]] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def by_name(self) -> Mapping[str, Sequence[ModelFigures]]:
+        """The versions of each model."""
+        found = self._by_name
+        if found is None:
+            made: dict[str, list[ModelFigures]] = {}
+            for (name, _), each in self.models.items():
+                made.setdefault(name, []).append(each)
+            object.__setattr__(self, "_by_name", found := made)
+        return found
 
     def model(self, name: str, version: str | None = None) -> ModelFigures:
         """One version, or all of a model's merged (None). Without requests, figures of zeros."""
         if version is not None:
             return self.models.get((name, version), ModelFigures(name, version))
-        return merged_models(name, (each for key, each in self.models.items() if key[0] == name))
+        return merged_models(name, self.by_name().get(name, ()))
 
 
 def bucket_bounds_ns(bucket: int) -> tuple[int, int | None]:
@@ -208,15 +223,14 @@ def merged_models(name: str, figures: Iterable[ModelFigures], version: str | Non
 
 
 def merged_frames(frames: Iterable[Frame], at: int, seconds: int) -> Frame:
-    """Several frames, the oldest first, as one longer frame without workers."""
+    """Several frames, the oldest first, as one longer frame without workers and gateways."""
     models: dict[ModelKey, ModelFigures] = {}
-    gateways: dict[str, GatewayFigures] = {}
+    is_whole = True
     for frame in frames:
+        is_whole = is_whole and frame.is_whole
         for key, each in frame.models.items():
             models[key] = models[key].merged(each) if key in models else each
-        for name, gateway in frame.gateways.items():
-            gateways[name] = gateways[name].merged(gateway) if name in gateways else gateway
-    return Frame(at, models, {}, gateways, seconds)
+    return Frame(at, models, seconds=seconds, is_whole=is_whole)
 
 
 def _added(one: Mapping[int, int], other: Mapping[int, int]) -> Mapping[int, int]:

@@ -16,6 +16,8 @@ from isochrone.control.state.records import SloTotalsRecord
 DAY: Final = 24 * 60
 _FINE: Final = 60
 _CELL: Final = 5
+#: Models with a record.
+MOST_MODELS: Final = 256
 
 
 class Totals(NamedTuple):
@@ -54,7 +56,7 @@ def totals_by_minute(frames: Iterable[Frame], model: str, limit_s: float) -> dic
 def with_minutes(record: SloTotalsRecord | None, minutes: Mapping[int, Totals]) -> SloTotalsRecord | None:
     """The record with further minutes; None: there is nothing to record.
 
-    Minutes that the record has already, as after a clock was set back, are added to its last one.
+    Minutes that the record has already are added to its last one.
     """
     if not minutes:
         return record
@@ -77,10 +79,21 @@ def _add(cells: dict[int, Totals], minute: int, each: Totals, newest: int) -> No
     cells[minute] = cells.get(minute, Totals()).plus(each)
 
 
+def until(record: SloTotalsRecord, minute: int) -> SloTotalsRecord:
+    """The record without cells later than a minute: a clock was set back, or that of another leader is ahead."""
+    if record.minute <= minute:
+        return record
+    behind = record.minute - minute
+    cells = tuple((age - behind, good, bad) for age, good, bad in record.cells if age >= behind)
+    return SloTotalsRecord(minute, min(record.since, minute), cells)
+
+
 def in_window(record: SloTotalsRecord | None, further: Mapping[int, Totals], now: int, minutes: int) -> Totals:
-    """Of the last ``minutes`` up to the minute ``now``: what is recorded, and later minutes that are not yet."""
+    """Of the last ``minutes`` up to the minute ``now``: what is recorded, and later minutes that are not yet. Of a
+    record that is ahead of now, this controller's own minute counts."""
     found = Totals()
     if record is not None:
+        record = record if record.minute <= now else until(record, now - 1)
         for age, good, bad in record.cells:
             if now - minutes < record.minute - age:
                 found = found.plus(Totals(good, bad))

@@ -11,15 +11,14 @@ from typing import Final
 from isochrone.control.figures.frames import OTHER_MODELS
 from isochrone.control.figures.history import History
 from isochrone.control.figures.objectives import Limits, limits
-from isochrone.control.figures.totals import DAY, totals_by_minute, with_minutes
+from isochrone.control.figures.totals import DAY, MOST_MODELS, totals_by_minute, until, with_minutes
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.state.records import encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 
-#: Models with a record; and writes in one transaction, which etcd limits to 128.
-_MOST_MODELS: Final = 256
+#: Writes in one transaction, which etcd limits to 128.
 _AT_ONCE: Final = 64
 
 
@@ -50,17 +49,24 @@ class SloTotals:
 
     def _operations(self, view: View, minute: int) -> list[Put | Delete]:
         known, of = view.slo_totals, self._limits_of(view)
-        whole = [frame for frame in self._history.frames(DAY * 60) if frame.at // 60 < minute]
+        whole = [frame for frame in self._history.budget_frames() if frame.at // 60 < minute]
         if self._minute:
             whole = [frame for frame in whole if frame.at // 60 >= self._minute]
         operations: list[Put | Delete] = []
-        for model in sorted({model for frame in whole for model, _ in frame.models} - {OTHER_MODELS}):
-            record = known.get(model)
-            if record is None and len(known) + len(operations) >= _MOST_MODELS:
+        free = MOST_MODELS - len(known)
+        names = {model for frame in whole for model, _ in frame.models} - {OTHER_MODELS}
+        # Models of fleet.yaml first: others are not missed as much.
+        for model in sorted(names, key=lambda name: (name not in of.models, name)):
+            recorded = record = known.get(model)
+            if recorded is None and free <= 0:
                 continue
+            if recorded is not None and recorded.minute >= minute:
+                # A minute that is not over was recorded by another clock: this controller's own minutes replace it.
+                record = until(recorded, whole[0].at // 60 - 1)
             later = [frame for frame in whole if record is None or frame.at // 60 > record.minute]
             changed = with_minutes(record, totals_by_minute(later, model, of.of(model)))
-            if changed is not None and changed != record:
+            if changed is not None and changed != recorded:
+                free -= recorded is None
                 operations.append(Put(self._keys.slo_totals_of(model), encode(changed)))
         operations += [
             Delete(self._keys.slo_totals_of(model)) for model, record in known.items() if minute - record.minute > DAY

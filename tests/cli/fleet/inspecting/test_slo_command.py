@@ -96,6 +96,14 @@ def test_check_and_one_model(answered: list[object]) -> None:
     assert [each["model"] for each in json.loads(said)["models"]] == ["a"]
 
 
+def test_a_model_that_is_not_counted_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = msgspec.structs.replace(UNUSED, model="lost", state="not counted")
+    answer = msgspec.structs.replace(ANSWER, models=(UNUSED, missing))
+    monkeypatch.setattr(ApiClient, "get", lambda *_, **__: answer)
+    assert [run(*words)[0] for words in (("idle", "--check"), ("lost", "--check"), ("--check",), ())] == [0, 1, 1, 0]
+    assert "not counted" in shown(answer)
+
+
 def test_words_that_make_no_sense(answered: list[object]) -> None:
     status, said = run("c")
     assert (status, "expected one of the known models a, b, idle, given 'c'" in said) == (1, True)

@@ -11,7 +11,7 @@ from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOpti
 from isochrone.cli.console import make_console
 from isochrone.cli.fleet.inspecting.slo_view import picture
 from isochrone.control.api.messages import SloAnswer
-from isochrone.control.figures.budget import SPENT
+from isochrone.control.figures.budget import NOT_COUNTED, SPENT
 from isochrone.control.figures.objectives import LARGEST_OBJECTIVE, OBJECTIVE
 from isochrone.errors import FlagError, NotFound
 from isochrone.suggestions import suggestion
@@ -38,7 +38,7 @@ def slo(
     model: Annotated[str, typer.Argument(help="Only this model.", show_default=False)] = "",
     objective: Annotated[float, typer.Option(help="Percent of requests that must be good.")] = OBJECTIVE * 100,
     check: Annotated[
-        bool, typer.Option("--check", help="End with status 1 if the budget of a model is spent.")
+        bool, typer.Option("--check", help="End with status 1 if the budget of a model is spent or not counted.")
     ] = False,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
@@ -55,7 +55,7 @@ def slo(
             print_json(found)
         else:
             make_console().print(picture(found))
-    if check and any(each.state == SPENT for each in found.models):
+    if check and any(each.state in (SPENT, NOT_COUNTED) for each in found.models):
         raise typer.Exit(1)
 
 

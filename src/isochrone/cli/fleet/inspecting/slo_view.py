@@ -9,9 +9,9 @@ from rich.text import Text
 
 from isochrone.cli.console import span, table
 from isochrone.control.api.messages import ModelSlo, SloAnswer, SloWindow
-from isochrone.control.figures.budget import BURNING, KEPT, NO_REQUESTS, SPENT
+from isochrone.control.figures.budget import BURNING, KEPT, NO_REQUESTS, NOT_COUNTED, SPENT
 
-_STYLES = {KEPT: "green", NO_REQUESTS: "dim", BURNING: "yellow", SPENT: "red"}
+_STYLES = {KEPT: "green", NO_REQUESTS: "dim", NOT_COUNTED: "red", BURNING: "yellow", SPENT: "red"}
 _NONE = "–"
 _DAY = 86_400
 
@@ -32,7 +32,7 @@ def picture(found: SloAnswer) -> RenderableType:
             f"{model.limit_ms:g} ms",
             *(_ratio(window) for window in model.windows),
             *(_burn(window) for window in model.windows),
-            f"{model.left:.0%}" if model.state != NO_REQUESTS else _NONE,
+            f"{model.left:.0%}" if model.state not in (NO_REQUESTS, NOT_COUNTED) else _NONE,
             _spent_in(model),
             Text(model.state, style=_STYLES.get(model.state, "")),
         )
