@@ -102,5 +102,7 @@ def _models(frame: Frame, recent: Sequence[Frame], deadlines_ms: Mapping[str, fl
             last.durations,
         )
     total, all_last = merged_models(ALL, windows), merged_models(ALL, lasts)
-    found[ALL] = ModelSecond(percentiles(total, seconds), waterfall(total, 0.0), percentiles(all_last, 1), {})
+    found[ALL] = ModelSecond(
+        percentiles(total, seconds), waterfall(total, 0.0), percentiles(all_last, 1), all_last.durations
+    )
     return found
