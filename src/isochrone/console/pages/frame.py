@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import Final
 
 from nicegui import events, ui
@@ -77,8 +76,8 @@ def framed(path: str) -> Iterator[None]:
         yield
     ui.element("div").classes("toast").props('data-live="toast" role=status aria-live=polite')
     ui.on("console-action", _asked)
-    page = ui.context.client
-    page.on_delete(partial(_questions.pop, page.id, None))
+    page = ui.context.client.id
+    ui.context.client.on_delete(lambda: _forget_question(page))
 
 
 def section(title: str, live: str, hint: str = "") -> None:
