@@ -6,7 +6,8 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import httpx
@@ -21,8 +22,10 @@ from isochrone.control.api import serving
 from isochrone.control.api.application import create_app
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.serving import serve_api
+from isochrone.control.figures.frames import Frame, ModelFigures
 from isochrone.control.figures.history import History
 from isochrone.control.state.records import GatewayRecord, encode
+from isochrone.errors import NotFound, Unavailable
 from isochrone.store.base import Put, Store
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
@@ -85,13 +88,56 @@ def test_views_are_computed_once_and_the_fleet_only_when_the_store_changes(
 def test_histories_are_encoded_once_a_second_and_few_are_kept(tmp_path: Path) -> None:
     async def scenario(fleet: SyntheticFleet, store: Store, mirror: Mirror, history: History) -> None:
         aggregation = Aggregation(ControlService(store, mirror, fleet.keys, history=history))
-        first = aggregation.model_history("detector", 300)
-        assert aggregation.model_history("detector", 300) is first
+        first = await aggregation.model_history("detector", 300)
+        assert await aggregation.model_history("detector", 300) is first
         history.add(fleet.frame(1001))
-        assert aggregation.model_history("detector", 300) is not first
-        for number in range(1000):
-            aggregation.model_history(f"attack-{number}" * 100, 300)
+        assert await aggregation.model_history("detector", 300) is not first
+        kept = dict(aggregation._histories)
+        for name in ("attack", "detector" * 100, "detector "):
+            with pytest.raises(NotFound):
+                await aggregation.model_history(name, 300)
+        assert aggregation._histories == kept
+        # Names that begin alike for long have histories of their own.
+        names = [f"{'m' * 300}-{number}" for number in range(100)]
+        history.add(Frame(1002, {(name, "1"): ModelFigures(name, "1", answered=1) for name in names}))
+        bodies = [await aggregation.model_history(name, 300) for name in names]
+        assert [msgspec.json.decode(body)["model"] for body in bodies] == names
         assert len(aggregation._histories) <= 64
+
+    with_fleet(tmp_path, scenario)
+
+
+def test_a_history_is_computed_beside_the_loop_and_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, computed, at_once = threading.Event(), list[str](), list[int]()
+    monkeypatch.setattr(aggregations, "_MOST_WAITING", 3)
+
+    def slow(frames: Sequence[Frame], model: str, seconds: int) -> bytes:
+        computed.append(model)
+        at_once.append(len(computed) - finished[0])
+        assert go_on.wait(30)
+        finished[0] += 1
+        return model.encode()
+
+    finished = [0]
+    monkeypatch.setattr(aggregations, "_encoded", slow)
+
+    async def scenario(fleet: SyntheticFleet, store: Store, mirror: Mirror, history: History) -> None:
+        aggregation = Aggregation(ControlService(store, mirror, fleet.keys, history=history))
+        asked = [
+            asyncio.create_task(aggregation.model_history(name, 300)) for name in ("detector", "tracker", "tracker")
+        ]
+        try:
+            while not computed:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            # The loop goes on, and one more is too many.
+            with pytest.raises(Unavailable):
+                await aggregation.model_history("", 300)
+        finally:
+            go_on.set()
+        assert await asyncio.gather(*asked) == [b"detector", b"tracker", b"tracker"]
+        assert (computed, at_once) == (["detector", "tracker"], [1, 1])
 
     with_fleet(tmp_path, scenario)
 

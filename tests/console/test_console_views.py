@@ -160,11 +160,14 @@ def test_a_second_of_the_fleet_and_a_history(tmp_path: Path) -> None:
         sum(each.shown.rate for name, each in now.models.items() if name), rel=0.01
     )
     assert [(each.model, each.before, each.after) for each in now.comparisons] == [("detector", "4", "5")]
-    past = model_history(history, "detector", 300)
+    past = model_history(history.frames(300), "detector", 300)
     assert len(past.at) == len(past.p99) == len(past.heat.columns) == 30
     assert (past.step, past.at[-1]) == (1, 1029)
-    everything = model_history(history, "", 300)
+    everything = model_history(history.frames(300), "", 300)
     assert everything.rate[-1] > past.rate[-1]
+    # What the stream adds to the history is what the history has.
+    assert now.models[ALL].heat == everything.heat.columns[-1]
+    assert now.models["detector"].heat == past.heat.columns[-1]
     # What is sent is JSON, and small: a hundred workers make tens of kilobytes.
     assert len(msgspec.json.encode(now)) < 20_000
 

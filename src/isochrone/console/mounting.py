@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, Final
@@ -16,11 +16,12 @@ from typing import Any, Final
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from isochrone.console.admission import MOST_PAGES, Kind, PageLimit, kind_of
 from isochrone.console.live.aggregation import Aggregation
 from isochrone.console.live.routes import live_routes
 from isochrone.console.places import ASSETS, ASSETS_DIRECTORY, MOUNT
@@ -45,6 +46,10 @@ _HEADERS: Final = {
 }
 #: Of NiceGUI's own files, whose paths have its version.
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
+_TOO_MANY: Final = "Too many pages of this controller's console are open or asked for; try again, or use another one."
+#: RFC 6455's registry of close codes.
+_TRY_AGAIN_LATER: Final = 1013
+_NOTHING: Final = Router()
 
 
 def is_installed() -> bool:
@@ -100,10 +105,26 @@ class _Pages:
     def __init__(self, service: ControlService) -> None:
         self._service = service
         self._app: ASGIApp | None = None
+        self._kept_pages: Callable[[], int] = int
+        self._limit = PageLimit()
+        self._sockets = 0
         self._starting = asyncio.Lock()
         self._stack = AsyncExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = kind_of(scope["path"].removeprefix(scope.get("root_path", "")))
+        if kind is Kind.UNKNOWN:
+            # The router's own answer, also to WebSockets.
+            await _NOTHING(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
+        # The first request of a socket by polling, which has no session yet, makes one.
+        is_limited = kind is Kind.PAGE or (kind is Kind.SOCKET and b"sid=" not in scope["query_string"])
+        if is_limited and not self._limit.admits(asyncio.get_running_loop().time(), self._kept_pages()):
+            await PlainTextResponse(_TOO_MANY, 503, {"retry-after": "5", **_HEADERS})(scope, receive, send)
+            return
         app = self._app or await self._start()
 
         async def with_headers(message: MutableMapping[str, Any]) -> None:
@@ -116,6 +137,18 @@ class _Pages:
 
         await app(scope, receive, with_headers)
 
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._sockets >= MOST_PAGES:
+            await receive()
+            # Before it is accepted, this is answered with 403; the browser tries again.
+            await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": _TOO_MANY})
+            return
+        self._sockets += 1
+        try:
+            await (self._app or await self._start())(scope, receive, send)
+        finally:
+            self._sockets -= 1
+
     async def _start(self) -> ASGIApp:
         async with self._starting:
             if self._app is not None:
@@ -123,6 +156,7 @@ class _Pages:
             require_installed()
             catalog = await asyncio.to_thread(importlib.import_module, "isochrone.console.pages.catalog")
             app: ASGIApp = await self._stack.enter_async_context(catalog.running_pages(self._service))
+            self._kept_pages = catalog.kept_pages
             self._app = app
             log.info("console started")
             return app

@@ -10,5 +10,7 @@ MOUNT: Final = "/console"
 LIVE: Final = f"{MOUNT}/live"
 HISTORY: Final = f"{MOUNT}/history"
 ASSETS: Final = f"{MOUNT}/assets"
+#: Of all pages, below ``MOUNT``.
+PAGE_PATHS: Final = ("/", "/latency", "/rollouts", "/events", "/request", "/what-if")
 
 ASSETS_DIRECTORY: Final = Path(__file__).parent / "assets"

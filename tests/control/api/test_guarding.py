@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from api_process import FLEET, KEYS, Api, with_api
+from starlette.types import Message, Receive, Scope, Send
 
-from isochrone.control.api.guarding import is_known_host, is_loopback
+from isochrone.control.api.guarding import Guard, is_known_host, is_loopback
 from isochrone.control.state.records import FleetRecord, encode
 from isochrone.store.base import Put
 
@@ -58,6 +60,46 @@ def test_foreign_hosts_and_pages_are_refused(tmp_path: Path) -> None:
             assert (await api.client.get("/v1/status", headers=headers)).status_code == 200
 
     with_api(tmp_path, scenario)
+
+
+OWN = ("console.plant.example", "https://console.plant.example")
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+@pytest.mark.parametrize(
+    ("host", "origin", "is_let_in"),
+    [
+        (*OWN, True),
+        ("Console.Plant.Example:8003", "http://console.plant.example:8003", True),
+        ("console.plant.example:443", OWN[1], True),
+        ("console.plant.example", "http://console.plant.example:8003", False),
+        ("console.plant.example", "https://evil.example", False),
+        ("console.plant.example", "null", False),
+        ("console.plant.example", "ftp://console.plant.example", False),
+        ("console.plant.example", "http://console.plant.example:x", False),
+        ("evil.example", "https://evil.example", False),
+        ("10.0.0.1", OWN[1], False),
+    ],
+)
+def test_the_controllers_own_pages_are_let_in_under_its_name(
+    kind: str, host: str, origin: str, is_let_in: bool
+) -> None:
+    reached, sent = [], []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope["type"])
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+
+    headers = [(b"host", host.encode()), (b"origin", origin.encode())]
+    guard = Guard(app, ("Console.Plant.Example",))
+    asyncio.run(guard({"type": kind, "method": "GET", "path": "/", "headers": headers}, receive, send))
+    assert reached == ([kind] if is_let_in else [])
+    assert sent[:1] == ([] if is_let_in else ["websocket.close" if kind == "websocket" else "http.response.start"])
 
 
 def test_a_caller_elsewhere_names_no_new_place(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ let toasting = 0;
 function headers() {
   const user = sessionStorage.getItem(USER);
   const token = sessionStorage.getItem(TOKEN);
-  // A header cannot have other characters; a token has none.
+  // A header cannot have other characters; useToken takes no token that has.
   const name = encodeURIComponent(user || "").replaceAll("%20", " ").replaceAll("%40", "@");
   const found = { "x-isochrone-user": name ? `${name} (console)` : "console" };
   if (token) found.authorization = `Bearer ${token}`;
@@ -71,6 +71,11 @@ export async function readRights() {
 }
 
 export function useToken(user, token) {
+  // Not kept: with such a header a browser sends no request at all.
+  if (!/^[\x21-\x7e]*$/.test(token)) {
+    toast("The token has characters that no token can have: spaces, or others than ASCII. It is not used.", false);
+    return Promise.resolve();
+  }
   for (const [key, value] of [[USER, user], [TOKEN, token]]) {
     if (value) sessionStorage.setItem(key, value);
     else sessionStorage.removeItem(key);

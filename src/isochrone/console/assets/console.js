@@ -31,7 +31,14 @@ function warnings(place, { fleet }) {
 }
 
 function redraw() {
-  for (const place of document.querySelectorAll("[data-live]")) PARTS[place.dataset.live]?.(place, state);
+  for (const place of document.querySelectorAll("[data-live]")) {
+    try {
+      PARTS[place.dataset.live]?.(place, state);
+    } catch (error) {
+      // One part must not keep the others from being drawn.
+      console.error(place.dataset.live, error);
+    }
+  }
 }
 
 onChange((kind) => {

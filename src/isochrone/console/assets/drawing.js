@@ -26,13 +26,24 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Replaces an element's children if they differ: a reader's selection and focus stay where nothing changed. */
+/** What was drawn last into an element. Not read back from it: a reader may have opened a part of it since. */
+const drawn = new WeakMap();
+
+/**
+ * Replaces an element's children if they differ: a reader's selection and focus stay where nothing changed. Parts that
+ * a reader has opened stay open in any case, if their summaries have a data-id.
+ */
 export function draw(place, ...children) {
   const made = h("div", {}, ...children);
-  if (place.dataset.drawn && place.innerHTML === made.innerHTML) return;
+  const text = made.innerHTML;
+  if (place.firstChild && drawn.get(place) === text) return;
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.id : null;
+  const unfolded = new Set([...place.querySelectorAll("details[open] > summary[data-id]")].map((each) => each.dataset.id));
   place.replaceChildren(...made.childNodes);
-  place.dataset.drawn = "1";
+  drawn.set(place, text);
+  for (const each of unfolded.size ? place.querySelectorAll("details > summary[data-id]") : []) {
+    if (unfolded.has(each.dataset.id)) each.parentElement.open = true;
+  }
   if (focused) place.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
 }
 

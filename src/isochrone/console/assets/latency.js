@@ -3,7 +3,8 @@
 import { clock, draw, h, milliseconds, percent, rate, s } from "./drawing.js";
 
 const RANGES = [[300, "5 minutes"], [3600, "1 hour"], [86400, "24 hours"]];
-const KEPT = 300;
+/** Seconds without a column after which the columns are asked for again: the stream leaves out what a browser missed. */
+const GAP = 3;
 /** Columns of a second are added as the stream brings them; longer ranges are asked for again, in seconds. */
 const AGAIN = { 3600: 10, 86400: 60 };
 const LINES = ["p99", "p95", "p50"];
@@ -75,9 +76,13 @@ async function ask() {
     const query = new URLSearchParams({ model: chosen.model, seconds: chosen.seconds });
     const response = await fetch(`/console/history?${query}`, { cache: "no-store" });
     const found = response.ok ? await response.json() : null;
-    if (found && wanted === `${chosen.model} ${chosen.seconds}`) columns = found;
+    // Without an answer, the next second asks again.
+    if (!found || wanted !== `${chosen.model} ${chosen.seconds}`) return;
+    columns = found;
+  } catch (error) {
+    return console.warn("history", error);
   } finally {
-    asking = "";
+    if (asking === wanted) asking = "";
   }
   document.dispatchEvent(new CustomEvent("isochrone-redraw"));
 }
@@ -88,12 +93,15 @@ export function follow({ second }) {
   const every = AGAIN[chosen.seconds];
   if (!columns || (every && performance.now() - asked > every * 1000)) return void ask();
   const now = second?.models[chosen.model];
-  if (every || !second || !second.at || second.at <= (columns.at.at(-1) ?? 0)) return;
+  const last = columns.at.at(-1) ?? 0;
+  if (every || !second || !second.at || second.at <= last) return;
+  // Once in a while: the controller may have a gap itself.
+  if (second.at - last > GAP && performance.now() - asked > GAP * 1000) return void ask();
   const point = now?.point ?? { rate: 0, p50: 0, p95: 0, p99: 0, missed: 0 };
   columns.at.push(second.at);
   for (const name of ["rate", "p50", "p95", "p99", "missed"]) columns[name].push(point[name]);
   columns.heat.columns.push(now?.heat ?? {});
-  while (columns.at.length > KEPT) {
+  while (columns.at[0] <= second.at - columns.seconds) {
     for (const name of ["at", "rate", "p50", "p95", "p99", "missed"]) columns[name].shift();
     columns.heat.columns.shift();
   }

@@ -4,10 +4,15 @@
 const HIDDEN_SECONDS = 60;
 /** Seconds without a message after which the figures on the page are called old. */
 const STALE_SECONDS = 5;
+/** And after which the stream is opened again: a connection can be lost without an error. */
+const LOST_SECONDS = 15;
+/** Parts of a message that have names of the fleet as keys. */
+const BY_NAME = ["workers", "gateways", "models"];
 
 export const state = { fleet: null, second: null, connection: "connecting", seen: 0 };
 const listeners = new Set();
 let source = null;
+let opened = 0;
 let hiding = 0;
 
 export function onChange(listener) {
@@ -33,7 +38,10 @@ function mark(connection) {
 
 function read(kind) {
   return (event) => {
-    state[kind] = JSON.parse(event.data);
+    const message = JSON.parse(event.data);
+    // A model may be called "constructor": only the keys of the message are found.
+    for (const name of BY_NAME) if (message[name]) Object.setPrototypeOf(message[name], null);
+    state[kind] = message;
     state.seen = performance.now();
     mark("live");
     changed(kind);
@@ -43,6 +51,7 @@ function read(kind) {
 export function connect() {
   if (source) return;
   source = new EventSource("/console/live");
+  opened = performance.now();
   source.addEventListener("fleet", read("fleet"));
   source.addEventListener("second", read("second"));
   source.onerror = () => {
@@ -73,5 +82,10 @@ window.addEventListener("pagehide", () => disconnect());
 window.addEventListener("pageshow", () => connect());
 
 setInterval(() => {
-  if (state.connection === "live" && performance.now() - state.seen > STALE_SECONDS * 1000) mark("reconnecting");
+  const now = performance.now();
+  if (state.connection === "live" && now - state.seen > STALE_SECONDS * 1000) mark("reconnecting");
+  if (source && now - Math.max(state.seen, opened) > LOST_SECONDS * 1000) {
+    disconnect("reconnecting");
+    connect();
+  }
 }, 1000);

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -20,8 +20,9 @@ from isochrone.console.view.model_history import RANGES, model_history
 from isochrone.console.view.second_view import second_view
 from isochrone.control.api.messages import StoreState
 from isochrone.control.api.service import ControlService
+from isochrone.control.figures.frames import Frame
 from isochrone.control.state.view import Known, View
-from isochrone.errors import InvalidArgument, Unavailable
+from isochrone.errors import InvalidArgument, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +31,8 @@ PERIOD: Final = 1.0
 MOST_READERS: Final = 512
 #: Histories of models that are kept for those who ask next in the same second.
 _MOST_HISTORIES: Final = 64
+#: Requests for histories that may wait at once. They are computed one after the other.
+_MOST_WAITING: Final = 64
 
 
 class Aggregation:
@@ -50,6 +53,11 @@ class Aggregation:
         self._at = 0.0
         self._next: asyncio.Future[None] | None = None
         self._histories: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
+        #: Held while a history is computed.
+        self._computing = asyncio.Lock()
+        self._waiting = 0
+        #: Names of models in the history, and the second of which they are.
+        self._in_history: tuple[int, frozenset[str]] = (-1, frozenset())
         self._readers = 0
         self._wanted = asyncio.Event()
 
@@ -120,22 +128,53 @@ class Aggregation:
         if waiting is not None:
             waiting.set_result(None)
 
-    def model_history(self, model: str, seconds: int) -> bytes:
-        """As JSON; encoded once per second and model. Of all models together: ""."""
+    async def model_history(self, model: str, seconds: int) -> bytes:
+        """As JSON; encoded once per second and model, one at a time. Of all models together: "".
+
+        Raise ``NotFound`` for a model that neither the history nor the fleet has.
+        """
         if seconds not in RANGES:
             raise InvalidArgument(f"seconds: expected one of {', '.join(map(str, RANGES))}, given {seconds}")
-        latest = self._history.latest()
-        at = latest.at if latest is not None else 0
-        key = (model[:200], seconds)
+        if not self._has_model(model):
+            raise NotFound(f"there are no figures of a model {model[:200]!r}")
+        if self._waiting >= _MOST_WAITING:
+            raise Unavailable(f"{_MOST_WAITING} browsers wait for histories of models; ask again later")
+        self._waiting += 1
+        try:
+            async with self._computing:
+                return await self._encoded_history(model, seconds)
+        finally:
+            self._waiting -= 1
+
+    async def _encoded_history(self, model: str, seconds: int) -> bytes:
+        at, key = self._latest, (model, seconds)
         known = self._histories.get(key)
         if known is not None and known[0] == at:
             return known[1]
-        encoded = msgspec.json.encode(model_history(self._history, model, seconds))
+        # Not on the loop, since a day takes a while; so of a copy, since the loop adds frames.
+        encoded = await asyncio.to_thread(_encoded, self._history.frames(seconds), model, seconds)
         self._histories[key] = (at, encoded)
         self._histories.move_to_end(key)
         while len(self._histories) > _MOST_HISTORIES:
             self._histories.popitem(last=False)
         return encoded
+
+    def _has_model(self, model: str) -> bool:
+        if self._in_history[0] != self._latest:
+            self._in_history = self._latest, frozenset(name for name, _ in self._history.models(RANGES[-1]))
+        if not model or model in self._in_history[1]:
+            return True
+        # Served, and without a request so far.
+        return self._state is not None and any(each.name == model for each in self._state.view.map.models)
+
+    @property
+    def _latest(self) -> int:
+        latest = self._history.latest()
+        return latest.at if latest is not None else 0
+
+
+def _encoded(frames: Sequence[Frame], model: str, seconds: int) -> bytes:
+    return msgspec.json.encode(model_history(frames, model, seconds))
 
 
 def message(kind: str, record: object) -> bytes:

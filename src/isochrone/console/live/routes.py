@@ -18,7 +18,7 @@ def live_routes(aggregation: Aggregation) -> list[Route]:
 
     async def history(request: Request) -> Response:
         seconds = count(request, "seconds", 300, 86_400)
-        body = aggregation.model_history(request.query_params.get("model", ""), seconds)
+        body = await aggregation.model_history(request.query_params.get("model", ""), seconds)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     return [Route(LIVE, live, methods=["GET"]), Route(HISTORY, history, methods=["GET"])]

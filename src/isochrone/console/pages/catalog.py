@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from nicegui import Client, ui
 from nicegui import app as pages_app
-from nicegui import ui
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from isochrone.console.pages.events import events_page
@@ -17,7 +19,7 @@ from isochrone.console.pages.latency import latency_page
 from isochrone.console.pages.request import request_page
 from isochrone.console.pages.rollouts import rollouts_page
 from isochrone.console.pages.what_if import what_if_page
-from isochrone.console.places import MOUNT
+from isochrone.console.places import MOUNT, PAGE_PATHS
 from isochrone.control.api.service import ControlService
 
 #: Seconds that a browser has to come back to its page; then its page on this side is forgotten.
@@ -34,15 +36,11 @@ _ICON = (
 async def running_pages(service: ControlService) -> AsyncIterator[ASGIApp]:
     """NiceGUI with all pages, in this event loop. Once per process: NiceGUI has one application."""
     ui.add_head_html(head(), shared=True)
-    for path, build in (
-        ("/", fleet_page),
-        ("/latency", latency_page),
-        ("/rollouts", rollouts_page(service)),
-        ("/events", events_page),
-        ("/request", request_page),
-        ("/what-if", what_if_page),
-    ):
+    builders = (fleet_page, latency_page, rollouts_page(service), events_page, request_page, what_if_page)
+    for path, build in zip(PAGE_PATHS, builders, strict=True):
         ui.page(path)(build)
+    # NiceGUI's own would build a page for each.
+    pages_app.exception_handler(404)(_not_found)
     # Only configures NiceGUI and starts it: the control API's own application has the route.
     around = Starlette()
     ui.run_with(
@@ -59,3 +57,12 @@ async def running_pages(service: ControlService) -> AsyncIterator[ASGIApp]:
     )
     async with around.router.lifespan_context(around):
         yield pages_app
+
+
+def kept_pages() -> int:
+    """Pages that NiceGUI keeps: those that browsers look at, and those that may come back."""
+    return len(Client.instances)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("Not Found", 404)

@@ -30,6 +30,8 @@ _SHORTCUTS: Final = (
     ("?", "this list"),
     ("Esc", "close a dialog"),
 )
+#: The dialog of each page that asks for a confirmation, if there is one, and its place.
+_questions: dict[str, tuple[ui.element, ui.dialog]] = {}
 
 
 def head() -> str:
@@ -74,6 +76,8 @@ def framed(path: str) -> Iterator[None]:
         yield
     ui.element("div").classes("toast").props('data-live="toast" role=status aria-live=polite')
     ui.on("console-action", _asked)
+    page = ui.context.client.id
+    ui.context.client.on_delete(lambda: _forget_question(page))
 
 
 def section(title: str, live: str, hint: str = "") -> None:
@@ -88,8 +92,15 @@ def section(title: str, live: str, hint: str = "") -> None:
 
 def confirm(action: Action) -> None:
     """Ask; on yes, the browser sends the operation with the token of its session."""
+    page = ui.context.client.id
+    _forget_question(page)
     call = json.dumps(asdict(action))
-    with ui.dialog() as dialog, ui.card().classes("dialog").props('role=alertdialog aria-modal="true"'):
+    # NiceGUI draws a dialog elsewhere, and leaves an element in its place that only goes with what is around it.
+    with ui.element("div") as place:
+        place.set_visibility(False)
+        dialog = ui.dialog()
+    _questions[page] = (place, dialog)
+    with dialog, ui.card().classes("dialog").props('role=alertdialog aria-modal="true"'):
         with ui.element("h2"):
             ui.label(action.title)
         ui.label(action.explanation)
@@ -100,8 +111,14 @@ def confirm(action: Action) -> None:
             # In the browser alone, in the turn of the click.
             yes.on("click", js_handler=f"() => isochrone.act({call})")
             yes.on("click", dialog.close)
-    dialog.on("hide", dialog.delete)
+    dialog.on("hide", lambda: _forget_question(page))
     dialog.open()
+
+
+def _forget_question(page: str) -> None:
+    for each in _questions.pop(page, ()):
+        if not each.is_deleted:
+            each.delete()
 
 
 def _asked(event: events.GenericEventArguments) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from nicegui import ui
 
 from isochrone.console.pages.actions import start_of
+from isochrone.console.pages.far_calls import FarCalls
 from isochrone.console.pages.frame import confirm, framed, section
 from isochrone.control.api.service import ControlService
 from isochrone.control.fleet.reading.catalog import available_versions
@@ -23,22 +24,23 @@ _BY_FILE: Final = "as in fleet.yaml"
 
 
 def rollouts_page(service: ControlService) -> Callable[[], None]:
+    calls = FarCalls()
+
     def page() -> None:
         with framed("/rollouts"):
             section("Rollouts", "rollouts", "open ones first")
-            _start_form(service)
+            _start_form(service, calls)
             section("Served versions", "served-versions")
 
     return page
 
 
-def _start_form(service: ControlService) -> None:
-    record = service.view().fleet
+def _start_form(service: ControlService, calls: FarCalls) -> None:
     models = sorted(service.view().assignments)
     with ui.element("section").classes("card").props('aria-label="Start a rollout"'):
         with ui.element("h2"):
             ui.label("Start a rollout")
-        if record is None or not models:
+        if service.view().fleet is None or not models:
             ui.label("No model is served yet.").classes("hint")
             return
         with ui.element("div").classes("form"):
@@ -51,8 +53,14 @@ def _start_form(service: ControlService) -> None:
             problem = ui.label("").classes("bad")
 
             async def offer() -> None:
-                served = service.view().assignments.get(model.value)
-                found, said = await _versions(record, model.value)
+                name, view = model.value, service.view()
+                if view.fleet is None:
+                    return
+                found, said = await _versions(calls, view.fleet, name)
+                if model.value != name:
+                    # Another was chosen meanwhile, whose versions are shown or come.
+                    return
+                served = service.view().assignments.get(name)
                 problem.set_text(said)
                 version.set_options([each for each in found if served is None or each != served.version])
                 version.set_value(next(iter(version.options), None))
@@ -71,13 +79,12 @@ def _start_form(service: ControlService) -> None:
             button.on("click", start)
 
 
-async def _versions(record: FleetRecord, model: str) -> tuple[list[str], str]:
+async def _versions(calls: FarCalls, record: FleetRecord, model: str) -> tuple[list[str], str]:
     """The versions in the repository, the newest first; and why there are none."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            # Looks into the repositories, which may be far: not on the loop.
             fleet = fleet_of(record.spec)
-            found = await asyncio.to_thread(available_versions, fleet, model, Path(record.directory))
+            found = await calls.call(available_versions, fleet, model, Path(record.directory))
     except TimeoutError:
         return [], f"The repository did not answer within {_PATIENCE:g} s."
     except (IsochroneError, OSError) as error:

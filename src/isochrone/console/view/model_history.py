@@ -5,13 +5,12 @@ Browsers ask for it once, when a chart appears, and add the seconds that the liv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from isochrone.console.view.latencies import percentiles
-from isochrone.control.figures.frames import merged_models
-from isochrone.control.figures.history import History
+from isochrone.control.figures.frames import Frame, merged_models
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
 #: Seconds that can be asked for.
@@ -44,8 +43,8 @@ class ModelHistory:
     heat: HeatMap
 
 
-def model_history(history: History, model: str, seconds: int) -> ModelHistory:
-    frames = history.frames(seconds)
+def model_history(frames: Sequence[Frame], model: str, seconds: int) -> ModelHistory:
+    """``frames``: those of the last ``seconds``."""
     step = frames[0].seconds if frames else 1
     if model:
         figures = [frame.model(model) for frame in frames]

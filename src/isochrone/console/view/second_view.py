@@ -10,7 +10,7 @@ from isochrone.console.view.comparisons import VersionComparison, version_compar
 from isochrone.console.view.latencies import LatencyWaterfall, Percentiles, percentiles, waterfall
 from isochrone.console.view.loads import WorkerLoad, load_of
 from isochrone.console.view.quantities import milliseconds, rounded
-from isochrone.control.figures.frames import Frame, GatewayFigures, merged_models
+from isochrone.control.figures.frames import Frame, GatewayFigures, ModelFigures, merged_models
 from isochrone.control.figures.history import History
 from isochrone.control.state.records import RolloutRecord
 
@@ -87,12 +87,13 @@ def _gateway(gateway: GatewayFigures, recent: Sequence[Frame], name: str) -> Gat
 
 def _models(frame: Frame, recent: Sequence[Frame], deadlines_ms: Mapping[str, float]) -> dict[str, ModelSecond]:
     seconds = max(1, len(recent))
-    names = sorted({model for each in recent for model, _ in each.models})
+    # Grouped once: a search for each model would take the square of their number.
+    past, latest = _by_model(recent), _by_model((frame,))
     found: dict[str, ModelSecond] = {}
     lasts, windows = [], []
-    for name in names:
-        last = frame.model(name)
-        window = merged_models(name, (each.model(name) for each in recent))
+    for name in sorted(past):
+        last = merged_models(name, latest.get(name, ()))
+        window = merged_models(name, past[name])
         lasts.append(last)
         windows.append(window)
         found[name] = ModelSecond(
@@ -102,5 +103,15 @@ def _models(frame: Frame, recent: Sequence[Frame], deadlines_ms: Mapping[str, fl
             last.durations,
         )
     total, all_last = merged_models(ALL, windows), merged_models(ALL, lasts)
-    found[ALL] = ModelSecond(percentiles(total, seconds), waterfall(total, 0.0), percentiles(all_last, 1), {})
+    found[ALL] = ModelSecond(
+        percentiles(total, seconds), waterfall(total, 0.0), percentiles(all_last, 1), all_last.durations
+    )
+    return found
+
+
+def _by_model(frames: Sequence[Frame]) -> dict[str, list[ModelFigures]]:
+    found: dict[str, list[ModelFigures]] = {}
+    for frame in frames:
+        for (model, _), each in frame.models.items():
+            found.setdefault(model, []).append(each)
     return found

@@ -23,6 +23,8 @@ from isochrone.protocol.access import origins
 
 #: RFC 6455, section 7.4.1.
 _POLICY_VIOLATION = 1008
+#: Of the schemes that pages have; ``Host`` omits them.
+_PORTS = {"http": 80, "https": 443}
 
 
 class Guard:
@@ -57,7 +59,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None:
             given = origin.encode("latin-1", "replace")
-            if not origins.is_allowed(given, host.encode("latin-1", "replace"), self._allowed_origins):
+            is_allowed = origins.is_allowed(given, host.encode("latin-1", "replace"), self._allowed_origins)
+            if not is_allowed and not is_own_site(origin, host, self._names):
                 return origins.refused(given)
         return None
 
@@ -71,6 +74,21 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
     if name == "localhost" or name.endswith(".localhost") or name in names:
         return True
     return _is_address(name)
+
+
+def is_own_site(origin: str, host: str, names: Collection[str]) -> bool:
+    """Whether a page's ``Origin`` is the site in ``Host``, under one of ``names``.
+
+    Those who may use a name are those who set it, so that a name with a dot is as good as an address here.
+    """
+    try:
+        page, server = urlsplit(origin), urlsplit(f"http://{host}")
+        default = _PORTS.get(page.scheme)
+        name = (server.hostname or "").rstrip(".")
+        same = (page.hostname, page.port or default) == (server.hostname, server.port or default)
+    except ValueError:
+        return False
+    return same and default is not None and name in names
 
 
 def is_loopback(host: str) -> bool:
