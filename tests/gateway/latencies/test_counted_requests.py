@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from offline import OfflineLoop, add_members, offline, turns
 from structlog.testing import capture_logs
 
@@ -51,6 +52,7 @@ class Faulty:
         raise RuntimeError("a fault of ours")
 
 
+@pytest.mark.interpreted  # compiled classes take no other object as an attribute
 def test_a_fault_in_counting_does_not_touch_the_answer() -> None:
     async def scene(loop: OfflineLoop) -> None:
         gateway = Gateway(GatewayRules(), WireLimits(), seed=1)
