@@ -42,7 +42,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def what_if(
     questions: Annotated[
         list[str] | None,
-        typer.Argument(help="What changes: lose=, load=, policy=, add=.", show_default=False, metavar="[QUESTION]..."),
+        typer.Argument(help="What changes: lose=, load=, policy=, add=.", show_default=False, metavar="QUESTION"),
     ] = None,
     situation: Annotated[
         Path | None,
