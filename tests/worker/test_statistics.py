@@ -83,27 +83,20 @@ def test_sums_and_histograms_are_those_of_the_requests(requests: list[tuple[Dura
         assert snapshot.stages[stage].sum_ns == sum(d.by_stage[index] for d, _ in requests)
 
 
-@pytest.mark.parametrize("count", [511, 512, 513, 1024, 1500])
-def test_nothing_is_lost_where_the_pending_list_is_folded(count: int) -> None:
-    counted = statistics()
-    request, now = answered(Durations())
-    for _ in range(count):
-        counted.record_success(request, now, 2)
-    message = counted.to_protobuf()
-    assert message.inference_stats.success.count == count
-    assert message.inference_stats.success.ns == count * Durations().request
-    assert message.inference_count == 2 * count
-
-
-def test_the_pending_list_stays_short() -> None:
-    counted = statistics()
-    request, now = answered(Durations())
-    longest = 0
-    for _ in range(5_000):
-        counted.record_success(request, now, 1)
-        counted.record_cache_hit(request, now, 1)
-        longest = max(longest, len(counted._pending_times), len(counted._pending_hits))
-    assert longest < 512 * 9
+def test_requests_that_ran_alone_are_those_that_ran_without_gather_and_split() -> None:
+    alone, other = statistics(), statistics()
+    for number in range(1, 100):
+        durations = Durations(0, number * 1_000, 0, 0, number * 7_000, 0, 0)
+        request, now = answered(durations)
+        alone.record_single(request, now, number % 3 + 1)
+        other.record_success(request, now, number % 3 + 1)
+        other.record_batch(number % 3 + 1, 0, durations.infer, 0)
+    assert alone.to_protobuf().inference_stats == other.to_protobuf().inference_stats
+    assert alone.to_protobuf().batch_stats == other.to_protobuf().batch_stats
+    assert alone.snapshot().inference_count == other.snapshot().inference_count
+    for stage in STAGES:
+        first, second = alone.snapshot().stages[stage], other.snapshot().stages[stage]
+        assert (first.counts.tolist(), first.sum_ns) == (second.counts.tolist(), second.sum_ns)
 
 
 def test_protobuf_has_tritons_meaning() -> None:

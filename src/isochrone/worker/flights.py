@@ -1,7 +1,7 @@
-"""What a worker remembers of its last requests, read when somebody asks: records of ``statistics``, and the queues.
+"""What a worker remembers of its last requests, read when somebody asks: ``flight_records``, and the queues.
 
-A record is (model and version, the nine stamps of ``statistics``, id, deadline, priority) and, if the request failed,
-(code, message, lateness, requests in the queue). Nothing here runs on the way of a request.
+Nothing here runs on the way of a request. Records are written over in place, so what is read of them leaves them before
+the event loop goes on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from isochrone.observe.flights.messages import (
     WorkerFlight,
 )
 from isochrone.observe.flights.process_events import GcWatch, ProcessEvents
-from isochrone.observe.flights.ring import Flights, Record
+from isochrone.observe.flights.ring import Record
 from isochrone.worker.execution.queued_runner import QueuedRunner
+from isochrone.worker.flight_records import FlightRecord, WorkerFlightRecords
 
 if TYPE_CHECKING:
     from isochrone.observe.flights.settings import RecorderSettings
@@ -34,32 +35,31 @@ if TYPE_CHECKING:
 
 #: Requests with the same id that one page shows, and batch-mates that it names.
 _MOST_FLIGHTS, _MOST_MATES = 4, 8
-_NOW = 7
 
 
 class _Runs:
     """The records of one instant by their runs: requests that began to run at the same time ran together. Made once for
     all requests of one question, since it reads every record."""
 
-    def __init__(self, flights: Flights) -> None:
-        self._members: dict[tuple[Any, int], list[Record]] = {}
+    def __init__(self, flights: WorkerFlightRecords) -> None:
+        self._members: dict[tuple[Any, int], list[FlightRecord]] = {}
         for record in flights.records():
-            self._members.setdefault((record[0], record[1][3]), []).append(record)
+            self._members.setdefault((record.who, record.compute_start), []).append(record)
         self._batches: dict[tuple[Any, int], Record] = {}
         for _, batch in flights.batches.latest():
             self._batches.setdefault((batch[0], batch[1]), batch)
 
-    def batch_of(self, record: Record) -> BatchFlight | None:
-        who, stamps = record[0], record[1]
-        start = stamps[3]
+    def batch_of(self, record: FlightRecord) -> BatchFlight | None:
+        who, start = record.who, record.compute_start
         if not start:
             return None
-        mates = [BatchMate(each[2], each[1][8]) for each in self._members.get((who, start), ()) if each is not record]
+        members = self._members.get((who, start), ())
+        mates = [BatchMate(each.id, each.rows) for each in members if each.number != record.number]
         batch = self._batches.get((who, start))
         if batch is not None:
             _, _, rows, requests, expected, waiting, instance = batch
             return BatchFlight(requests, rows, instance, expected, waiting, tuple(mates[:_MOST_MATES]))
-        rows = stamps[8] + sum(mate.rows for mate in mates)
+        rows = record.rows + sum(mate.rows for mate in mates)
         return BatchFlight(1 + len(mates), rows, mates=tuple(mates[:_MOST_MATES]))
 
 
@@ -68,7 +68,7 @@ class WorkerFlights:
 
     def __init__(self, settings: RecorderSettings, catalog: Catalog, ports: Callable[[], Mapping[str, int]]) -> None:
         self.events = ProcessEvents(settings.events)
-        self._flights = Flights(settings.requests)
+        self._flights = WorkerFlightRecords(settings.requests)
         self._catalog = catalog
         self._ports = ports
         self._gc = GcWatch(self.events)
@@ -94,7 +94,7 @@ class WorkerFlights:
     def page(self, request_id: str) -> FlightPage:
         """What is known of the requests with this id."""
         found = list(self._under_way(request_id))
-        records = [record for record in self._flights.records() if record[2] == request_id]
+        records = [record for record in self._flights.records() if record.id == request_id]
         if records:
             runs = _Runs(self._flights)
             found += [self._flight(record, runs) for record in records[: max(0, _MOST_FLIGHTS - len(found))]]
@@ -113,13 +113,13 @@ class WorkerFlights:
         """The latest requests that missed their deadline, the newest first."""
         now, wall = now_ns(), time.time()
         found: list[FlightSummary] = []
-        for _, record in self._flights.missed.latest():
+        for record in self._flights.missed.latest():
             if len(found) >= most:
                 break
-            (model, version), stamps, named = record[:3]
-            outcome = record[5][0] if len(record) > 5 else ANSWERED
-            ended = wall - (now - stamps[_NOW]) / 1e9
-            found.append(FlightSummary(named, model, version, ended, stamps[_NOW] - stamps[0], outcome, True))
+            model, version = record.who
+            outcome = record.failure[0] if record.failure is not None else ANSWERED
+            ended = wall - (now - record.ended) / 1e9
+            found.append(FlightSummary(record.id, model, version, ended, record.ended - record.arrived, outcome, True))
         return tuple(found)
 
     def _page(self, found: tuple[WorkerFlight, ...]) -> FlightPage:
@@ -132,35 +132,34 @@ class WorkerFlights:
             pid=os.getpid(),
             now=now,
             time=time.time(),
-            kept_ns=now - oldest[1][_NOW] if oldest is not None else 0,
+            kept_ns=now - oldest.ended if oldest is not None else 0,
             kept=len(self._flights.latest),
             ports=dict(self._ports()),
             flights=found,
             events=self.events.during(began, ended) if found else (),
         )
 
-    def _flight(self, record: Record, runs: _Runs) -> WorkerFlight:
-        (model, version), stamps, named, deadline, priority = record[:5]
-        arrived, enqueued, dispatched, start, infer_start, infer_end, end, now, rows = stamps
-        code, message, missed_by, waiting = record[5] if len(record) > 5 else (ANSWERED, "", 0, 0)
+    def _flight(self, record: FlightRecord, runs: _Runs) -> WorkerFlight:
+        model, version = record.who
+        code, message, missed_by, waiting = record.failure or (ANSWERED, "", 0, 0)
         return WorkerFlight(
-            id=named,
+            id=record.id,
             model=model,
             version=version,
-            rows=rows,
-            arrived=arrived,
-            ended=now,
+            rows=record.rows,
+            arrived=record.arrived,
+            ended=record.ended,
             outcome=code,
             message=message,
-            deadline=0 if deadline == NEVER else deadline,
-            priority=priority,
-            enqueued=enqueued,
-            dispatched=dispatched,
-            compute_start=start,
-            infer_start=infer_start,
-            infer_end=infer_end,
-            compute_end=end,
-            alone_ns=self._alone(model, version, rows),
+            deadline=0 if record.deadline == NEVER else record.deadline,
+            priority=record.priority,
+            enqueued=record.enqueued,
+            dispatched=record.dispatched,
+            compute_start=record.compute_start,
+            infer_start=record.infer_start,
+            infer_end=record.infer_end,
+            compute_end=record.compute_end,
+            alone_ns=self._alone(model, version, record.rows),
             batch=runs.batch_of(record),
             waiting=waiting,
             missed_by_ns=missed_by,

@@ -1,8 +1,8 @@
 """Statistics of a model version: requests, batches, failures, and a histogram per stage.
 
-``record_success`` is on the hot path of some 50,000 requests a second in one thread, so it only extends a list of plain
-ints. numpy folds the list into sums and histograms, 512 requests at a time or when the statistics are read. All calls
-come on the loop's thread: nothing here locks or waits.
+``record_single`` and ``record_success`` are on the hot path of some 50,000 requests a second in one thread: they only
+change numbers in place, which compiled takes no memory. All calls come on the loop's thread: nothing here locks or
+waits.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
 from isochrone.errors import DeadlineExceeded
+from isochrone.observe.bucket_counts import BucketCounts
 from isochrone.observe.exemplars import Exemplar
-from isochrone.observe.flights.ring import Flights
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot
 from isochrone.observe.tracing.trace_parent import parse_trace_parent, sampled_trace
 
@@ -27,51 +27,51 @@ if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.access import WorkerAccess
+    from isochrone.worker.flight_records import WorkerFlightRecords
     from isochrone.worker.tracing.model_trace import ModelTrace
 
-#: Ints per request: eight timestamps and its rows.
-_WIDTH: Final = 9
-#: Requests between two folds. A fold of 512 stalls the loop for some 0.2 ms; its fixed cost, about 20 µs of numpy
-#: calls, speaks against a smaller number.
-_FOLD_EVERY: Final = 512
-_FOLD_AT: Final = _FOLD_EVERY * _WIDTH
-#: Of an error, and of an id, that is kept of a request.
+#: Of an error, that is kept of a request.
 _MAX_MESSAGE: Final = 500
-_MAX_ID: Final = 200
 
-_BOUNDS: Final = np.array(BUCKET_BOUNDS_NS, dtype=np.int64)
-_BUCKETS: Final = len(BUCKET_BOUNDS_NS) + 1
-#: Gives the buckets of each stage a range of their own, so that one bincount serves all five.
-_STAGE_OFFSETS: Final = np.arange(len(STAGES), dtype=np.int64)[:, None] * _BUCKETS
 
-# Columns of the timestamps, in the order of record_success. A stage is the difference of two of them.
-_ARRIVED, _ENQUEUED, _DISPATCHED, _COMPUTE_START = range(4)
-_INFER_START, _INFER_END, _COMPUTE_END, _NOW, _ROWS = range(4, _WIDTH)
-_STAGE_ENDS: Final = np.array([_NOW, _DISPATCHED, _INFER_START, _INFER_END, _COMPUTE_END])
-_STAGE_STARTS: Final = np.array([_ARRIVED, _ENQUEUED, _COMPUTE_START, _INFER_START, _INFER_END])
+class _BatchTimes:
+    """The batches of one size: how many, and their times in ns."""
+
+    __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
 
 
 class ModelStatistics:
     """Counts of one model version, in Triton's terms, and a histogram per stage, which Triton lacks."""
 
     __slots__ = (
+        "_alone",
+        "_alone_rows",
         "_batches",
         "_cache_hit_ns",
         "_cache_hits",
         "_cache_miss_ns",
         "_cache_misses",
         "_computed",
-        "_counts",
         "_exemplars",
         "_fail_ns",
         "_failures",
         "_inference_count",
+        "_infers",
+        "_inputs",
+        "_last_ended",
         "_last_inference_ms",
-        "_pending_hits",
-        "_pending_times",
+        "_outputs",
+        "_queues",
         "_rejections",
+        "_requests",
         "_reused",
-        "_sums",
+        "_singles",
         "_wall_clock_ns",
         "_who",
         "access",
@@ -92,25 +92,32 @@ class ModelStatistics:
         self.access: WorkerAccess | None = None
         #: Off, to measure what it costs: durations of requests are not counted.
         self.counts = True
-        #: Where the last requests are kept; None: they are not. See ``worker.flights`` for the records.
-        self.flights: Flights | None = None
+        #: Where the last requests are kept; None: they are not.
+        self.flights: WorkerFlightRecords | None = None
         self._who = (model_name, model_version)
         #: Requests in the queue when the last one was rejected.
         self.waiting = 0
         #: Only for the protocol's ``last_inference``, which is a wall-clock time.
         self._wall_clock_ns = wall_clock_ns
-        self._pending_times: list[int] = []
-        #: Total and queue ns of hits of either cache.
-        self._pending_hits: list[int] = []
         #: Requests answered by computing, without cache hits.
         self._computed = 0
+        #: Those of them that ran alone: they have neither a gather nor a split, and count as 0 in both stages.
+        self._singles = 0
         self._inference_count = 0
-        self._counts: npt.NDArray[np.int64] = np.zeros((len(STAGES), _BUCKETS), dtype=np.int64)
-        self._sums: npt.NDArray[np.int64] = np.zeros(len(STAGES), dtype=np.int64)
+        #: By stage, in the order of ``STAGES``.
+        self._requests = BucketCounts(BUCKET_BOUNDS_NS)
+        self._queues = BucketCounts(BUCKET_BOUNDS_NS)
+        self._inputs = BucketCounts(BUCKET_BOUNDS_NS)
+        self._infers = BucketCounts(BUCKET_BOUNDS_NS)
+        self._outputs = BucketCounts(BUCKET_BOUNDS_NS)
         #: By bucket of whole requests: the last one of a sampled trace.
         self._exemplars: dict[int, Exemplar] = {}
-        #: Rows → [batches, input ns, infer ns, output ns].
-        self._batches: dict[int, list[int]] = {}
+        #: By rows; and those of the last request that ran alone.
+        self._batches: dict[int, _BatchTimes] = {}
+        self._alone_rows = 0
+        self._alone = _BatchTimes()
+        #: When the last request that ran alone ended (monotonic); single runs do not read the wall clock.
+        self._last_ended = 0
         self._last_inference_ms = 0
         self._failures: dict[str, int] = {}
         self._fail_ns = 0
@@ -122,64 +129,42 @@ class ModelStatistics:
 
     def record_success(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request. A stage without a timestamp counts as zero."""
-        # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no tuples.
-        stamps = (
-            request.arrived,
-            request.enqueued,
-            request.dispatched,
-            request.compute_start,
-            request.infer_start,
-            request.infer_end,
-            request.compute_end,
-            now,
-            rows,
-        )
+        self._computed += 1
         if self.counts:
-            times = self._pending_times
-            times += stamps
-            if len(times) >= _FOLD_AT:
-                self.fold()
-        else:
-            self._computed += 1
+            self._inference_count += rows
+            self._requests.add(now - request.arrived)
+            self._queues.add(request.dispatched - request.enqueued)
+            self._inputs.add(request.infer_start - request.compute_start)
+            self._infers.add(request.infer_end - request.infer_start)
+            self._outputs.add(request.compute_end - request.infer_end)
         if self.flights is not None:
-            named = request.id or request.caller_id
-            if len(named) > _MAX_ID:
-                named = named[:_MAX_ID]
-            record = (self._who, stamps, named, request.deadline, request.plan.priority)
-            self.flights.latest.add(record)
-            if now > request.deadline:
-                self.flights.missed.add(record)
-        if self.trace is not None:
-            self._trace_success(self.trace, request, now)
-        elif request.trace_context is not None:
-            self._note(request, now)
-        if self.access is not None:
-            self.access.finished(request, now)
+            self.flights.answered(self._who, request, now, rows)
+        self._show(request, now)
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
         """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
-        started, ended = request.infer_start, request.infer_end
-        stamps = (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
+        self._computed += 1
         if self.counts:
-            batch = self._batches.get(rows)
-            if batch is None:
-                batch = self._batches[rows] = [0, 0, 0, 0]
-            batch[0] += 1
-            batch[2] += ended - started
-            times = self._pending_times
-            times += stamps
-            if len(times) >= _FOLD_AT:
-                self.fold()
-        else:
-            self._computed += 1
+            started = request.infer_start
+            ran = request.infer_end - started
+            self._singles += 1
+            self._inference_count += rows
+            self._requests.add(now - request.arrived)
+            self._queues.add(started - request.enqueued)
+            self._infers.add(ran)
+            if rows != self._alone_rows:
+                self._alone_rows = rows
+                self._alone = self._batch_of(rows)
+            batch = self._alone
+            batch.count += 1
+            batch.infer_ns += ran
+            self._last_ended = now
         if self.flights is not None:
-            named = request.id or request.caller_id
-            if len(named) > _MAX_ID:
-                named = named[:_MAX_ID]
-            record = (self._who, stamps, named, request.deadline, request.plan.priority)
-            self.flights.latest.add(record)
-            if now > request.deadline:
-                self.flights.missed.add(record)
+            self.flights.answered_alone(self._who, request, now, rows)
+        self._show(request, now)
+
+    def _show(self, request: InferRequest, now: int) -> None:
+        """Traces and logs an answered request, if that is on."""
         if self.trace is not None:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
@@ -189,14 +174,18 @@ class ModelStatistics:
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""
+        batch = self._batch_of(rows)
+        batch.count += 1
+        batch.input_ns += input_ns
+        batch.infer_ns += infer_ns
+        batch.output_ns += output_ns
+        self._last_inference_ms = self._wall_clock_ns() // 1_000_000
+
+    def _batch_of(self, rows: int) -> _BatchTimes:
         batch = self._batches.get(rows)
         if batch is None:
-            batch = self._batches[rows] = [0, 0, 0, 0]
-        batch[0] += 1
-        batch[1] += input_ns
-        batch[2] += infer_ns
-        batch[3] += output_ns
-        self._last_inference_ms = self._wall_clock_ns() // 1_000_000
+            batch = self._batches[rows] = _BatchTimes()
+        return batch
 
     def note_batch(self, began: int, rows: int, requests: int, expected: int, waiting: int, instance: int) -> None:
         """Keeps what its requests do not know of a batch, for as long as they may be asked about."""
@@ -221,65 +210,29 @@ class ModelStatistics:
         if self.flights is not None:
             self._keep_failed(self.flights, request, error)
 
-    def _keep_failed(self, flights: Flights, request: InferRequest, error: IsochroneError) -> None:
+    def _keep_failed(self, flights: WorkerFlightRecords, request: InferRequest, error: IsochroneError) -> None:
         """The error itself would keep its traceback, and with that the request's tensors."""
-        stamps = (
-            request.arrived,
-            request.enqueued,
-            request.dispatched,
-            request.compute_start,
-            request.infer_start,
-            request.infer_end,
-            request.compute_end,
-            now_ns(),
-            request.plan.batch_size,
-        )
         missed_by = error.missed_by_ns if isinstance(error, DeadlineExceeded) else 0
         failure = (error.code, error.message[:_MAX_MESSAGE], missed_by, self.waiting)
-        named = request.id or request.caller_id
-        record = (self._who, stamps, named[:_MAX_ID], request.deadline, request.plan.priority, failure)
-        if isinstance(error, DeadlineExceeded) or stamps[7] > request.deadline:
-            flights.add_missed(record)
-        else:
-            flights.latest.add(record)
+        flights.failed(self._who, request, now_ns(), failure, is_miss=isinstance(error, DeadlineExceeded))
 
     def record_cache_hit(self, request: InferRequest, now: int, lookup_ns: int) -> None:
         """Counts an answer from the cache: a success with a queue time, but without inference."""
         self._cache_hits += 1
         self._cache_hit_ns += lookup_ns
-        waits = self._pending_hits
-        waits += (now - request.arrived, request.dispatched - request.enqueued)
-        if len(waits) >= _FOLD_AT:
-            self.fold()
-        if self.flights is not None:
-            self._keep_hit(self.flights, request, now)
-        if self.trace is not None:
-            self._trace_success(self.trace, request, now)
-        elif request.trace_context is not None:
-            self._note(request, now)
-        if self.access is not None:
-            self.access.finished(request, now)
+        self._answered_without_run(request, now)
 
     def record_reused(self, request: InferRequest, now: int) -> None:
         """Counts an answer from the activation cache: a success with a queue time, but without inference."""
         self._reused += 1
-        waits = self._pending_hits
-        waits += (now - request.arrived, request.dispatched - request.enqueued)
-        if len(waits) >= _FOLD_AT:
-            self.fold()
-        if self.flights is not None:
-            self._keep_hit(self.flights, request, now)
-        if self.trace is not None:
-            self._trace_success(self.trace, request, now)
-        elif request.trace_context is not None:
-            self._note(request, now)
-        if self.access is not None:
-            self.access.finished(request, now)
+        self._answered_without_run(request, now)
 
-    def _keep_hit(self, flights: Flights, request: InferRequest, now: int) -> None:
-        stamps = (request.arrived, request.enqueued, request.dispatched, 0, 0, 0, 0, now, request.plan.batch_size)
-        named = (request.id or request.caller_id)[:_MAX_ID]
-        flights.latest.add((self._who, stamps, named, request.deadline, request.plan.priority))
+    def _answered_without_run(self, request: InferRequest, now: int) -> None:
+        self._requests.add(now - request.arrived)
+        self._queues.add(request.dispatched - request.enqueued)
+        if self.flights is not None:
+            self.flights.answered(self._who, request, now, request.plan.batch_size)
+        self._show(request, now)
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
         """Counts a miss, in addition to the success of the computed answer."""
@@ -302,66 +255,54 @@ class ModelStatistics:
         duration = now - request.arrived
         self._exemplars[bisect_left(BUCKET_BOUNDS_NS, duration)] = Exemplar(trace_id, duration, self._wall_clock_ns())
 
-    def fold(self) -> None:
-        """Adds the recorded timestamps to sums and histograms."""
-        times, waits = self._pending_times, self._pending_hits
-        if times:
-            # Single runs do not read the wall clock: the end of the last one follows from its monotonic timestamp.
-            ended = self._wall_clock_ns() - (now_ns() - times[_NOW - _WIDTH])
+    def _last_inference(self) -> int:
+        """In ms since the epoch."""
+        if self._last_ended:
+            ended = self._wall_clock_ns() - (now_ns() - self._last_ended)
+            self._last_ended = 0
             self._last_inference_ms = max(self._last_inference_ms, ended // 1_000_000)
-            table = np.fromiter(times, np.int64, len(times)).reshape(-1, _WIDTH).T
-            times.clear()
-            self._add_durations(table[_STAGE_ENDS] - table[_STAGE_STARTS])
-            self._computed += table.shape[1]
-            self._inference_count += int(table[_ROWS].sum())
-        if waits:
-            # A hit has the first two stages, request and queue.
-            durations = np.fromiter(waits, np.int64, len(waits)).reshape(-1, 2).T.copy()
-            waits.clear()
-            self._add_durations(durations)
+        return self._last_inference_ms
 
-    def _add_durations(self, durations: npt.NDArray[np.int64]) -> None:
-        """``durations`` has one row per stage, from the first stage on."""
-        stages = len(durations)
-        # A missing timestamp is 0, and the difference far below zero.
-        np.maximum(durations, 0, out=durations)
-        buckets = _BOUNDS.searchsorted(durations)
-        buckets += _STAGE_OFFSETS[:stages]
-        counts = self._counts[:stages]
-        counts += np.bincount(buckets.ravel(), minlength=counts.size).reshape(counts.shape)
-        self._sums[:stages] += durations.sum(axis=1)
+    def _stages(self) -> tuple[tuple[npt.NDArray[np.int64], int], ...]:
+        """Counts by bucket, and the sum, of each stage."""
+        stages = []
+        for stage in (self._requests, self._queues, self._inputs, self._infers, self._outputs):
+            counts = np.array(stage.counts(), dtype=np.int64)
+            if stage is self._inputs or stage is self._outputs:
+                counts[0] += self._singles
+            counts.setflags(write=False)
+            stages.append((counts, stage.sum_ns))
+        return tuple(stages)
 
     @property
     def execution_count(self) -> int:
-        return sum(batch[0] for batch in self._batches.values())
+        return sum(batch.count for batch in self._batches.values())
 
     @property
     def answered(self) -> int:
         """Requests answered well, from the caches included."""
-        return self._computed + len(self._pending_times) // _WIDTH + self._cache_hits + self._reused
+        return self._computed + self._cache_hits + self._reused
 
     def to_protobuf(self) -> service_pb2.ModelStatistics:
         """The protocol's message. ``success`` and ``queue`` include cache hits, the compute stages do not."""
-        self.fold()
-        request_ns, queue_ns, *compute_ns = (int(total) for total in self._sums)
         failed = sum(self._failures.values()) + sum(self._rejections.values())
         answered = self.answered
 
         message = service_pb2.ModelStatistics(
             name=self.model_name,
             version=self.model_version,
-            last_inference=self._last_inference_ms,
+            last_inference=self._last_inference(),
             inference_count=self._inference_count,
             execution_count=self.execution_count,
         )
         stats = message.inference_stats
         for duration, count, total_ns in (
-            (stats.success, answered, request_ns),
+            (stats.success, answered, self._requests.sum_ns),
             (stats.fail, failed, self._fail_ns),
-            (stats.queue, answered, queue_ns),
-            (stats.compute_input, self._computed, compute_ns[0]),
-            (stats.compute_infer, self._computed, compute_ns[1]),
-            (stats.compute_output, self._computed, compute_ns[2]),
+            (stats.queue, answered, self._queues.sum_ns),
+            (stats.compute_input, self._computed, self._inputs.sum_ns),
+            (stats.compute_infer, self._computed, self._infers.sum_ns),
+            (stats.compute_output, self._computed, self._outputs.sum_ns),
             (stats.cache_hit, self._cache_hits, self._cache_hit_ns),
             (stats.cache_miss, self._cache_misses, self._cache_miss_ns),
         ):
@@ -369,22 +310,19 @@ class ModelStatistics:
             duration.SetInParent()
             duration.count = count
             duration.ns = total_ns
-        for rows, (count, input_ns, infer_ns, output_ns) in sorted(self._batches.items()):
+        for rows, times in sorted(self._batches.items()):
             batch = message.batch_stats.add(batch_size=rows)
             for duration, total_ns in (
-                (batch.compute_input, input_ns),
-                (batch.compute_infer, infer_ns),
-                (batch.compute_output, output_ns),
+                (batch.compute_input, times.input_ns),
+                (batch.compute_infer, times.infer_ns),
+                (batch.compute_output, times.output_ns),
             ):
-                duration.count = count
+                duration.count = times.count
                 duration.ns = total_ns
         return message
 
     def snapshot(self, digest: str = "", pending: int = 0) -> ModelSnapshot:
         """A frozen copy for metrics, with the version's digest and the number of its queued requests."""
-        self.fold()
-        counts = self._counts.copy()
-        counts.setflags(write=False)
         return ModelSnapshot(
             model_name=self.model_name,
             model_version=self.model_version,
@@ -400,7 +338,7 @@ class ModelStatistics:
             cache_misses=self._cache_misses,
             cache_miss_ns=self._cache_miss_ns,
             stages={
-                stage: Histogram(counts[row], int(self._sums[row]), {} if row else dict(self._exemplars))
-                for row, stage in enumerate(STAGES)
+                name: Histogram(counts, sum_ns, dict(self._exemplars) if name == STAGES[0] else {})
+                for name, (counts, sum_ns) in zip(STAGES, self._stages(), strict=True)
             },
         )

@@ -1,0 +1,58 @@
+"""Counts of durations in fixed buckets, cheap enough for every request: two comparisons and two additions each.
+
+Durations of one kind resemble each other, so the search for a bucket begins at the last one. Compiled, an addition
+takes no memory: the numbers are attributes, which native code changes in place. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Below and above every duration.
+_LEAST: Final = -1
+_MOST: Final = 1 << 60
+
+
+class _Bucket:
+    """Counts what is above ``low`` and at most ``high``."""
+
+    __slots__ = ("count", "high", "low")
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+        self.count = 0
+
+
+class BucketCounts:
+    """The durations of one kind, in ns. The last bucket has no upper bound."""
+
+    __slots__ = ("_at", "_buckets", "sum_ns")
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self._buckets = [_Bucket(low, high) for low, high in zip((_LEAST, *bounds), (*bounds, _MOST), strict=True)]
+        #: The bucket of the last duration.
+        self._at = 0
+        self.sum_ns = 0
+
+    def add(self, duration_ns: int) -> None:
+        """Counts a duration; one below zero counts as zero."""
+        if duration_ns <= 0:
+            self._buckets[0].count += 1
+            return
+        at = self._at
+        bucket = self._buckets[at]
+        if duration_ns > bucket.high or duration_ns <= bucket.low:
+            while duration_ns > bucket.high:
+                at += 1
+                bucket = self._buckets[at]
+            while duration_ns <= bucket.low:
+                at -= 1
+                bucket = self._buckets[at]
+            self._at = at
+        bucket.count += 1
+        self.sum_ns += duration_ns
+
+    def counts(self) -> list[int]:
+        """By bucket, not cumulative."""
+        return [bucket.count for bucket in self._buckets]
