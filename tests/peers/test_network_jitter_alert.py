@@ -21,8 +21,8 @@ from server_process import start_server
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
-#: Seconds of one way, before and after; and the limit. Far from both, so that a busy machine is no cause. A gateway gives
-#: up a connection that takes a second.
+#: Seconds of one way, before and after; and the limit. Far from both, so that a busy machine is no cause. A gateway
+#: gives up a connection that takes a second.
 DELAY, LONGER, LIMIT_MS = 0.005, 0.25, 200
 _ROUND_TRIP = "isochrone_gateway_worker_round_trip_seconds"
 #: A gateway takes the figure from a new connection when the last one is a minute old.
