@@ -219,6 +219,13 @@ CASES = (
     # Its only controller is cut off: nobody leads.
     Case("StoreUnreachable", {_STORE: constant(0)}, {"name": "control-1"}, also=("NoLeader",)),
     Case("GatewayStale", {_EPOCH: constant(6)}, {"name": "gw"}),
+    # A gateway that is cut off from the store loses its registration, and its page is still read.
+    Case(
+        "GatewayStale",
+        {_EPOCH: constant(6), _CONNECTED: constant(0), _GATEWAY_REGISTERED: constant(0)},
+        {"name": "gw"},
+        also=("StoreUnreachable", "GatewayDown"),
+    ),
     Case("WorkerUnhealthy", {_EJECTED: constant(1)}, {"worker": "10.0.0.7:8000"}),
     Case("WorkerUnhealthy", {_HEALTHY: constant(0)}, {"worker": "10.0.0.7:8000"}),
     # Ejections end by themselves, and come back.

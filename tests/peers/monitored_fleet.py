@@ -22,10 +22,10 @@ BODY = json.dumps({"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32",
 PATIENT: Mapping[str, str] = {"x-request-timeout-ms": "20000"}
 
 
-def until(look: Callable[[], Any], what: str, last: Callable[[], Any] = lambda: "") -> Any:
-    ends = time.monotonic() + SECONDS
+def until(look: Callable[[], Any], what: str, last: Callable[[], Any] = lambda: "", seconds: float = SECONDS) -> Any:
+    ends = time.monotonic() + seconds
     while not (found := look()):
-        assert time.monotonic() < ends, f"waited {SECONDS:g} s in vain for {what}: {last()}"
+        assert time.monotonic() < ends, f"waited {seconds:g} s in vain for {what}: {last()}"
         time.sleep(0.2)
     return found
 

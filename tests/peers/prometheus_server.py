@@ -10,15 +10,17 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from bench.ports import ports_in_a_row
+from isochrone.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60.0
@@ -51,8 +53,21 @@ class Prometheus:
             if each["state"] == "firing" and wanted.items() <= each["labels"].items()
         ]
 
+    def values(self, metric: str, /, **labels: str) -> list[float]:
+        """The present values of a metric's series with these labels."""
+        return [float(each["value"][1]) for each in self.ask("query", query=_series(metric, labels))["result"]]
+
+    def readings(self, metric: str, /, **labels: str) -> int:
+        """How often the one series with these labels was read; 0: never."""
+        found = self.ask("query", query=f"count_over_time({_series(metric, labels)}[1h])")["result"]
+        return int(found[0]["value"][1]) if found else 0
+
     def rules(self) -> list[dict[str, Any]]:
         return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
+
+
+def _series(metric: str, labels: Mapping[str, str]) -> str:
+    return metric + "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
 
 
 def hurried(directory: Path) -> None:
@@ -72,6 +87,16 @@ def hurried(directory: Path) -> None:
                 if "for" in rule:
                     rule["for"] = "1s"
         (directory / file).write_text(yaml.safe_dump(document))
+
+
+@contextmanager
+def start_rendered(directory: Path, *words: str) -> Iterator[Prometheus]:
+    """Prometheus in a hurry, with what ``isochrone render prometheus`` writes for these words."""
+    result = CliRunner().invoke(app, ["render", "prometheus", *words, "--out", str(directory)])
+    assert result.exit_code == 0, result.output
+    hurried(directory)
+    with start_prometheus(directory) as server:
+        yield server
 
 
 @contextmanager

@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 from monitored_fleet import SECONDS, until
-from prometheus_server import Prometheus, hurried, start_prometheus
-from typer.testing import CliRunner
+from prometheus_server import Prometheus, start_rendered
 
 from gateway_process import GatewayProcess, StartGateway
-from isochrone.cli.main import app
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 
@@ -135,15 +133,11 @@ def servers(
 
 @pytest.fixture(scope="module")
 def prometheus(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    directory = tmp_path_factory.mktemp("prometheus")
-    words = ["render", "prometheus", "--out", str(directory), "--name", "plain"]
+    words = ["--name", "plain"]
     for server in (servers.behind[0], servers.other, servers.secured):
         words += ["--worker", f"127.0.0.1:{server.metrics_port}"]
     words += ["--gateway", f"127.0.0.1:{servers.gateway.metrics_port}"]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    hurried(directory)
-    with start_prometheus(directory) as server:
+    with start_rendered(tmp_path_factory.mktemp("prometheus"), *words) as server:
         yield server
 
 

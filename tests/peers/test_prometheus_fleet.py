@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from monitored_fleet import SECONDS, load, stopped, until
-from prometheus_server import Prometheus, hurried, start_prometheus
-from typer.testing import CliRunner
+from prometheus_server import Prometheus, start_rendered
 
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import (
@@ -24,7 +23,6 @@ from bench.control.models import (
     write_slower_version,
     write_version,
 )
-from isochrone.cli.main import app
 
 pytestmark = pytest.mark.peers
 
@@ -51,11 +49,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedFleet]
 
 @pytest.fixture(scope="module")
 def prometheus(fleet: SupervisedFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    directory = tmp_path_factory.mktemp("prometheus")
-    result = CliRunner().invoke(app, ["render", "prometheus", str(fleet.file), "--out", str(directory)])
-    assert result.exit_code == 0, result.output
-    hurried(directory)
-    with start_prometheus(directory) as server:
+    with start_rendered(tmp_path_factory.mktemp("prometheus"), str(fleet.file)) as server:
         yield server
 
 

@@ -129,6 +129,27 @@ def test_the_targets_are_what_is_registered(tmp_path: Path) -> None:
     with_api(tmp_path, scenario)
 
 
+def test_a_gateway_that_is_cut_off_stays_a_target_until_it_leaves(tmp_path: Path) -> None:
+    async def scenario(api: Api) -> None:
+        await serving(api)
+        await api.write(KEYS.known_gateway("gw"), b"first")
+        both = await api.get("/v1/scrape-targets")
+        await api.remove(KEYS.gateway("gw"))
+        assert await api.get("/v1/scrape-targets") == both
+        # It comes back at another address.
+        await api.write(KEYS.gateway("gw"), GatewayRecord("gw", "10.0.0.9", 8080, 9001, epoch=7))
+        moved = await api.get("/v1/scrape-targets")
+        assert [each["targets"] for each in moved] == [["127.0.0.1:8002"], ["10.0.0.9:9001"]]
+        await api.remove(KEYS.gateway("gw"))
+        await api.remove(KEYS.known_gateway("gw"))
+        assert [each["labels"]["name"] for each in await api.get("/v1/scrape-targets")] == ["cpu-1"]
+        # A worker that is lost gets no requests: its page is of no use.
+        await api.remove(KEYS.worker("cpu-1"))
+        assert await api.get("/v1/scrape-targets") == []
+
+    with_api(tmp_path, scenario)
+
+
 def test_open_metrics_and_nonsense_in_accept(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         await serving(api)

@@ -48,7 +48,7 @@ from isochrone.control.api.operation import (
     who_asks,
 )
 from isochrone.control.api.placement import explained, planned, stated
-from isochrone.control.api.scrape_targets import TARGETS_PATH, scrape_targets
+from isochrone.control.api.scrape_targets import TARGETS_PATH
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.slo import slo_answer
 from isochrone.control.api.status import fleet_status
@@ -102,7 +102,7 @@ async def _metrics(service: ControlService, request: Request) -> Response:
 
 
 async def _scrape_targets(service: ControlService, request: Request) -> Response:
-    return answer(scrape_targets(service.view()))
+    return answer(service.scrape_targets.listed(service.view()))
 
 
 async def _figures(service: ControlService, request: Request) -> Response:
@@ -338,7 +338,8 @@ OPERATIONS: tuple[Operation, ...] = (
     _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None),
     _get(
         TARGETS_PATH,
-        "The metrics pages of workers and gateways, for the service discovery of Prometheus.",
+        "The metrics pages of workers and gateways, for the service discovery of Prometheus. A gateway that lost its"
+        " registration stays listed until it leaves.",
         _scrape_targets,
         tuple[ScrapeTarget, ...],
     ),

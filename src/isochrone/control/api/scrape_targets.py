@@ -1,27 +1,42 @@
-"""The metrics pages of the registered workers and gateways, as Prometheus' HTTP service discovery reads them. Pure."""
+"""The metrics pages of the registered workers and gateways, as Prometheus' HTTP service discovery reads them.
+
+A gateway that lost its registration without leaving may still serve callers, with an old epoch, where it does not reach
+the store: its page says so, and stays listed. Other processes that lose their registration are not listed.
+"""
 
 from __future__ import annotations
 
 from isochrone.control.api.messages import ScrapeTarget
+from isochrone.control.state.records import GatewayRecord
 from isochrone.control.state.view import View
 
 #: Where the controllers serve them.
 TARGETS_PATH = "/v1/scrape-targets"
 
 
-def scrape_targets(view: View) -> tuple[ScrapeTarget, ...]:
-    """Those that have a metrics page. A process that loses its registration is not among them."""
-    found = [
-        ScrapeTarget((_address(worker.host, worker.metrics_port),), _labels("worker", name, worker.pool))
-        for name, worker in view.workers.items()
-        if worker.metrics_port
-    ]
-    found += [
-        ScrapeTarget((_address(gateway.host, gateway.metrics_port),), _labels("gateway", name))
-        for name, gateway in view.gateways.items()
-        if gateway.metrics_port
-    ]
-    return tuple(found)
+class ScrapeTargets:
+    """One controller's list. It knows the page of a lost gateway if it listed it before."""
+
+    def __init__(self) -> None:
+        #: The last record of each gateway that has not left.
+        self._gateways: dict[str, GatewayRecord] = {}
+
+    def listed(self, view: View) -> tuple[ScrapeTarget, ...]:
+        """Of the present records: the processes that have a metrics page."""
+        known = view.known_gateways
+        lost = {name: self._gateways[name] for name in known if name in self._gateways}
+        self._gateways = {**lost, **view.gateways}
+        found = [
+            ScrapeTarget((_address(worker.host, worker.metrics_port),), _labels("worker", name, worker.pool))
+            for name, worker in view.workers.items()
+            if worker.metrics_port
+        ]
+        found += [
+            ScrapeTarget((_address(gateway.host, gateway.metrics_port),), _labels("gateway", name))
+            for name, gateway in sorted(self._gateways.items())
+            if gateway.metrics_port
+        ]
+        return tuple(found)
 
 
 def _labels(role: str, name: str, pool: str = "") -> dict[str, str]:

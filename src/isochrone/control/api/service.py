@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
 from isochrone.control.api.rights import Rights
+from isochrone.control.api.scrape_targets import ScrapeTargets
 from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
@@ -58,6 +59,8 @@ class ControlService:
         self._write_error = write_error
         self.mirror = mirror
         self.keys = keys
+        #: The metrics pages that Prometheus reads.
+        self.scrape_targets = ScrapeTargets()
         #: Set when the controller stops: streams end then.
         self.stopping = asyncio.Event()
 
