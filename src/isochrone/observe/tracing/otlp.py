@@ -6,12 +6,15 @@ The packages are an extra (``pip install isochrone[tracing]``) and are imported 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any, Final
 
 import isochrone
+from isochrone.observe.tracing.encoding import encode_spans
 from isochrone.observe.tracing.settings import ExportSettings
-from isochrone.observe.tracing.spans import SERVER, Span
+from isochrone.observe.tracing.spans import Span
 
 _PACKAGES: Final = {
     "http": "opentelemetry.exporter.otlp.proto.http",
@@ -35,61 +38,93 @@ def missing_package(settings: ExportSettings) -> str:
 
 
 class OtlpSink:
-    """One exporter of OpenTelemetry."""
+    """One exporter of OpenTelemetry. It sends; the messages are made by ``encoding``."""
 
     def __init__(self, settings: ExportSettings) -> None:
+        from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import SpanExportResult
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         # They log every repetition; this process logs failures itself, once a minute.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._success = SpanExportResult.SUCCESS
-        self._resource = Resource.create({"service.name": "isochrone", **settings.resource})
-        self._scope = InstrumentationScope("isochrone", isochrone.__version__)
+        resource = Resource.create({"service.name": "isochrone", **settings.resource})
+        self._resource = _encoded_resource(resource)
+        self._scope = InstrumentationScope(name="isochrone", version=isochrone.__version__).SerializeToString()
         self._exporter = _exporter(settings)
 
     def export(self, spans: list[Span]) -> None:
-        if spans and self._exporter.export([self._readable(span) for span in spans]) is not self._success:
+        if not spans:
+            return
+        encoded = encode_spans([_with_valid_state(span) for span in spans], self._resource, self._scope)
+        if self._exporter.export(EncodedSpans(encoded, len(spans))) is not self._success:
             raise ExportFailed("no success within the timeout")
 
     def close(self) -> None:
         self._exporter.shutdown()
 
-    def _readable(self, span: Span) -> Any:
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-        sampled = TraceFlags(TraceFlags.SAMPLED)
-        state = TraceState.from_header([span.trace_state]) if span.trace_state else TraceState()
+class EncodedSpans:
+    """What the exporters of OpenTelemetry get in place of spans, which they would encode."""
 
-        def context(trace_id: int, span_id: int, *, is_remote: bool = False) -> Any:
-            return SpanContext(trace_id, span_id, is_remote, sampled, state)
+    def __init__(self, encoded: bytes, count: int) -> None:
+        self.encoded = encoded
+        self._count = count
 
-        parent = context(span.trace_id, span.parent_id, is_remote=span.kind == SERVER) if span.parent_id else None
-        return ReadableSpan(
-            name=span.name,
-            context=context(span.trace_id, span.span_id),
-            parent=parent,
-            resource=self._resource,
-            attributes=span.attributes,
-            links=[Link(SpanContext(trace, linked, True, sampled)) for trace, linked in span.links],
-            kind=SpanKind[span.kind.upper()],
-            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
-            start_time=span.start,
-            end_time=span.end,
-            instrumentation_scope=self._scope,
-        )
+    def __len__(self) -> int:
+        return self._count
+
+
+def _encoded_resource(resource: Any) -> bytes:
+    """By the library: a resource may have lists of values, and is encoded once."""
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_theirs
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext
+
+    message = encode_theirs([ReadableSpan("", SpanContext(1, 1, False), resource=resource)])
+    encoded: bytes = message.resource_spans[0].resource.SerializeToString()
+    return encoded
+
+
+def _with_valid_state(span: Span) -> Span:
+    """Members of ``tracestate`` that are invalid are left out, as W3C wants it."""
+    if not span.trace_state:
+        return span
+    from opentelemetry.trace import TraceState
+
+    return replace(span, trace_state=TraceState.from_header([span.trace_state]).to_header())
+
+
+def _takes_encoded(module: Any) -> Any:
+    """The exporter of a module, which takes ``EncodedSpans`` as well.
+
+    Transport, retries, compression and environment variables stay the library's. It has no way to send a message that
+    is encoded already, so this class runs its methods with an encoder that passes such messages on.
+    """
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    theirs = module.encode_spans
+
+    def encode(spans: Any) -> Any:
+        return ExportTraceServiceRequest.FromString(spans.encoded) if isinstance(spans, EncodedSpans) else theirs(spans)
+
+    names = {**vars(module), "encode_spans": encode}
+    methods = {
+        name: FunctionType(method.__code__, names, name, method.__defaults__, method.__closure__)
+        for name, method in vars(module.OTLPSpanExporter).items()
+        if isinstance(method, FunctionType) and "encode_spans" in method.__code__.co_names
+    }
+    return type("EncodedSpanExporter", (module.OTLPSpanExporter,), methods)
 
 
 def _exporter(settings: ExportSettings) -> Any:
     seconds = settings.timeout / 1000
     if settings.protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_exporter
 
-        return OTLPSpanExporter(
+        return _takes_encoded(grpc_exporter)(
             endpoint=settings.url, insecure=settings.url.startswith("http://"), timeout=max(1, round(seconds))
         )
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http_exporter
 
-    return HttpExporter(endpoint=settings.url, timeout=seconds)
+    return _takes_encoded(http_exporter)(endpoint=settings.url, timeout=seconds)
