@@ -40,6 +40,9 @@ export function fleetMap(place, { fleet, second }) {
   draw(place, legend, tiers);
 }
 
+/** A model and its version stay on one line. */
+const unbroken = (version) => version.replaceAll(" ", "\u00a0");
+
 function tile(worker, load) {
   const level = worker.state === "serving" && load ? load.level : null;
   const troubled = worker.fault || load?.trouble || ["gone", "faulty"].includes(worker.state);
@@ -57,8 +60,10 @@ function tile(worker, load) {
   },
     h("span", { class: "name" }, worker.name, worker.rollout && worker.rollout !== "ready" ? " ⟳" : ""),
     h("span", { class: "state" }, troubled ? `⚠ ${state}` : state),
-    h("span", { class: "detail" }, load ? `${load.in_flight} in flight · wait ${milliseconds(load.wait_ms)}` : worker.device || "–"),
-    h("span", { class: "versions" }, worker.versions.join(" · ") || worker.fault || "–"));
+    h("span", { class: "detail" }, load
+      ? [h("span", {}, `${load.in_flight} in flight`), h("span", { class: "between" }, " · "), h("span", {}, `wait ${milliseconds(load.wait_ms)}`)]
+      : worker.device || "–"),
+    h("span", { class: "versions" }, worker.versions.map(unbroken).join("\u00a0· ") || worker.fault || "–"));
 }
 
 export function models(place, { fleet, second }) {
