@@ -40,9 +40,6 @@ export function fleetMap(place, { fleet, second }) {
   draw(place, legend, tiers);
 }
 
-/** A model and its version stay on one line. */
-const unbroken = (version) => version.replaceAll(" ", "\u00a0");
-
 function tile(worker, load) {
   const level = worker.state === "serving" && load ? load.level : null;
   const troubled = worker.fault || load?.trouble || ["gone", "faulty"].includes(worker.state);
@@ -63,7 +60,7 @@ function tile(worker, load) {
     h("span", { class: "detail" }, load
       ? [h("span", {}, `${load.in_flight} in flight`), h("span", { class: "between" }, " · "), h("span", {}, `wait ${milliseconds(load.wait_ms)}`)]
       : worker.device || "–"),
-    h("span", { class: "versions" }, worker.versions.map(unbroken).join("\u00a0· ") || worker.fault || "–"));
+    h("span", { class: "versions" }, worker.versions.join(" · ") || worker.fault || "–"));
 }
 
 export function models(place, { fleet, second }) {

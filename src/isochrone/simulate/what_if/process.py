@@ -97,8 +97,8 @@ class _Child:
                 self._process.kill()
 
     def run(self, task: Future[bytes], deadline: float) -> bytes:
-        """What it wrote. Raises ``Unavailable`` if that takes longer than ``deadline`` from its task on, and ``Internal``
-        if it failed."""
+        """What it wrote. Raises ``Internal`` if it failed, and ``Unavailable`` if it took longer than ``deadline``
+        after it got its task."""
         with self._changing:
             if self._is_killed:
                 raise Unavailable("the simulation was cancelled")
