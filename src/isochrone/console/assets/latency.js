@@ -52,6 +52,7 @@ export function chooser(place, { fleet, second }) {
   if (chosen.model === null) {
     if (!second) return;
     chosen.model = busiest(fleet.map.models, second);
+    follow({ second });
   }
   const options = ["", ...names].map((name) =>
     h("option", { value: name, selected: name === chosen.model }, name || "all models"));

@@ -75,8 +75,9 @@ def answer(
     else:
         seconds, runs = _rounds(situation, then, seed, budget.clock, until, latest)
     if runs is None:
+        allowed = budget.seconds if budget.most is None else budget.most
         raise Unavailable(
-            f"the fleet was not simulated within {budget.seconds:g} s: allow more time, or simulate fewer seconds"
+            f"the fleet was not simulated within {allowed:.3g} s: allow more time, or simulate fewer seconds"
         )
     return _answer(situation, then, questions, seed, seconds, *runs)
 
