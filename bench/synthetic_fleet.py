@@ -1,10 +1,11 @@
-"""A fleet that is only records and figures: as many workers as wanted, without a process. For the console's bench and
-its tests, which need a large fleet on a small machine. Deterministic by seed."""
+"""A fleet that is only records and figures: as many workers and models as wanted, without a process. For the console's
+bench and its tests, which need a large fleet on a small machine. Deterministic by seed."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 
 from isochrone.control.figures.frames import (
     COMPUTE,
@@ -46,16 +47,38 @@ _MODELS = (
 )
 
 
+def _models(count: int) -> tuple[tuple[str, str, float, float, float], ...]:
+    """The first ones are a plant's; further ones have a tenth of their load."""
+    further = (
+        (f"{name}-{index // len(_MODELS)}", version, deadline, rate / 10, mean)
+        for index in range(len(_MODELS), count)
+        for name, version, deadline, rate, mean in (_MODELS[index % len(_MODELS)],)
+    )
+    return (*_MODELS, *further)[:count]
+
+
 class SyntheticFleet:
-    def __init__(self, workers: int = 100, gateways: int = 2, seed: int = 1) -> None:
+    def __init__(
+        self,
+        workers: int = 100,
+        gateways: int = 2,
+        seed: int = 1,
+        *,
+        models: int = len(_MODELS),
+        host: str = "10.0.0.1",
+        ports: Sequence[int] = (),
+    ) -> None:
+        """``host`` and ``ports``: of the workers; without ports, nothing listens there."""
         self.keys = Keys("plant")
         self._random = random.Random(seed)
+        self.models = _models(models)
         self._workers: list[WorkerRecord] = []
         for pool, tier, device, share in _POOLS:
             for number in range(1, max(1, round(workers * share)) + 1):
-                port = 20_000 + len(self._workers)
+                index = len(self._workers)
+                port = ports[index] if ports else 20_000 + index
                 self._workers.append(
-                    WorkerRecord(f"{pool}-{number}", "10.0.0.1", port, port, 0, pool, tier, device, incarnation="a")
+                    WorkerRecord(f"{pool}-{number}", host, port, port, 0, pool, tier, device, incarnation="a")
                 )
         self._gateways = [
             GatewayRecord(f"gw-{number}", "10.0.0.2", 8000 + number, incarnation="a", epoch=7)
@@ -77,12 +100,12 @@ class SyntheticFleet:
                 pools=tuple(pool for pool, *_ in _POOLS),
                 epoch=7,
             )
-            for index, (name, version, *_) in enumerate(_MODELS)
+            for index, (name, version, *_) in enumerate(self.models)
         }
         spec = {
             "name": "plant",
             "pools": {pool: {"tier": tier, "device": device} for pool, tier, device, _ in _POOLS},
-            "models": {name: {"slo": {"deadline_ms": deadline}} for name, _, deadline, *_ in _MODELS},
+            "models": {name: {"slo": {"deadline_ms": deadline}} for name, _, deadline, *_ in self.models},
         }
         events = [
             ("leads", "", "since the last leader's lease expired", "c1"),
@@ -134,7 +157,7 @@ class SyntheticFleet:
                 each.name, each.address, each.tier, each.device, in_flight, queued, wait, round_trip_s=0.0004
             )
         models = {}
-        for name, version, _, rate, mean in _MODELS:
+        for name, version, _, rate, mean in self.models:
             models[name, version] = self._model(name, version, rate, mean)
         models["detector", "5"] = self._model("detector", "5", 45.0, 10.2)
         gateways = {

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from isochrone.cli.main import app
 from isochrone.control.what_if.situation import Situation, read_situation
-from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
+from isochrone.errors import Internal, InvalidArgument, NotFound, QueueFull, Unavailable
+from isochrone.simulate.what_if import child
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
@@ -121,6 +123,29 @@ def test_only_a_question_whose_turn_has_come_reads_the_fleet() -> None:
         assert not simulator.is_busy
 
     asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_a_fleet_that_cannot_be_read_is_an_error_and_leaves_no_process_behind() -> None:
+    async def read() -> Situation:
+        raise NotFound("no fleet.yaml has been applied yet")
+
+    async def ask() -> None:
+        simulator = SimulatorProcess()
+        with pytest.raises(NotFound, match="no fleet"):
+            await simulator.answer(read, ["load=1"])
+        assert not simulator.is_busy
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_the_budget_begins_when_the_question_comes_and_a_late_process_still_answers() -> None:
+    def task(began: float) -> WhatIfTask:
+        return WhatIfTask(plant(), ("load=1",), 1, None, 4.0, 15.0, began)
+
+    in_time, late = child._budget(task(time.monotonic() - 1.0)), child._budget(task(time.monotonic() - 9.0))
+    assert in_time.seconds == pytest.approx(3.0, abs=0.5)
+    assert in_time.longest == pytest.approx(13.0, abs=0.5)
+    assert (late.seconds, late.longest) == (0.5, pytest.approx(5.0, abs=0.5))
 
 
 def test_a_simulation_that_takes_too_much_memory_is_an_error() -> None:

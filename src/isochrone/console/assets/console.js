@@ -110,6 +110,9 @@ window.isochrone = { act, useToken, useFields };
 /** The framework mounts the page after this module has run, and may draw parts of it again later. */
 function start() {
   connect();
+  const page = document.querySelector("nav a[aria-current]");
+  // On a phone the navigation may be wider than the screen.
+  if (page) page.parentElement.scrollLeft = page.offsetLeft - page.parentElement.clientWidth / 2;
   readRights();
   offerPages();
   redraw();

@@ -57,7 +57,9 @@ function tile(worker, load) {
   },
     h("span", { class: "name" }, worker.name, worker.rollout && worker.rollout !== "ready" ? " ⟳" : ""),
     h("span", { class: "state" }, troubled ? `⚠ ${state}` : state),
-    h("span", { class: "detail" }, load ? `${load.in_flight} in flight · wait ${milliseconds(load.wait_ms)}` : worker.device || "–"),
+    h("span", { class: "detail" }, load
+      ? [h("span", {}, `${load.in_flight} in flight`), h("span", { class: "between" }, " · "), h("span", {}, `wait ${milliseconds(load.wait_ms)}`)]
+      : worker.device || "–"),
     h("span", { class: "versions" }, worker.versions.join(" · ") || worker.fault || "–"));
 }
 

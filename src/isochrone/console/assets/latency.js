@@ -45,10 +45,15 @@ function bar(model, { shown, waterfall: fall }) {
       shown.missed ? h("span", { class: shown.missed > 0.01 ? "bad" : null }, ` · ${percent(shown.missed)} missed`) : ""));
 }
 
-export function chooser(place, { fleet }) {
+export function chooser(place, { fleet, second }) {
   if (!fleet) return;
   const names = fleet.map.models.map((model) => model.name);
-  if (chosen.model === null) chosen.model = names.find((name) => fleet.map.models.find((each) => each.name === name).stages.length) ?? names[0] ?? "";
+  // Without figures yet, nothing is chosen: a model without requests would show an empty chart.
+  if (chosen.model === null) {
+    if (!second) return;
+    chosen.model = busiest(fleet.map.models, second);
+    follow({ second });
+  }
   const options = ["", ...names].map((name) =>
     h("option", { value: name, selected: name === chosen.model }, name || "all models"));
   const ranges = RANGES.map(([seconds, text]) => h("button", {
@@ -59,6 +64,13 @@ export function chooser(place, { fleet }) {
   const select = place.querySelector("select");
   select.onchange = () => choose(select.value, chosen.seconds);
   for (const button of place.querySelectorAll("[data-seconds]")) button.onclick = () => choose(chosen.model, Number(button.dataset.seconds));
+}
+
+/** A pipeline with requests, or the model with the most; "" (all models) if none has any. */
+function busiest(models, second) {
+  const rate = (model) => second.models[model.name]?.shown.rate ?? 0;
+  const called = models.filter(rate).sort((one, other) => rate(other) - rate(one));
+  return (called.find((model) => model.stages.length) ?? called[0])?.name ?? "";
 }
 
 function choose(model, seconds) {
@@ -118,7 +130,8 @@ export function percentiles(place, { fleet }) {
   const width = Math.max(300, place.clientWidth), height = 220, left = 52, bottom = 24, top = 8;
   const { at, step, seconds } = columns;
   const deadline = fleet?.map.models.find((model) => model.name === columns.model)?.deadline_ms || 0;
-  const highest = Math.max(...columns.p99, 0.001);
+  const highest = Math.max(...columns.p99, 0);
+  if (!highest) return draw(place, h("p", { class: "hint" }, "No answered request in this time."));
   const most = rounded(deadline && deadline < highest * 4 ? Math.max(highest, deadline) : highest);
   const end = at.at(-1) ?? Date.now() / 1000;
   const x = (time) => left + ((time - (end - seconds)) / seconds) * (width - left - 8);
@@ -185,6 +198,7 @@ export function heatMap(place) {
   const most = Math.max(...columns.heat.columns.flatMap((column) => Object.values(column)), 1);
   context.fillStyle = style.getPropertyValue("--heat");
   columns.at.forEach((time, index) => {
+    if (time <= end - columns.seconds) return;
     const x = left + ((time - (end - columns.seconds)) / columns.step) * cell - cell;
     for (const [bucket, count] of Object.entries(columns.heat.columns[index])) {
       // By the logarithm: one slow request among a thousand must be seen.

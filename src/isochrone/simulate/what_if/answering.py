@@ -22,8 +22,8 @@ from isochrone.simulate.what_if.verdict import judge, trust
 #: Requests of the busier fleet in the first round; where its batches are long, at most; and at most in any run.
 _FIRST_REQUESTS, _FIRST_AT_MOST, _MOST_REQUESTS = 1000, 4000, 400_000
 #: Seconds of the first round, at least and at most; it is also so many times as long as the longest batch.
-_LEAST_SECONDS, _FIRST_SECONDS, _BATCHES = 0.01, 60.0, 20
-#: The first round may take so many times the budget: without it there is no answer.
+_LEAST_SECONDS, _FIRST_SECONDS, _BATCHES = 0.01, 60.0, 10
+#: The first round may take so many times the budget, if no limit is given: without it there is no answer.
 _PATIENCE = 1.6
 #: How much longer a round may be than the one before, the largest step first, and the longest of all.
 _STEPS = (8, 4, 2)
@@ -34,10 +34,16 @@ _MARGIN = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The time that an answer may take. ``clock``: seconds, monotonic."""
+    """The time that an answer may take. ``clock``: seconds, monotonic. ``most``: of the first round, or the only one;
+    None: somewhat more than the budget."""
 
     clock: Callable[[], float]
     seconds: float
+    most: float | None = None
+
+    @property
+    def longest(self) -> float:
+        return _PATIENCE * self.seconds if self.most is None else self.most
 
 
 def answer(
@@ -51,7 +57,7 @@ def answer(
         reasons = "; ".join(f"{name}: {why}" for name, why in sorted(situation.left_out.items())[:5])
         raise InvalidArgument(f"no model of the fleet can be simulated{f' ({reasons})' if reasons else ''}")
     begun = budget.clock()
-    until, latest = begun + budget.seconds, begun + _PATIENCE * budget.seconds
+    until, latest = begun + budget.seconds, begun + budget.longest
     rate = _highest_rate(situation, then)
     # All arrivals of a run are drawn before it starts, before any look at the clock.
     if rate * _LEAST_SECONDS > _MOST_REQUESTS:
@@ -69,8 +75,9 @@ def answer(
     else:
         seconds, runs = _rounds(situation, then, seed, budget.clock, until, latest)
     if runs is None:
+        allowed = budget.seconds if budget.most is None else budget.most
         raise Unavailable(
-            f"the fleet was not simulated within {budget.seconds:g} s: allow more time, or simulate fewer seconds"
+            f"the fleet was not simulated within {allowed:.3g} s: allow more time, or simulate fewer seconds"
         )
     return _answer(situation, then, questions, seed, seconds, *runs)
 

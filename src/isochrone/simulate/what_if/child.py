@@ -24,6 +24,8 @@ from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
 #: Added to its nice value.
 _NICE = 5
+#: Seconds that a simulation has, however long its process took to start.
+_LEAST_SECONDS = 0.5
 #: Bytes that it may take, beside what the interpreter and its libraries have taken when it starts.
 MOST_MEMORY = 2**30
 #: The highest there is: the kernel ends it before others.
@@ -44,12 +46,18 @@ def main() -> None:
     _limit_memory(MOST_MEMORY)
     found: Any
     try:
-        found = answer(task.situation, task.questions, task.seed, task.seconds, Budget(time.monotonic, task.budget))
+        found = answer(task.situation, task.questions, task.seed, task.seconds, _budget(task))
     except IsochroneError as error:
         found = WhatIfFailure(error.message, isinstance(error, InvalidArgument))
     except MemoryError:
         found = WhatIfFailure(_TOO_LARGE, False)
     sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+def _budget(task: WhatIfTask) -> Budget:
+    """What remains of the task's. On a busy machine, a late answer is better than none."""
+    gone = time.monotonic() - task.began if task.began is not None else 0.0
+    return Budget(time.monotonic, max(_LEAST_SECONDS, task.budget - gone), max(task.budget, task.deadline - gone - 1.0))
 
 
 def _limit_memory(most: int) -> None:

@@ -1,7 +1,8 @@
 """Answers questions in a child process each, one at a time: a simulation would hold up the event loop that asks.
 
 A few questions may wait for their turn; more are rejected. Only a question whose turn has come, and that can be read,
-asks for the situation: the others cost the fleet nothing. A child that is late, or whose caller is cancelled, is ended.
+asks for the situation: the others cost the fleet nothing. The child starts while the situation is read. A child that is
+late, or whose caller is cancelled, is ended.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import msgspec
 
@@ -20,8 +23,9 @@ from isochrone.errors import Internal, InvalidArgument, QueueFull, Unavailable
 from isochrone.simulate.what_if.question import parse_questions
 from isochrone.simulate.what_if.task import WhatIfFailure, WhatIfTask
 
-#: Seconds that a simulation should take, and after which its process is ended. Starting it takes up to a second.
-_BUDGET, _DEADLINE = 2.5, 15.0
+#: Seconds in which a question should be answered when its turn has come, and after which its process is ended. Starting
+#: it takes up to a second. People wait for less than 5 s.
+_BUDGET, _DEADLINE = 4.0, 15.0
 #: Questions that wait for their turn.
 _MOST_WAITING = 3
 #: Characters of a child's last words in an error.
@@ -53,22 +57,28 @@ class SimulatorProcess:
         finally:
             self._waiting -= 1
         try:
-            task = WhatIfTask(await situation(), tuple(questions), seed, seconds, self._budget, self._deadline)
-            return _answer(await self._run(msgspec.json.encode(task)))
+            return _answer(await self._run(situation, questions, seed, seconds))
         finally:
             self._turn.release()
 
-    async def _run(self, task: bytes) -> bytes:
-        child = _Child()
+    async def _run(self, situation: ReadSituation, questions: Sequence[str], seed: int, seconds: float | None) -> bytes:
+        began = time.monotonic()
+        child, task = _Child(), Future[bytes]()
         # Not asyncio's subprocesses: a caller that gives up while one starts would wait for its end forever (3.11).
         running = asyncio.ensure_future(asyncio.to_thread(child.run, task, self._deadline))
         try:
+            found = await situation()
+            given = WhatIfTask(found, tuple(questions), seed, seconds, self._budget, self._deadline, began)
+            task.set_result(msgspec.json.encode(given))
             return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            child.kill()
-            # It has been killed: its thread ends at once.
-            await asyncio.wait([running])
-            raise
+        finally:
+            if not running.done():
+                child.kill()
+                if not task.done():
+                    task.set_exception(Unavailable("the question was withdrawn"))
+                # It has been killed: its thread ends at once, with an error that nobody waits for.
+                await asyncio.wait([running])
+                running.exception()
 
 
 class _Child:
@@ -86,8 +96,9 @@ class _Child:
             if self._process is not None:
                 self._process.kill()
 
-    def run(self, task: bytes, deadline: float) -> bytes:
-        """What it wrote. Raises ``Unavailable`` if it is late, ``Internal`` if it failed."""
+    def run(self, task: Future[bytes], deadline: float) -> bytes:
+        """What it wrote. Raises ``Internal`` if it failed, and ``Unavailable`` if it took longer than ``deadline``
+        after it got its task."""
         with self._changing:
             if self._is_killed:
                 raise Unavailable("the simulation was cancelled")
@@ -99,7 +110,7 @@ class _Child:
             )
         with process:
             try:
-                output, errors = process.communicate(task, timeout=deadline)
+                output, errors = process.communicate(task.result(), timeout=deadline)
             except subprocess.TimeoutExpired:
                 raise Unavailable(f"the simulation took longer than {deadline:g} s; try again") from None
             finally:

@@ -17,9 +17,11 @@ class WhatIfTask(msgspec.Struct, frozen=True):
     seed: int
     #: Simulated ones; None: as many as the budget allows.
     seconds: float | None
-    #: Seconds that the simulation should take, and after which the process ends.
+    #: Seconds in which the question should be answered, and after which the process ends.
     budget: float
     deadline: float
+    #: The instant that the budget begins at, of the machine's monotonic clock; None: when the process has started.
+    began: float | None = None
 
 
 class WhatIfFailure(msgspec.Struct, frozen=True):
