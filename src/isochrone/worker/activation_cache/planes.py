@@ -25,7 +25,7 @@ Picture = np.ndarray[Any, np.dtype[Any]]
 Floats = npt.NDArray[np.float32]
 
 #: ITU-R BT.601.
-_WEIGHTS: Final = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
+_RED, _GREEN, _BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
 
 
 class Plane(NamedTuple):
@@ -106,8 +106,8 @@ def _step(length: int, side: int) -> int:
 
 def _luminance(channels: Picture) -> Floats:
     grey: Floats = channels[0].astype(np.float32)
-    grey *= _WEIGHTS[0]
-    for channel, weight in zip(channels[1:], _WEIGHTS[1:], strict=True):
+    grey *= _RED
+    for channel, weight in ((channels[1], _GREEN), (channels[2], _BLUE)):
         other = channel.astype(np.float32)
         other *= weight
         grey += other
@@ -150,6 +150,6 @@ def _byte_points(reduction: Reduction, shape: tuple[int, ...]) -> _BytePoints | 
     first = 3 * (rows // 2 * width + columns // 2) - 1
     if first < 0:
         return None
-    weights = np.asarray((0, *_WEIGHTS) * 2, np.float32) / np.float32(4 * reduction.data_range)
+    weights = np.asarray((0, _RED, _GREEN, _BLUE) * 2, np.float32) / np.float32(4 * reduction.data_range)
     floor = np.float32(reduction.floor / reduction.data_range)
     return _BytePoints((2, down, 2 * across), strides, first, weights, floor)
