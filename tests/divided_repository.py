@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnx import numpy_helper
 
 from isochrone.models.divisions import Link
 from isochrone.optimize.partitioning.choices import Option
@@ -15,7 +16,7 @@ from isochrone.optimize.partitioning.facts import facts_of
 from isochrone.optimize.partitioning.graph import graph_of
 from isochrone.optimize.partitioning.planning import Plan, Planned
 from isochrone.optimize.partitioning.stages import divided
-from isochrone.optimize.partitioning.writing import write_divisions_of
+from isochrone.optimize.partitioning.writing import write_divisions_of, write_repositories
 from two_stage_net import residual_net
 
 NAME = "net"
@@ -25,8 +26,18 @@ def images(rows: int = 1, size: int = 16) -> dict[str, Any]:
     return {"image": np.random.default_rng(rows).standard_normal((rows, 3, size, size)).astype(np.float32)}
 
 
-def expected(rows: int = 1, size: int = 16) -> Any:
-    model = residual_net(size=size).SerializeToString()
+def versioned_net(version: int = 1, size: int = 16) -> Any:
+    """The model of the tests; of another version, all weights are others."""
+    model = residual_net(size=size)
+    for weight in model.graph.initializer if version > 1 else ():
+        values = numpy_helper.to_array(weight)
+        if values.dtype == np.float32:
+            weight.CopyFrom(numpy_helper.from_array(values * np.float32(1 + 0.3 * version), weight.name))
+    return model
+
+
+def expected(rows: int = 1, size: int = 16, version: int = 1) -> Any:
+    model = versioned_net(version, size).SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     return session.run(None, images(rows, size))[0]
 
@@ -38,14 +49,17 @@ def write_divided(
     *,
     link: Link = Link(0.0005, 1e9),  # noqa: B008
     size: int = 16,
+    version: int = 1,
+    keeps_one: bool = False,
     **parameters: str,
 ) -> None:
-    """``seconds``: of each division on the edge and in the core; the first one is the present one.
+    """``seconds``: of each division on the edge and in the core; the first one is the present one. ``keeps_one``: the
+    model is this one alone, as without ``--keep-memory``. ``version``: of the weights; the directories are called 1.
 
     ``cut-6`` is the cut behind the first block; ``cut-6-zstd`` sends the same in zstd. ``parameters`` are those of the
     divided model. ``target/edge`` reaches ``target/core`` at ``core``.
     """
-    model = residual_net(size=size)
+    model = versioned_net(version, size)
     graph = graph_of(model)
     (cut,) = [each for each in all_cuts(graph) if each.crossing == ("b1",)]
     ends = [*graph.inputs, *graph.outputs]
@@ -63,7 +77,10 @@ def write_divided(
         compression = "zstd" if name.endswith("-zstd") else ""
         options.append(Planned(Option(name, *times, *sizes), stage, name, compression))  # type: ignore[arg-type]
     plan = Plan(link, tuple(options), facts, graph.inputs, graph.outputs)
-    write_divisions_of(target, NAME, model, plan, options, [core], 8)
+    if keeps_one:
+        write_repositories(target, NAME, model, plan, options[0], core.split(","), 8)
+    else:
+        write_divisions_of(target, NAME, model, plan, options, core.split(","), 8)
     config = target / "edge" / NAME / "config.pbtxt"
     with config.open("a") as file:
         for key, value in parameters.items():

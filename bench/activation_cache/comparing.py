@@ -14,7 +14,8 @@ import onnxruntime
 
 from bench.activation_cache.frames import SIDE
 from bench.activation_cache.network import network
-from isochrone.worker.activation_cache.similarity import Reduction, compare, key_plane
+from isochrone.worker.activation_cache.planes import Reduction
+from isochrone.worker.activation_cache.similarity import compare, key_plane
 
 _PICTURES = (
     ("224×224 UINT8", "HWC", (SIDE, SIDE, 3), np.uint8),

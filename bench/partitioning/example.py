@@ -24,6 +24,7 @@ from isochrone.optimize.partitioning.encodings import Encoding
 from isochrone.optimize.partitioning.link_measuring import measured_link
 from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
+from isochrone.optimize.partitioning.writing import core_model
 
 EDGE_MS, LINK_MS, CORE_MS, DEADLINE_MS = 8.0, 4.0, 6.0, 20.0
 _BITS_PER_SECOND = 100e6
@@ -235,10 +236,10 @@ class ExampleRun:
             yield options[0], plan
 
     def _parts(self, split: ServedOption, requests: int) -> Parts:
-        first, second = f"{split.model}_1", f"{split.model}_2"
+        first, remote_stage = f"{split.model}_1", f"{split.model}_2"
         for _ in range(10):
             split.seconds()
-        places = ((self._edge, first), (self._edge, second), (self._core, second))
+        places = ((self._edge, first), (self._edge, remote_stage), (self._core, core_model(remote_stage)))
         began = [tier.compute_totals(name) for tier, name in places]
         samples = sorted(split.seconds() for _ in range(requests))
         ended = [tier.compute_totals(name) for tier, name in places]

@@ -75,7 +75,8 @@ def test_a_divided_model_is_written_with_its_figures(tmp_path: Path) -> None:
     edge = {each.name for each in (tmp_path / "d" / "edge").iterdir()}
     core = {each.name for each in (tmp_path / "d" / "core").iterdir()}
     assert edge == {"net", "net.cut-6", "net.cut-6_1", "net.cut-6_2", "net.edge", "net.core", "net.probe"}
-    assert core == {"net.cut-6_2", "net.core", "net.probe"}
+    # In a fleet, one name is one model: none is on both tiers.
+    assert core == {"net.cut-6_2.core", "net.core.core", "net.probe.core"}
 
 
 def test_a_cut_with_compression_shares_the_stages(tmp_path: Path) -> None:
@@ -88,9 +89,9 @@ def test_a_cut_with_compression_shares_the_stages(tmp_path: Path) -> None:
     edge = {each.name for each in (tmp_path / "d" / "edge").glob("net.cut*")}
     core = {each.name for each in (tmp_path / "d" / "core").glob("net.cut*")}
     both = {"net.cut-6-zstd", "net.cut-6-zstd_1", "net.cut-6-zstd_2"}
-    assert (edge, core) == ({*both, "net.cut-6", "net.cut-6_2"}, {"net.cut-6-zstd_2"})
+    assert (edge, core) == ({*both, "net.cut-6", "net.cut-6_2"}, {"net.cut-6-zstd_2.core"})
     config = (tmp_path / "d" / "edge" / "net.cut-6_2" / "config.pbtxt").read_text()
-    assert 'string_value: "net.cut-6-zstd_2"' in config
+    assert 'string_value: "net.cut-6-zstd_2.core"' in config
     assert "compression" not in config
 
 

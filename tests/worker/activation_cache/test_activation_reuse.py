@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from isochrone.errors import ModelFailed
 from isochrone.protocol.messages import InferRequest, Plan
+from isochrone.worker.activation_cache.planes import Reduction
 from isochrone.worker.activation_cache.reuse import ActivationReuse, SampledRequest
 from isochrone.worker.activation_cache.settings import ActivationSettings
-from isochrone.worker.activation_cache.similarity import Reduction
 from isochrone.worker.statistics import ModelStatistics
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isochrone.worker.activation_cache.similarity import Plane, Reduction, Similarity, compare, key_plane
+from isochrone.worker.activation_cache.planes import Plane, Reduction
+from isochrone.worker.activation_cache.similarity import Similarity, compare, key_plane
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +56,40 @@ def test_every_layout_of_one_picture_has_the_same_plane() -> None:
     assert np.allclose(square(Reduction("CHW", 48, 0.0, 1.0).plane(scaled)), expected, atol=1e-5)
     centred = (scaled * 4 - 2).astype(np.float32)
     assert np.allclose(square(Reduction("CHW", 48, -2.0, 4.0).plane(centred)), expected, atol=1e-5)
+
+
+@given(
+    height=st.integers(17, 200),
+    width=st.integers(17, 200),
+    side=st.integers(16, 96),
+    floor=st.sampled_from([0.0, -8.0]),
+)
+@settings(max_examples=100, deadline=None)
+def test_interleaved_bytes_have_the_plane_of_other_layouts(height: int, width: int, side: int, floor: float) -> None:
+    """They have a path of their own, which never reads beyond the picture."""
+    picture = np.random.default_rng(height * width).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    found = Reduction("HWC", side, floor, 255.0).plane(picture)
+    expected = Reduction("CHW", side, floor, 255.0).plane(np.moveaxis(picture, -1, 0))
+    assert found is not None
+    assert expected is not None
+    assert (found.height, found.width) == (expected.height, expected.width)
+    assert np.allclose(found.pixels, expected.pixels, atol=1e-6)
+    # A view that is not contiguous.
+    wider = np.zeros((height, width + 5, 3), np.uint8)
+    wider[:, :width] = picture
+    assert np.allclose(
+        square(Reduction("HWC", side, floor, 255.0).plane(wider[:, :width])), square(expected), atol=1e-6
+    )
+
+
+def test_comparisons_of_several_threads_do_not_disturb_each_other() -> None:
+    random = np.random.default_rng(4)
+    planes = [plane_of(random.random((48, 48))) for _ in range(8)]
+    keys = [key_plane(plane) for plane in planes]
+    expected = [[compare(key, plane) for plane in planes] for key in keys]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert list(pool.map(lambda key: [compare(key, plane) for plane in planes], keys)) == expected
 
 
 def test_a_plane_is_the_mean_of_the_points_that_it_reads() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from isochrone.protocol.messages import Plan
 from isochrone.worker.activation_cache.cache import PLACE_FRAMES, ActivationCache, Hit
 from isochrone.worker.activation_cache.keys import ActivationKey, activation_keys
+from isochrone.worker.activation_cache.planes import Plane
 from isochrone.worker.activation_cache.settings import SPATIAL, TEMPORAL
-from isochrone.worker.activation_cache.similarity import Plane
 
 Array = np.ndarray[Any, Any]
 

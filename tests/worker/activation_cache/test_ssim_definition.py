@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skimage.metrics import structural_similarity
 
-from isochrone.worker.activation_cache.similarity import Plane, compare, key_plane
+from isochrone.worker.activation_cache.planes import Plane
+from isochrone.worker.activation_cache.similarity import compare, key_plane
 
 #: The greatest error that the documentation states.
 STATED = 0.0005

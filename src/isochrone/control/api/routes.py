@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from isochrone.control.api.checked_versions import check_file, check_rollout
 from isochrone.control.api.figures import figures_answer
 from isochrone.control.api.messages import (
     AbortRequest,
@@ -54,7 +55,6 @@ from isochrone.control.api.slo import slo_answer
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
 from isochrone.control.figures.objectives import LARGEST_OBJECTIVE, OBJECTIVE
-from isochrone.control.fleet.reading.catalog import check_versions
 from isochrone.control.fleet.reading.file import FleetFile, lost_versions, read_file
 from isochrone.control.fleet.reading.local_ports import check_new_ports
 from isochrone.control.fleet.reading.parsing import fleet_of
@@ -150,6 +150,7 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     file = await asyncio.to_thread(_read_file, body, is_local(request), known)
     record, served = await service.preview(lambda view: (view.fleet, view.assignments))
     lost = await asyncio.to_thread(lost_versions, file, record, served)
+    await asyncio.to_thread(check_file, service.view(), file, served)
     if is_local(request):
         # Not for remote callers: they could find out which ports of this machine are in use.
         check_new_ports(file, record, body.file)
@@ -201,9 +202,10 @@ async def _watch_rollout(service: ControlService, request: Request) -> Response:
 
 async def _start_rollout(service: ControlService, request: Request) -> Response:
     body = await body_of(request, RolloutRequest)
-    if (fleet := service.view().fleet) is not None:
+    view = service.view()
+    if (fleet := view.fleet) is not None:
         # Looks into the repositories, which may be far: not on the loop.
-        await asyncio.to_thread(check_versions, fleet, body.changes)
+        await asyncio.to_thread(check_rollout, view, fleet, body.changes)
 
     def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
         return rollouts.start_rollout(

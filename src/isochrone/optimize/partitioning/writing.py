@@ -80,6 +80,12 @@ def division_model(name: str, division: str) -> str:
     return f"{name}.{division}"
 
 
+def core_model(name: str) -> str:
+    """The name in the core of what the remote model ``name`` on the edge reaches. The two differ, since a model of a
+    fleet has the same files on all workers."""
+    return f"{name}.{CORE}"
+
+
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
     """A directory that becomes ``target`` when it is complete."""
@@ -146,12 +152,17 @@ class _Writer:
     def _write_probe(self) -> str:
         """A model that measures the bandwidth, on both tiers."""
         name = f"{self._name}.probe"
-        for directory, backend, model in ((self._core, "onnxruntime", probe_model()), (self._edge, "remote", None)):
-            config = model_config_pb2.ModelConfig(name=name, backend=backend)
+        there = core_model(name)
+        for directory, own, backend, model in (
+            (self._core, there, "onnxruntime", probe_model()),
+            (self._edge, name, "remote", None),
+        ):
+            config = model_config_pb2.ModelConfig(name=own, backend=backend)
             config.input.add(name="x", data_type="TYPE_FP32", dims=[-1])
             config.output.add(name="y", data_type="TYPE_FP32", dims=[1])
             if model is None:
                 config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+                config.parameters["remote_model"].string_value = there
             _write_model(directory, config, model)
         return name
 
@@ -166,12 +177,13 @@ class _Writer:
         elif planned.division == EDGE:
             self._write(self._edge, name, "onnxruntime", self._given, self._made, self._model)
         else:
-            self._write(self._core, name, "onnxruntime", self._given, self._made, self._model)
-            self._write(self._edge, name, "remote", self._given, self._made)
+            there = core_model(name)
+            self._write(self._core, there, "onnxruntime", self._given, self._made, self._model)
+            self._write(self._edge, name, "remote", self._given, self._made, remote_model=there)
 
     def _write_stages(self, name: str, stages: Stages, owner: str) -> None:
         """``owner``: the model that has the stages; another one only sends what crosses in its own way."""
-        first, second, remote = f"{owner}_1", f"{owner}_2", f"{name}_2"
+        first, second, remote = f"{owner}_1", core_model(f"{owner}_2"), f"{name}_2"
         between = _facts_of(stages.second.graph.input)
         own = {value.name: self._given[value.name] for value in stages.first.graph.input}
         self._write(self._edge, remote, "remote", between, self._made, remote_model=second)
@@ -208,8 +220,7 @@ class _Writer:
         config.backend = backend
         if backend == "remote":
             config.parameters["endpoints"].string_value = ",".join(self._endpoints)
-            if remote_model not in ("", name):
-                config.parameters["remote_model"].string_value = remote_model
+            config.parameters["remote_model"].string_value = remote_model
             if self._compression:
                 config.parameters["compression"].string_value = self._compression
         else:

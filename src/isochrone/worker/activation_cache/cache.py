@@ -11,8 +11,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from isochrone.worker.activation_cache.planes import Plane
 from isochrone.worker.activation_cache.settings import SPATIAL
-from isochrone.worker.activation_cache.similarity import KeyPlane, Plane, Similarity, compare, key_plane
+from isochrone.worker.activation_cache.similarity import KeyPlane, Similarity, compare, key_plane
 from isochrone.worker.response_cache import accounted_bytes, frozen_copy
 
 if TYPE_CHECKING:

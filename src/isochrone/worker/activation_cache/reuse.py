@@ -17,9 +17,9 @@ from isochrone.observe.snapshot import ActivationSnapshot
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.worker.activation_cache.cache import CHANGED, COLD, EXPIRED, LOCAL, ActivationCache, Hit
 from isochrone.worker.activation_cache.keys import ActivationKey, activation_keys
+from isochrone.worker.activation_cache.planes import Plane
 from isochrone.worker.activation_cache.sampling import ErrorMonitor, output_error
 from isochrone.worker.activation_cache.settings import SPATIAL, TEMPORAL, ActivationSettings
-from isochrone.worker.activation_cache.similarity import Plane
 from isochrone.worker.request_wrappers import RequestWrapper
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2
 from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError
 from isochrone.suggestions import suggestion
-from isochrone.worker.activation_cache.similarity import CHANNELS, LAYOUTS, WINDOW, Reduction
+from isochrone.worker.activation_cache.planes import CHANNELS, LAYOUTS, WINDOW, Reduction
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature, TensorSpec

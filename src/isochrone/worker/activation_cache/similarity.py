@@ -4,40 +4,34 @@ The definition is that of ``skimage.metrics.structural_similarity`` with its def
 weights, the sample covariance, K1 = 0.01, K2 = 0.03, and the mean over all windows that lie inside the plane (Wang et
 al., 2004). A comparison differs from it by less than 0.0005, since planes are float32.
 
-``Reduction`` reads a grid of points of a picture, not all of its pixels. Nothing between the points is seen. Sums run
-over flat arrays, across the ends of rows, and what is wrong there is cut off last: the window sums take less than half
-of the time of products with band matrices.
+Planes are small: a call of numpy costs about as much as its arithmetic. So there are few calls, each over several maps
+side by side, into buffers that are kept. Sums run over flat arrays, across the ends of rows, and what is wrong there is
+cut off last.
 """
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-#: The axes of a picture without its batch dimension.
-LAYOUTS: Final = ("HWC", "CHW", "HW")
-#: Channels of a picture: luminance, or red, green and blue. What others mean is not known.
-CHANNELS: Final = (1, 3)
-#: The side of a window. A plane must be as large.
-WINDOW: Final = 7
+from isochrone.worker.activation_cache.planes import WINDOW, Floats, Plane
+
 #: Windows of a block of the local check, in each direction.
 _BLOCK: Final = 4
 
-Picture = np.ndarray[Any, np.dtype[Any]]
-_Floats = npt.NDArray[np.float32]
-
 _PIXELS: Final = WINDOW * WINDOW
-_PIXEL_SHARE: Final = np.float32(1 / _PIXELS)
+#: An array: numpy converts a scalar in each call.
+_PIXEL_SHARE: Final = np.array(1 / _PIXELS, np.float32)
 #: From the variance of a window to that of the sample, as scikit-image has it.
 _SAMPLE: Final = _PIXELS / (_PIXELS - 1)
 #: The constants of the definition for values from 0 to 1; the second for variances that are not those of a sample.
 _C1: Final = np.float32(0.01**2)
 _C2: Final = np.float32(0.03**2 / _SAMPLE)
-#: ITU-R BT.601.
-_RED, _GREEN, _BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
+#: Planes have few sizes: that of each model with a cache, in each thread that compares.
+_WORKSPACES: Final = 32
 
 
 class Similarity(NamedTuple):
@@ -49,171 +43,99 @@ class Similarity(NamedTuple):
     least_block: float
 
 
-class Plane(NamedTuple):
-    """A reduced luminance plane, values from 0 to 1, flat."""
-
-    pixels: _Floats
-    height: int
-    width: int
-
-
 class KeyPlane(NamedTuple):
     """A plane with the statistics of its windows, since it is compared many times."""
 
     plane: Plane
-    mean: _Floats
-    #: mean² + C1, and the variance + C2.
-    luminance: _Floats
-    contrast: _Floats
+    mean: Floats
+    #: What is added to the products of means, and to the covariance and the variance: (C1/2, mean² + C1) and
+    #: (C2/2, variance + C2).
+    addends: Floats
 
     @property
     def nbytes(self) -> int:
-        return self.plane.pixels.nbytes + self.mean.nbytes + self.luminance.nbytes + self.contrast.nbytes
-
-
-class Reduction(NamedTuple):
-    """How pictures of one model become planes."""
-
-    layout: str
-    #: The largest height and width of a plane.
-    side: int
-    #: The smallest value of a picture, and the largest less the smallest.
-    floor: float
-    data_range: float
-
-    def plane(self, picture: Picture) -> Plane | None:
-        """The plane of one picture, without a batch dimension.
-
-        None: it is too small for one window, has other channels, or has values far outside of the range. Of those,
-        float32 would keep too few digits for variances, and a similarity could be any number.
-        """
-        if not picture.size or not self._has_known_channels(picture.shape):
-            return None
-        if picture.dtype == np.uint8 and self.covers_bytes:
-            grey = self._grey(picture)
-        else:
-            with np.errstate(all="ignore"):
-                grey = self._grey(picture)
-            if not (grey.min() >= -1 and grey.max() <= 2):
-                return None
-        if min(grey.shape) < WINDOW:
-            return None
-        return Plane(grey.reshape(-1), *grey.shape)
-
-    @property
-    def covers_bytes(self) -> bool:
-        """Whether no byte is far outside of the range: looking costs as much as the points when caches are cold."""
-        return -self.floor >= -self.data_range and 255 - self.floor <= 2 * self.data_range
-
-    def _has_known_channels(self, shape: tuple[int, ...]) -> bool:
-        return self.layout == "HW" or shape[self.layout.index("C")] in CHANNELS
-
-    def _grey(self, picture: Picture) -> _Floats:
-        height, width = picture.shape[-2:] if self.layout != "HWC" else picture.shape[:2]
-        rows, columns = _step(height, self.side), _step(width, self.side)
-        down, across = slice(rows // 2, None, rows), slice(columns // 2, None, columns)
-        if self.layout == "HW":
-            grey: _Floats = picture[down, across].astype(np.float32)
-        else:
-            points = picture[down, across].transpose(2, 0, 1) if self.layout == "HWC" else picture[:, down, across]
-            grey = _luminance(points) if len(points) == 3 else points[0].astype(np.float32)
-        scale = 1 / self.data_range
-        if height > self.side:
-            scale /= 2
-            even = len(grey) // 2 * 2
-            grey = grey[:even:2] + grey[1:even:2]
-        if width > self.side:
-            scale /= 2
-            even = grey.shape[1] // 2 * 2
-            grey = grey[:, :even:2] + grey[:, 1:even:2]
-        grey *= np.float32(scale)
-        if self.floor:
-            grey -= np.float32(self.floor / self.data_range)
-        return grey
+        return self.plane.pixels.nbytes + self.mean.nbytes + self.addends.nbytes
 
 
 def key_plane(plane: Plane) -> KeyPlane:
-    pixels, height, width = plane
-    size, windows = height * width, _windows(height, width)
-    terms = np.empty(2 * size, np.float32)
-    np.multiply(pixels, _PIXEL_SHARE, out=terms[:size])
-    np.multiply(pixels, terms[:size], out=terms[size:])
-    sums = _window_sums(terms, width)
-    mean = sums[:windows].copy()
+    space = _workspace(plane.height, plane.width, threading.get_ident())
+    space.sum_windows(plane.pixels, plane.pixels)
+    mean = space.mean.copy()
     square = mean * mean
-    return KeyPlane(plane, mean, square + _C1, sums[size : size + windows] - square + _C2)
+    addends = np.empty_like(space.terms)
+    addends[0, 0], addends[0, 1] = _C1 / 2, square + _C1
+    addends[1, 0], addends[1, 1] = _C2 / 2, space.products[1] - square + _C2
+    return KeyPlane(plane, mean, addends)
 
 
 def compare(key: KeyPlane, plane: Plane) -> Similarity:
     """The similarity of a plane to that of a key frame, which has the same size."""
-    pixels, height, width = plane
-    size, windows = height * width, _windows(height, width)
-    terms = np.empty(3 * size, np.float32)
-    share = terms[:size]
-    np.multiply(pixels, _PIXEL_SHARE, out=share)
-    np.multiply(pixels, share, out=terms[size : 2 * size])
-    np.multiply(key.plane.pixels, share, out=terms[2 * size :])
-    sums = _window_sums(terms, width)
-    mean, squares, products = sums[:windows], sums[size : size + windows], sums[2 * size :]
+    space = _workspace(plane.height, plane.width, threading.get_ident())
+    space.sum_windows(key.plane.pixels, plane.pixels)
     # (2·mx·my + C1)(2·cov + C2) / ((mx² + my² + C1)(vx + vy + C2)), with both twos taken out as a factor of four.
-    numerator = key.mean * mean
-    products -= numerator
-    products += _C2 / 2
-    numerator += _C1 / 2
-    numerator *= products
-    mean *= mean
-    squares -= mean
-    squares += key.contrast
-    mean += key.luminance
-    mean *= squares
-    numerator /= mean
-    # Without the windows across the ends of rows.
-    shape = (height - WINDOW + 1, width - WINDOW + 1)
-    quarters = np.ndarray(shape, np.float32, numerator, 0, (4 * width, 4))
-    blocks = _block_shares(shape[0]) @ quarters @ _block_shares(shape[1]).T
-    return Similarity(4 * float(quarters.sum()) / quarters.size, 4 * float(blocks.min()))
+    luminance, mean = space.luminance, space.mean
+    np.multiply(key.mean, mean, space.upper)
+    np.multiply(mean, mean, space.lower)
+    np.subtract(space.products, luminance, space.contrast)
+    np.add(space.terms, key.addends, space.terms)
+    np.multiply(luminance, space.contrast, luminance)
+    np.divide(space.upper, space.lower, space.upper)
+    means = space.down.dot(space.inside).dot(space.across)
+    # No mean over several blocks is below the least block.
+    return Similarity(4 * means.item(-1), 4 * float(np.minimum.reduce(means, None)))
 
 
-def _step(length: int, side: int) -> int:
-    """Pixels from one point to the next: two points for each pixel of the plane, whose mean halves the noise."""
-    return 1 if length <= side else -(-length // (2 * side))
+class _Workspace:
+    """The buffers of comparisons of planes of one size: two, since they are seldom in the processor's caches."""
+
+    def __init__(self, height: int, width: int) -> None:
+        size, windows = height * width, (height - WINDOW + 1) * width - WINDOW + 1
+        values, sums = np.zeros(3 * size, np.float32), np.zeros(max(3 * size, 4 * windows), np.float32)
+        #: Of each pixel: its share in a mean, and the products with the other plane's pixel and with itself.
+        self._share, self._product, self._square = values.reshape(3, size)
+        # Sums over rows, then over columns, of all three. The first ones replace the values.
+        self._of_rows = _sevens(values, len(values), 1)
+        self._row_sums = sums[: self._of_rows.shape[1]]
+        self._of_columns = _sevens(sums, len(self._row_sums), width)
+        self._window_sums = values[: self._of_columns.shape[1]]
+        self.mean = values[:windows]
+        self.products = np.ndarray((2, windows), np.float32, values, 4 * size, (4 * size, 4))
+        #: Luminance and contrast, of each the part of the numerator and that of the denominator.
+        self.terms = sums[: 4 * windows].reshape(2, 2, windows)
+        self.luminance, self.contrast = self.terms
+        self.upper, self.lower = self.luminance
+        # Without the windows across the ends of rows.
+        shape = (height - WINDOW + 1, width - WINDOW + 1)
+        self.inside = np.ndarray(shape, np.float32, self.upper, 0, (4 * width, 4))
+        self.down, self.across = _shares(shape[0]), np.ascontiguousarray(_shares(shape[1]).T)
+
+    def sum_windows(self, other: Floats, pixels: Floats) -> None:
+        """Makes ``mean`` and ``products``: the means of the products with the other plane, and of the squares."""
+        np.multiply(pixels, _PIXEL_SHARE, self._share)
+        np.multiply(other, self._share, self._product)
+        np.multiply(pixels, self._share, self._square)
+        np.add.reduce(self._of_rows, 0, out=self._row_sums)
+        np.add.reduce(self._of_columns, 0, out=self._window_sums)
 
 
-def _luminance(channels: Picture) -> _Floats:
-    grey: _Floats = channels[0].astype(np.float32)
-    grey *= _RED
-    for channel, weight in ((channels[1], _GREEN), (channels[2], _BLUE)):
-        other = channel.astype(np.float32)
-        other *= weight
-        grey += other
-    return grey
+@lru_cache(maxsize=_WORKSPACES)
+def _workspace(height: int, width: int, thread: int) -> _Workspace:
+    """Of one thread: numpy releases the interpreter's lock within a call."""
+    return _Workspace(height, width)
 
 
-def _windows(height: int, width: int) -> int:
-    """The length of a flat array from the first window to the last."""
-    return (height - WINDOW + 1) * width - WINDOW + 1
+def _sevens(values: Floats, count: int, stride: int) -> Floats:
+    """Seven rows: the first so many values, and those from one, two … six strides on."""
+    return np.ndarray((WINDOW, count - (WINDOW - 1) * stride), np.float32, values, 0, (4 * stride, 4))
 
 
-def _window_sums(values: _Floats, width: int) -> _Floats:
-    """The sum of the 7×7 values from each position on."""
-    return _sums_of_seven(_sums_of_seven(values, 1), width)
-
-
-def _sums_of_seven(values: _Floats, stride: int) -> _Floats:
-    twos = values[:-stride] + values[stride:]
-    fours = twos[: -2 * stride] + twos[2 * stride :]
-    length = len(values) - 6 * stride
-    sums: _Floats = fours[:length] + twos[4 * stride : 4 * stride + length]
-    sums += values[6 * stride :]
-    return sums
-
-
-@lru_cache(maxsize=256)
-def _block_shares(windows: int) -> _Floats:
-    """A matrix that takes the mean over each block of windows, of one axis. The blocks cover all windows."""
+def _shares(windows: int) -> Floats:
+    """A matrix that takes the mean over each block of windows, of one axis, and in its last row over all. The blocks
+    cover all windows."""
     count = max(1, round(windows / _BLOCK))
     edges = [round(index * windows / count) for index in range(count + 1)]
-    shares = np.zeros((count, windows), np.float32)
+    shares = np.zeros((count + 1, windows), np.float32)
     for index in range(count):
         shares[index, edges[index] : edges[index + 1]] = 1 / (edges[index + 1] - edges[index])
+    shares[count] = 1 / windows
     return shares

@@ -9,9 +9,9 @@ from pathlib import Path
 from isochrone.client.address import Address, Certificates, parse_address
 from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError
+from isochrone.models.configuration.remote_models import LATEST
 from isochrone.protocol.compression import zstd
 
-_LATEST = "latest"
 _ZSTD = "zstd"
 _DEFAULT_IN_FLIGHT = 1024
 _DEFAULT_ANSWER_MS = 60_000
@@ -87,10 +87,10 @@ def _address(text: str, certificates: Certificates, where: str) -> Address:
 
 
 def _version(text: str, own: int, where: str) -> str:
-    if text == _LATEST:
+    if text == LATEST:
         return ""
     if text and not (text.isdigit() and int(text) > 0):
-        raise ConfigError(where, 'parameters["remote_version"]', f'a version, or "{_LATEST}"', repr(text))
+        raise ConfigError(where, 'parameters["remote_version"]', f'a version, or "{LATEST}"', repr(text))
     return text or str(own)
 
 

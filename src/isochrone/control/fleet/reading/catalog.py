@@ -124,6 +124,15 @@ def missing_model_files(
     return problems
 
 
+def configuration_of(fleet: Fleet, model: str, directory: Path, listings: Listings) -> ModelConfig | None:
+    """The configuration of a model in the repositories of its pools; None: it cannot be read from this machine."""
+    try:
+        holders = _holders(fleet, model, directory, listings)
+    except (_Wrong, IsochroneError):
+        return None
+    return next((found for each in holders if (found := _configuration(each, model)) is not None), None)
+
+
 def _configuration(listing: RepositoryListing, model: str) -> ModelConfig | None:
     """The configuration of a model; None: there is none, or another check reports its error."""
     try:
