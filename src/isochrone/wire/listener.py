@@ -155,7 +155,9 @@ class Listener:
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         self.tick += 1
         warn_if_exhausted()
-        self._check(list(self.connections), 0)
+        # After a stall the last sweep may be under way: two would check twice as many in one turn.
+        if self._checking is None:
+            self._check(list(self.connections), 0)
 
     def _check(self, unchecked: list[Connection | _Sniffer], stalled: int) -> None:
         """Check some of these connections now, and the others in the next turns of the loop."""
@@ -170,6 +172,7 @@ class Listener:
             if unchecked:
                 self._checking = self.loop.call_soon(self._check, unchecked, stalled)
             else:
+                self._checking = None
                 self.stalled = stalled
 
 
