@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.varint import encode_varint, read_varint
+from isochrone.protocol.varint import read_varint
+from isochrone.varint import encode_varint
 
 
 @given(st.integers(0, (1 << 64) - 1))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import NEVER
 from isochrone.protocol.messages import InferRequest, Plan
-from isochrone.worker.flight_records import FlightRing, WorkerFlightRecords
+from isochrone.worker.flight_records import WorkerFlightRecords
 
 PLAN = Plan("m", "1", (), None)
 WHO = ("m", "1")
@@ -15,21 +15,6 @@ WHO = ("m", "1")
 
 def request_of(number: int, deadline: int = NEVER) -> InferRequest:
     return InferRequest(PLAN, f"r{number}", {}, number, deadline)
-
-
-@given(st.integers(1, 40), st.integers(0, 200), st.integers(0, 200))
-def test_a_ring_has_the_last_records(size: int, count: int, before: int) -> None:
-    ring = FlightRing(size)
-    for number in range(count):
-        ring.next().fill(number, WHO, request_of(number), number + 1, 1, None)
-    length = 1 << (size - 1).bit_length()
-    kept = list(range(count))[-length:]
-    assert [record.number for record in ring.latest()] == kept[::-1]
-    assert [record.id for record in ring.latest()] == [f"r{number}" for number in kept[::-1]]
-    assert len(ring) == len(kept)
-    oldest = ring.oldest()
-    assert (oldest.number if oldest is not None else None) == (kept[0] if kept else None)
-    assert [record.number for record in ring.since(before)] == [number for number in kept if number >= before]
 
 
 @given(st.integers(1, 20), st.lists(st.sampled_from(["answered", "alone", "late", "failed", "missed"]), max_size=120))

@@ -18,7 +18,8 @@ from math import isfinite
 from typing import Final
 
 from isochrone.errors import InvalidArgument, MalformedRequest
-from isochrone.protocol.varint import encode_varint, read_varint
+from isochrone.protocol.varint import read_varint
+from isochrone.varint import encode_varint
 
 #: A caller asks for a load report with this header; its value is the format: ``text`` or ``json`` (the convention of
 #: Triton and vLLM) or ``bin``.

@@ -1,4 +1,4 @@
-"""Protobuf's variable-length integers: seven bits per byte, the lowest first."""
+"""Reads protobuf's variable-length integers: seven bits per byte, the lowest first. ``varint`` writes them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,6 @@ from isochrone.wire.exchange import Buffer
 
 #: Ten bytes hold 64 bits; a longer number is malformed.
 _MAX_SHIFT = 63
-
-
-def encode_varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def read_varint(message: Buffer, position: int) -> tuple[int, int]:

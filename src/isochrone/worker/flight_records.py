@@ -1,16 +1,14 @@
 """What a worker keeps of its last requests: records that are written over in place. On the way of every request.
 
-A record has the values that statistics are made from anyway. Native code writes them into an object that exists
-already: nothing is allocated, and nothing becomes garbage after thousands of requests. Records refer to nothing that is
-large or holds a connection. ``worker.flights`` reads them.
+A record has the values that statistics are made from anyway. It refers to nothing that is large or holds a connection.
+``worker.flights`` reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from isochrone.observe.flights.ring import Ring
+from isochrone.observe.flights.ring import Flights, Ring
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 _MAX_ID: Final = 200
 
 
-class FlightRecord:
+class WorkerFlightRecord:
     """One request. Instants are monotonic ns; 0: it did not come so far."""
 
     __slots__ = (
@@ -86,71 +84,32 @@ class FlightRecord:
         self.compute_end = self.infer_end
 
 
-class FlightRing:
-    """The last ``size`` records, rounded up to a power of two. A record is valid until the ring has come round."""
+class WorkerFlightRecords(Flights):
+    """The last requests of a worker, and its last batches."""
 
-    __slots__ = ("_mask", "_records", "count")
-
-    def __init__(self, size: int) -> None:
-        self._mask = (1 << max(0, size - 1).bit_length()) - 1
-        #: Made when they are first needed.
-        self._records: list[FlightRecord] = []
-        #: Records that were ever kept.
-        self.count = 0
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def next(self) -> FlightRecord:
-        """The record to write to: a new one, or the oldest."""
-        count = self.count
-        self.count = count + 1
-        if count <= self._mask:
-            record = FlightRecord()
-            self._records.append(record)
-            return record
-        return self._records[count & self._mask]
-
-    def latest(self) -> Iterator[FlightRecord]:
-        """The newest first."""
-        for number in range(self.count - 1, self.count - 1 - len(self._records), -1):
-            yield self._records[number & self._mask]
-
-    def since(self, count: int) -> list[FlightRecord]:
-        """Records kept since ``count`` was that, as far as they are still there; the oldest first."""
-        first = max(count, self.count - len(self._records))
-        return [self._records[number & self._mask] for number in range(first, self.count)]
-
-    def oldest(self) -> FlightRecord | None:
-        """The record that is written over next; None: nothing was kept."""
-        if not self._records:
-            return None
-        return self._records[self.count & self._mask] if self.count > self._mask else self._records[0]
-
-
-class WorkerFlightRecords:
-    """The last requests of a worker; those that missed their deadline, which stay longer; and the last batches."""
-
-    __slots__ = ("batches", "latest", "missed")
+    __slots__ = ("batches",)
 
     def __init__(self, requests: int) -> None:
-        self.latest = FlightRing(requests)
-        self.missed = FlightRing(max(1, requests // 4))
+        super().__init__(requests, WorkerFlightRecord)
         #: (model and version, start, rows, requests, expected time, requests that waited, instance).
         self.batches = Ring(requests)
 
     def answered(self, who: tuple[str, str], request: InferRequest, now: int, rows: int) -> None:
         number = self.latest.count
-        self.latest.next().fill(number, who, request, now, rows, None)
+        record: WorkerFlightRecord = self.latest.next()
+        record.fill(number, who, request, now, rows, None)
         if now > request.deadline:
-            self.missed.next().fill(number, who, request, now, rows, None)
+            missed: WorkerFlightRecord = self.missed.next()
+            missed.fill(number, who, request, now, rows, None)
 
     def answered_alone(self, who: tuple[str, str], request: InferRequest, now: int, rows: int) -> None:
         """Of a request that ran alone: it left its start and its end only."""
         number = self.latest.count
-        self.latest.next().fill_alone(number, who, request, now, rows)
+        record: WorkerFlightRecord = self.latest.next()
+        record.fill_alone(number, who, request, now, rows)
         if now > request.deadline:
-            self.missed.next().fill_alone(number, who, request, now, rows)
+            missed: WorkerFlightRecord = self.missed.next()
+            missed.fill_alone(number, who, request, now, rows)
 
     def failed(
         self,
@@ -163,14 +122,8 @@ class WorkerFlightRecords:
     ) -> None:
         rows = request.plan.batch_size
         number = self.latest.count
-        self.latest.next().fill(number, who, request, now, rows, failure)
+        record: WorkerFlightRecord = self.latest.next()
+        record.fill(number, who, request, now, rows, failure)
         if is_miss or now > request.deadline:
-            self.missed.next().fill(number, who, request, now, rows, failure)
-
-    def records(self) -> Iterator[FlightRecord]:
-        """Every request once, those of ``latest`` first, and of each the newest first."""
-        yield from self.latest.latest()
-        oldest = self.latest.count - len(self.latest)
-        for record in self.missed.latest():
-            if record.number < oldest:
-                yield record
+            missed: WorkerFlightRecord = self.missed.next()
+            missed.fill(number, who, request, now, rows, failure)

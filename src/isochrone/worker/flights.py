@@ -25,7 +25,7 @@ from isochrone.observe.flights.messages import (
 from isochrone.observe.flights.process_events import GcWatch, ProcessEvents
 from isochrone.observe.flights.ring import Record
 from isochrone.worker.execution.queued_runner import QueuedRunner
-from isochrone.worker.flight_records import FlightRecord, WorkerFlightRecords
+from isochrone.worker.flight_records import WorkerFlightRecord, WorkerFlightRecords
 
 if TYPE_CHECKING:
     from isochrone.observe.flights.settings import RecorderSettings
@@ -42,14 +42,14 @@ class _Runs:
     all requests of one question, since it reads every record."""
 
     def __init__(self, flights: WorkerFlightRecords) -> None:
-        self._members: dict[tuple[Any, int], list[FlightRecord]] = {}
+        self._members: dict[tuple[Any, int], list[WorkerFlightRecord]] = {}
         for record in flights.records():
             self._members.setdefault((record.who, record.compute_start), []).append(record)
         self._batches: dict[tuple[Any, int], Record] = {}
         for _, batch in flights.batches.latest():
             self._batches.setdefault((batch[0], batch[1]), batch)
 
-    def batch_of(self, record: FlightRecord) -> BatchFlight | None:
+    def batch_of(self, record: WorkerFlightRecord) -> BatchFlight | None:
         who, start = record.who, record.compute_start
         if not start:
             return None
@@ -139,7 +139,7 @@ class WorkerFlights:
             events=self.events.during(began, ended) if found else (),
         )
 
-    def _flight(self, record: FlightRecord, runs: _Runs) -> WorkerFlight:
+    def _flight(self, record: WorkerFlightRecord, runs: _Runs) -> WorkerFlight:
         model, version = record.who
         code, message, missed_by, waiting = record.failure or (ANSWERED, "", 0, 0)
         return WorkerFlight(

@@ -18,8 +18,8 @@ from isochrone.gateway.policies.base import TokenDeadlines
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.protocol.grpc.routing_fields import name_field, read_opening, version_field
-from isochrone.protocol.varint import encode_varint
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.varint import encode_varint
 from isochrone.wire.exchange import Head
 
 HEAD = Head(b"POST", b"/inference.GRPCInferenceService/ModelStreamInfer", ((b"content-type", b"application/grpc"),))

@@ -12,6 +12,7 @@ import msgspec
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.gateway.flights.recording import FlightRecording
+from isochrone.gateway.flights.records import GatewayFlightRecord
 from isochrone.gateway.latencies import version_durations
 from isochrone.observe.flights.messages import (
     ANSWERED,
@@ -24,7 +25,7 @@ from isochrone.observe.flights.messages import (
     VersionFact,
 )
 from isochrone.observe.flights.process_events import GcWatch, ProcessEvents
-from isochrone.observe.flights.ring import Flights, Record
+from isochrone.observe.flights.ring import Flights
 from isochrone.protocol.grpc.routing_fields import request_id
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _OUTCOMES = {
     version_durations.REJECTED: "rejected",
     version_durations.FAILED: "failed",
 }
-_ENDED = 5
 #: The member ``id`` of a request's JSON.
 _ID = re.compile(rb'[{,]\s*"id"\s*:\s*("(?:[^"\\]|\\.)*")')
 
@@ -50,7 +50,7 @@ class GatewayFlights:
 
     def __init__(self, settings: RecorderSettings, fleet: Fleet, ports: Callable[[], Mapping[str, int]]) -> None:
         self.events = ProcessEvents(settings.events)
-        self._flights = Flights(settings.requests)
+        self._flights = Flights(settings.requests, GatewayFlightRecord)
         self.recording = FlightRecording(self._flights)
         self._fleet = fleet
         self._ports = ports
@@ -72,9 +72,9 @@ class GatewayFlights:
         quoted, plain = msgspec.json.encode(request_id), request_id.encode()
         for record in self._flights.records():
             # Most records are somebody else's: their bytes say so without being read.
-            if plain not in record[9] and quoted not in record[9] and request_id not in record[10]:
+            if plain not in record.opening and quoted not in record.opening and request_id not in record.caller_ids:
                 continue
-            if request_id == id_of(record[9]) or request_id in record[10]:
+            if request_id == id_of(record.opening) or request_id in record.caller_ids:
                 found.append(self._flight(record))
                 if len(found) == _MOST_FLIGHTS:
                     break
@@ -90,14 +90,13 @@ class GatewayFlights:
         """The latest requests that missed their deadline, the newest first."""
         now, wall = now_ns(), time.time()
         found: list[FlightSummary] = []
-        for _, record in self._flights.missed.latest():
+        for record in self._flights.missed.latest():
             if len(found) >= most:
                 break
-            named = id_of(record[9]) or next(iter(record[10]), "")
-            outcome = record[16][0] if record[16] is not None else _OUTCOMES.get(record[12][4], "failed")
-            ended = wall - (now - record[_ENDED]) / 1e9
-            total = record[_ENDED] - record[0]
-            found.append(FlightSummary(named, record[6], record[7], ended, total, outcome, True))
+            named = id_of(record.opening) or next(iter(record.caller_ids), "")
+            ended = wall - (now - record.ended) / 1e9
+            total = record.ended - record.came
+            found.append(FlightSummary(named, record.model, record.version, ended, total, _outcome(record), True))
         return tuple(found)
 
     def _page(self, found: tuple[GatewayFlight, ...]) -> FlightPage:
@@ -110,7 +109,7 @@ class GatewayFlights:
             pid=os.getpid(),
             now=now,
             time=time.time(),
-            kept_ns=now - oldest[_ENDED] if oldest is not None else 0,
+            kept_ns=now - oldest.ended if oldest is not None else 0,
             kept=len(self._flights.latest),
             ports=dict(self._ports()),
             flights=found,
@@ -133,40 +132,55 @@ class GatewayFlights:
         served = self._fleet.models.get(model)
         return canary.stable or (served.current.version if served is not None else "")
 
-    def _flight(self, record: Record) -> GatewayFlight:
-        came, arrived, waits_since, sent, deadline, ended, model, version, epoch = record[:9]
-        opening, caller_ids, priority, last, flown, canary, status, failure = record[9:]
-        attempts = [_attempt(each) for each in flown or ()]
-        if last is not None:
-            answered = _attempt((*last[:4], _OUTCOMES.get(last[4], "failed"), *last[5:]))
+    def _flight(self, record: GatewayFlightRecord) -> GatewayFlight:
+        attempts = [_attempt(each) for each in record.flown or ()]
+        if record.endpoint:
+            answered = AttemptFlight(
+                record.endpoint,
+                record.version,
+                record.sent_last,
+                record.answered_at,
+                _outcome(record),
+                record.is_hedge,
+                record.streaming_at,
+                record.load,
+                tuple(map(_candidate, record.candidates)),
+            )
             # A rejection that no other attempt could mend is both.
             attempts = [each for each in attempts if (each.endpoint, each.sent) != (answered.endpoint, answered.sent)]
             attempts.append(answered)
-        code, message, decided_by, expected, missed_by, candidates = failure or (ANSWERED, "", "", 0, 0, ())
+        _, message, decided_by, expected, missed_by = record.failure or ("", "", "", 0, 0)
+        canary = record.canary
         return GatewayFlight(
-            id=id_of(opening) or next(iter(caller_ids), ""),
-            model=model,
-            version=version,
-            arrived=came,
-            ended=ended,
-            outcome=code if last is None else _OUTCOMES.get(last[4], "failed"),
-            further_ids=tuple(caller_ids),
+            id=id_of(record.opening) or next(iter(record.caller_ids), ""),
+            model=record.model,
+            version=record.version,
+            arrived=record.came,
+            ended=record.ended,
+            outcome=_outcome(record),
+            further_ids=tuple(record.caller_ids),
             message=message,
             rejected_by=decided_by,
-            status=status,
-            deadline=0 if deadline == NEVER else deadline,
-            priority=priority,
-            epoch=epoch,
-            current_version=self._stable(model, canary) if canary is not None else "",
-            is_canary=canary is not None and canary.version == version,
-            waited_since=waits_since,
-            admitted=arrived if arrived != came else 0,
-            sent=sent,
+            status=record.status,
+            deadline=0 if record.deadline == NEVER else record.deadline,
+            priority=record.priority,
+            epoch=record.epoch,
+            current_version=self._stable(record.model, canary) if canary is not None else "",
+            is_canary=canary is not None and canary.version == record.version,
+            waited_since=record.waits_since,
+            admitted=record.arrived if record.arrived != record.came else 0,
+            sent=record.sent,
             attempts=tuple(attempts),
             expected_ns=expected,
             missed_by_ns=missed_by,
-            candidates=tuple(map(_candidate, candidates)),
+            candidates=() if record.endpoint else tuple(map(_candidate, record.candidates)),
         )
+
+
+def _outcome(record: GatewayFlightRecord) -> str:
+    if record.failure is not None:
+        return record.failure[0]
+    return _OUTCOMES.get(record.ended_as, "failed")
 
 
 def id_of(opening: bytes) -> str:

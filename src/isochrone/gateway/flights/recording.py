@@ -1,4 +1,4 @@
-"""What a gateway keeps of each request: one tuple of values that exist already, when the request is over.
+"""What a gateway keeps of each request: values that exist already, written into a record when the request is over.
 
 On the way of every request. Nothing is formatted here, no clock is read, and a record refers to nothing that holds a
 connection or a worker that has left, and of a body only the bytes that may name the request: ``reading`` makes sense of
@@ -13,6 +13,7 @@ import structlog
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, IsochroneError, NoWorkerReady
+from isochrone.gateway.flights.records import GatewayFlightRecord
 from isochrone.gateway.latencies.version_durations import DEADLINE_EXCEEDED
 from isochrone.gateway.requests.placing import BreakersOpen
 from isochrone.observe.flights.ring import Flights
@@ -67,45 +68,12 @@ class FlightRecording:
         try:
             if request.shadow is not None:
                 return
-            served = request.served
-            version = attempt.replica_set.version
-            came, arrived, deadline = request.came_at, request.arrived, request.deadline
-            # Defaults of a class are slow to read: most requests have one attempt, and never waited.
-            again = len(request.tried) > 1
-            ended_as = attempt.ended_as
-            canary = served.canary
-            record = (
-                came,
-                arrived,
-                0 if arrived == came else request.waits_since,
-                request.sent_at,
-                deadline,
-                now,
-                served.name,
-                version,
-                0 if served.commitment is None else request.epoch,
-                opening,
-                request.caller_ids,
-                request.demand.priority,
-                (
-                    attempt.replica.endpoint.address,
-                    version,
-                    attempt.sent_at,
-                    attempt.answered_at,
-                    ended_as,
-                    again and attempt.is_hedge,
-                    attempt.streaming_at if attempt.streaming else 0,
-                    attempt.load,
-                    attempt.candidates,
-                ),
-                request.flown if again else None,
-                None if canary is None or request.version else canary.rules,
-                attempt.status,
-                None,
-            )
-            self._flights.latest.add(record)
-            if now > deadline or ended_as == DEADLINE_EXCEEDED:
-                self._flights.missed.add(record)
+            number = self._flights.latest.count
+            record: GatewayFlightRecord = self._flights.latest.next()
+            _fill(record, number, request, attempt, opening, now)
+            if now > request.deadline or attempt.ended_as == DEADLINE_EXCEEDED:
+                missed: GatewayFlightRecord = self._flights.missed.next()
+                _fill(missed, number, request, attempt, opening, now)
         except Exception as fault:
             _log_fault(fault)
 
@@ -154,29 +122,62 @@ class FlightRecording:
                 if now >= replica_set.candidates_until:
                     note_candidates(replica_set, now)
                 candidates = replica_set.candidates
-        record = (
-            request.came_at,
-            request.arrived,
-            request.waits_since,
-            request.sent_at,
-            request.deadline,
-            now,
-            served.name,
-            version,
-            request.epoch,
-            opening,
-            request.caller_ids,
-            demand.priority if demand is not None else 0,
-            None,
-            request.flown,
-            None if served.canary is None or request.version else served.canary.rules,
-            0,
-            (*failure, candidates),
-        )
+        number = self._flights.latest.count
+        records: list[GatewayFlightRecord] = [self._flights.latest.next()]
         if is_miss or now > request.deadline:
-            self._flights.add_missed(record)
-        else:
-            self._flights.latest.add(record)
+            records.append(self._flights.missed.next())
+        for record in records:
+            _fill_request(record, number, request, opening, now)
+            record.version = version
+            record.epoch = request.epoch
+            record.priority = demand.priority if demand is not None else 0
+            record.endpoint = ""
+            record.load = None
+            record.candidates = candidates
+            record.status = 0
+            record.flown = request.flown
+            record.failure = failure
+
+
+def _fill(
+    record: GatewayFlightRecord, number: int, request: CallerRequest, attempt: UpstreamAttempt, opening: bytes, now: int
+) -> None:
+    """Of a request whose attempt was answered."""
+    _fill_request(record, number, request, opening, now)
+    record.version = attempt.replica_set.version
+    record.epoch = 0 if request.served.commitment is None else request.epoch
+    record.priority = request.demand.priority
+    record.endpoint = attempt.replica.endpoint.address
+    record.sent_last = attempt.sent_at
+    record.answered_at = attempt.answered_at
+    record.ended_as = attempt.ended_as
+    # Defaults of a class are slow to read: most requests have one attempt.
+    again = len(request.tried) > 1
+    record.is_hedge = again and attempt.is_hedge
+    record.flown = request.flown if again else None
+    record.streaming_at = attempt.streaming_at if attempt.streaming else 0
+    record.load = attempt.load
+    record.candidates = attempt.candidates
+    record.status = attempt.status
+    record.failure = None
+
+
+def _fill_request(record: GatewayFlightRecord, number: int, request: CallerRequest, opening: bytes, now: int) -> None:
+    served = request.served
+    came, arrived = request.came_at, request.arrived
+    record.number = number
+    record.came = came
+    record.arrived = arrived
+    # Most requests never waited.
+    record.waits_since = 0 if arrived == came else request.waits_since
+    record.sent = request.sent_at
+    record.deadline = request.deadline
+    record.ended = now
+    record.model = served.name
+    record.opening = opening
+    record.caller_ids = request.caller_ids
+    canary = served.canary
+    record.canary = None if canary is None or request.version else canary.rules
 
 
 def _log_fault(error: Exception) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from isochrone.gateway.picker.received import Part
 from isochrone.protocol.grpc.calls import frame_message
-from isochrone.protocol.varint import encode_varint
+from isochrone.varint import encode_varint
 from isochrone.wire.exchange import Buffer, Header
 
 DESTINATION_HEADER = b"x-gateway-destination-endpoint"

@@ -1,11 +1,12 @@
-"""A ring of the last records. Adding one is a store into a slot that exists already: nothing grows, nothing is copied.
+"""Rings of the last records: of tuples, and of objects that are written over in place.
 
-On the way of every request. Records are tuples of values that exist anyway; whoever reads the ring makes sense of them.
+On the way of every request: nothing grows, nothing is copied. Records have values that exist anyway; whoever reads a
+ring makes sense of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Record = tuple[Any, ...]
@@ -49,25 +50,68 @@ class Ring:
         return self._slots[self.count & self._mask] if self.count > self._mask else self._slots[0]
 
 
+class RecordRing:
+    """The last ``size`` records, rounded up to a power of two, which are written over in place.
+
+    Nothing is allocated, and nothing becomes garbage after thousands of requests. A record is valid until the ring has
+    come round: who reads one takes its values before the event loop goes on.
+    """
+
+    __slots__ = ("_make", "_mask", "_records", "count")
+
+    def __init__(self, size: int, make: Callable[[], Any]) -> None:
+        """``make``: a new record."""
+        self._make = make
+        self._mask = (1 << max(0, size - 1).bit_length()) - 1
+        #: Made when they are first needed.
+        self._records: list[Any] = []
+        #: Records that were ever kept.
+        self.count = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def next(self) -> Any:
+        """The record to write to: a new one, or the oldest."""
+        count = self.count
+        self.count = count + 1
+        if count <= self._mask:
+            record = self._make()
+            self._records.append(record)
+            return record
+        return self._records[count & self._mask]
+
+    def latest(self) -> Iterator[Any]:
+        """The newest first."""
+        for number in range(self.count - 1, self.count - 1 - len(self._records), -1):
+            yield self._records[number & self._mask]
+
+    def since(self, count: int) -> list[Any]:
+        """Records kept since ``count`` was that, as far as they are still there; the oldest first."""
+        first = max(count, self.count - len(self._records))
+        return [self._records[number & self._mask] for number in range(first, self.count)]
+
+    def oldest(self) -> Any:
+        """The record that is written over next; None: nothing was kept."""
+        if not self._records:
+            return None
+        return self._records[self.count & self._mask] if self.count > self._mask else self._records[0]
+
+
 class Flights:
-    """The last requests of a process; those that missed their deadline, which stay longer; and the last batches."""
+    """The last requests of a process, and those that missed their deadline, which stay longer. A record has a
+    ``number``, that of the request among all: the same in both rings."""
 
-    __slots__ = ("batches", "latest", "missed")
+    __slots__ = ("latest", "missed")
 
-    def __init__(self, requests: int) -> None:
-        self.latest = Ring(requests)
-        self.missed = Ring(max(1, requests // 4))
-        self.batches = Ring(requests)
+    def __init__(self, requests: int, make: Callable[[], Any]) -> None:
+        self.latest = RecordRing(requests, make)
+        self.missed = RecordRing(max(1, requests // 4), make)
 
-    def add_missed(self, record: Record) -> None:
-        self.latest.add(record)
-        self.missed.add(record)
-
-    def records(self) -> Iterator[Record]:
-        """Every record once, those of ``latest`` first, and of each the newest first."""
-        seen: set[int] = set()
-        for ring in (self.latest, self.missed):
-            for _, record in ring.latest():
-                if id(record) not in seen:
-                    seen.add(id(record))
-                    yield record
+    def records(self) -> Iterator[Any]:
+        """Every request once, those of ``latest`` first, and of each the newest first."""
+        yield from self.latest.latest()
+        oldest = self.latest.count - len(self.latest)
+        for record in self.missed.latest():
+            if record.number < oldest:
+                yield record

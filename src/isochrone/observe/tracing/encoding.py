@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from isochrone.observe.tracing.spans import CLIENT, INTERNAL, SERVER, Attribute, Span
-from isochrone.protocol.varint import encode_varint
+from isochrone.varint import encode_varint
 
 #: Field numbers and wire types, as the messages have them.
 _TRACE_ID: Final = b"\x0a\x10"

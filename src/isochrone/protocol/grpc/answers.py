@@ -17,7 +17,7 @@ from isochrone.protocol.shared_memory_requests import write_output
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.protocol.varint import encode_varint
+from isochrone.varint import encode_varint
 from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.varint import encode_varint, read_varint
+from isochrone.protocol.varint import read_varint
+from isochrone.varint import encode_varint
 from isochrone.wire.exchange import Buffer
 
 _double = Struct("<d")
