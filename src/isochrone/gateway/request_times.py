@@ -24,7 +24,6 @@ from isochrone.gateway.latencies.version_durations import (
     CANCELLED,
     DEADLINE_EXCEEDED,
     FAILED,
-    FOLD_AT,
     REJECTED,
     VersionDurations,
 )
@@ -79,10 +78,8 @@ class RequestTimes:
             else:
                 # Nearly all requests.
                 duration = now - request.came_at
-                pending = version.pending
-                pending += (duration, request.sent_at - request.arrived + now - attempt.answered_at)
-                if len(pending) >= FOLD_AT:
-                    version.fold()
+                version.new_durations.add(duration)
+                version.new_shares.add(request.sent_at - request.arrived + now - attempt.answered_at)
                 if request.agent or request.trace_id:
                     self._count_further(request, version.of(ANSWERED), ANSWERED, duration, now)
         except Exception as error:

@@ -92,7 +92,7 @@ class GatewayTrace:
     def attempt_ended(self, attempt: UpstreamAttempt | Any, outcome: str) -> None:
         """An attempt has ended, whatever becomes of its request."""
         try:
-            request = attempt.request
+            request: Any = attempt.request
             trail: Trail | None = request.trail
             if trail is None and outcome != _CANCELLED and request.shadow is None:
                 # What went wrong with it is told, should the request fail.
@@ -127,7 +127,7 @@ class GatewayTrace:
                 # The next request of the model begins its next minute.
                 del self._slowest[model]
 
-    def _sent(self, request: Any, attempt: Any) -> None:
+    def _sent(self, request: CallerRequest, attempt: UpstreamAttempt) -> None:
         if request.shadow is not None:
             # A copy is not traced; what its caller sent goes along.
             given = request.head.get(TRACE_PARENT) or b""
@@ -146,19 +146,21 @@ class GatewayTrace:
         trail.attempts.append(TrailedAttempt(attempt, span_id, now_ns()))
         attempt.trace_parent = write_trace_parent(trail.trace_id, span_id, bool(trail.reason)).encode()
 
-    def _sampled(self, request: Any) -> str:
+    def _sampled(self, request: CallerRequest) -> str:
         """Why a request is kept, as far as its start shows; "": it is not, so far."""
         return CALLER if request.trace_id else SHARE if self._share.is_due() else ""
 
-    def _begin(self, request: Any, reason: str) -> Trail:
-        head = request.head
+    def _begin(self, request: CallerRequest, reason: str) -> Trail:
+        head: Any = request.head
         parent = trace_parent_in(head.headers)
         if parent is None:
             return Trail(new_trace_id(), new_span_id(), 0, "", reason)
         state = (head.get(b"tracestate") or b"").decode("latin-1")[:_MAX_STATE]
         return Trail(parent.trace_id, new_span_id(), parent.span_id, state, reason)
 
-    def _trail_of(self, request: Any, attempt: Any, but: Any = None) -> Trail:
+    def _trail_of(
+        self, request: CallerRequest, attempt: UpstreamAttempt | None, but: UpstreamAttempt | None = None
+    ) -> Trail:
         """The trail of a request of which nothing was noted so far. ``attempt``: one that is not in flight any more."""
         trail: Trail = self._begin(request, "")
         request.trail = trail
@@ -167,7 +169,7 @@ class GatewayTrace:
                 trail.attempts.append(TrailedAttempt(each, new_span_id(), each.sent_at))
         return trail
 
-    def _answered(self, request: Any, attempt: UpstreamAttempt) -> None:
+    def _answered(self, request: CallerRequest, attempt: UpstreamAttempt) -> None:
         if request.shadow is not None:
             return
         problem = problem_of(attempt)

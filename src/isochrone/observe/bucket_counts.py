@@ -56,3 +56,11 @@ class BucketCounts:
     def counts(self) -> list[int]:
         """By bucket, not cumulative."""
         return [bucket.count for bucket in self._buckets]
+
+    def take(self) -> tuple[list[int], int]:
+        """The counts by bucket and the sum; all of them are zero afterwards."""
+        taken = self.counts(), self.sum_ns
+        self.sum_ns = 0
+        for bucket in self._buckets:
+            bucket.count = 0
+        return taken

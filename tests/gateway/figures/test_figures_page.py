@@ -54,7 +54,9 @@ def test_counts_are_those_of_the_metrics_page() -> None:
         served, durations = scene.served, scene.version.durations
         served.requests, served.retries, served.hedges = 7, 2, 1
         served.rejections.update({"quota": 3, "quarantined": 1, "queue_full": 9, "not_found": 5, "worker": 2})
-        durations.pending += [1_000_000, 10_000, 3_000_000, 30_000]
+        for whole, own in ((1_000_000, 10_000), (3_000_000, 30_000)):
+            durations.new_durations.add(whole)
+            durations.new_shares.add(own)
         durations.add(REJECTED, bucket_of(1000), 1000)
         durations.add(DEADLINE_EXCEEDED, bucket_of(SECOND), SECOND)
         scene.now += 5 * SECOND
@@ -85,7 +87,8 @@ def test_a_start_has_an_incarnation_of_its_own() -> None:
 def test_workers_by_their_load_reports() -> None:
     def scenario(scene: Scene) -> None:
         scene.served.requests = 1
-        scene.version.durations.pending += [1000, 10]
+        scene.version.durations.new_durations.add(1000)
+        scene.version.durations.new_shares.add(10)
         one, other = scene.version.replicas.values()
         one.reported(LoadReport(9, 4, wait_ns=700, run_ns=300), scene.now)
         other.reported(LoadReport(1, 0), scene.now - 3 * SECOND)

@@ -49,10 +49,11 @@ def test_cumulative_counts_are_exact(values: list[int], shown: tuple[int, ...]) 
 
 
 @given(st.lists(st.tuples(st.integers(0, 30 * SECOND), st.integers(-SECOND, 3 * SECOND)), max_size=60))
-def test_pending_values_are_folded_in(pairs: list[tuple[int, int]]) -> None:
+def test_new_values_are_folded_in(pairs: list[tuple[int, int]]) -> None:
     version = VersionDurations("1")
     for whole, own in pairs:
-        version.pending += (whole, own)
+        version.new_durations.add(whole)
+        version.new_shares.add(own)
     version.fold()
     version.fold()
     values, shares = [whole for whole, _ in pairs], [max(0, own) for _, own in pairs]

@@ -9,9 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from isochrone.observe.exemplars import Exemplar
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 
@@ -49,18 +46,15 @@ class Durations:
         self.counts[bucket] += 1
         self.sum_ns += duration_ns
 
-    def add_all(self, values: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> None:
-        """Add many values. ``bounds``: those of the histogram."""
-        found = np.bincount(bounds.searchsorted(values), minlength=len(self.counts)).tolist()
-        for bucket, count in enumerate(found):
+    def add_all(self, counts: list[int], sum_ns: int) -> None:
+        """Add many values: their counts by bucket."""
+        for bucket, count in enumerate(counts):
             self.counts[bucket] += count
-        self.sum_ns += int(values.sum())
+        self.sum_ns += sum_ns
 
     def merge(self, other: Durations) -> None:
         """Add the values of another histogram, which has the same bounds."""
-        for bucket, count in enumerate(other.counts):
-            self.counts[bucket] += count
-        self.sum_ns += other.sum_ns
+        self.add_all(other.counts, other.sum_ns)
 
     @property
     def total(self) -> int:

@@ -1,7 +1,7 @@
 """The durations of one model's requests, by version and outcome. Pure.
 
-Nearly all requests are answered, and are no streams. Of these the shell only adds two numbers to a list (``pending``);
-numpy folds it into the histograms, 256 requests at a time or when they are read.
+Nearly all requests are answered, and are no streams. Of these the shell only adds to two counts, which ``fold`` moves
+into the histograms when somebody reads them.
 
 Labels are bounded: a version has series of its own only while a worker is known to serve it, or a control plane has
 committed it. Versions that callers make up share those of ``other``.
@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-import numpy as np
-
 from isochrone.gateway.latencies.durations import BOUNDS_NS, OWN_BOUNDS_NS, Durations
+from isochrone.observe.bucket_counts import BucketCounts
 
 #: Outcomes as callers see them, by number: an answer (the caller's own mistake included); a rejection by this gateway
 #: or by workers; a deadline that passed or could not be met; a failure; a caller who left before the answer.
@@ -24,10 +23,6 @@ REJECTED: Final = 1
 DEADLINE_EXCEEDED: Final = 2
 FAILED: Final = 3
 CANCELLED: Final = 4
-_BOUNDS: Final = np.array(BOUNDS_NS, dtype=np.int64)
-_OWN_BOUNDS: Final = np.array(OWN_BOUNDS_NS, dtype=np.int64)
-#: Numbers in ``pending`` that are folded at once: two of each request.
-FOLD_AT: Final = 512
 #: Versions of one model with series of their own.
 _MOST_VERSIONS: Final = 64
 
@@ -35,25 +30,24 @@ _MOST_VERSIONS: Final = 64
 class VersionDurations:
     """The durations of one version's requests. ``of_outcome``: by the number of the outcome; None: there was none."""
 
-    __slots__ = ("of_outcome", "own", "pending", "version")
+    __slots__ = ("new_durations", "new_shares", "of_outcome", "own", "version")
 
     def __init__(self, version: str) -> None:
         self.version = version
         self.of_outcome: list[Durations | None] = [None] * len(OUTCOMES)
         #: The gateway's own share of answered requests; not of streams.
         self.own = Durations(OWN_BOUNDS_NS)
-        #: Of answered requests: duration and own share, in ns, in turn. Readers of the histograms call ``fold`` first.
-        self.pending: list[int] = []
+        #: Of requests that were answered since the last ``fold``, and of their own shares. A share below zero counts as
+        #: zero: a request may have been sent, in vain, before it waited for a worker.
+        self.new_durations = BucketCounts(BOUNDS_NS)
+        self.new_shares = BucketCounts(OWN_BOUNDS_NS)
 
     def fold(self) -> None:
-        """Add what is pending to the histograms."""
-        pending = self.pending
-        if pending:
-            table = np.fromiter(pending, np.int64, len(pending)).reshape(-1, 2).T.copy()
-            pending.clear()
-            self.of(ANSWERED).add_all(table[0], _BOUNDS)
-            # A request may have been sent, in vain, before it waited for a worker.
-            self.own.add_all(np.maximum(table[1], 0), _OWN_BOUNDS)
+        """Add what is new to the histograms. Readers call it first."""
+        counts, sum_ns = self.new_durations.take()
+        if any(counts):
+            self.of(ANSWERED).add_all(counts, sum_ns)
+            self.own.add_all(*self.new_shares.take())
 
     def of(self, outcome: int) -> Durations:
         durations = self.of_outcome[outcome]
