@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import cast
 
 from bench.ports import ports_in_a_row
-from isochrone.observe.flights.ring import Flights
+from isochrone.protocol.messages import InferRequest, Plan
+from isochrone.worker.flight_records import WorkerFlightRecords
 
 _MODEL = """
 class Model:
@@ -142,20 +143,20 @@ def _measure(port: int, connections: int, seconds: float) -> float:
 
 def allocations(requests: int = 4096) -> tuple[float, float]:
     """Bytes that a full ring holds per request, and ns of one addition, with records like a worker's."""
-    flights = Flights(requests)
+    flights = WorkerFlightRecords(requests)
     who = ("model", "1")
+    plan = Plan("model", "1", (), None)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(2 * requests):
         base = 10**15 + number * 1000
-        stamps = (base, base + 1, base + 2, base + 3, base + 4, base + 5, base + 6, base + 7, 1)
-        flights.latest.add((who, stamps, f"request-{number}", base + 8, 0))
+        flights.answered(who, InferRequest(plan, f"request-{number}", {}, base, base + 8), base + 7, 1)
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    same = tuple(range(9))
+    same = InferRequest(plan, "request", {}, 1)
     began = time.perf_counter_ns()
     for _ in range(200_000):
-        flights.latest.add((who, same, "request", 10**15, 0))
+        flights.answered(who, same, 2, 1)
     return held / requests, (time.perf_counter_ns() - began) / 200_000
 
 

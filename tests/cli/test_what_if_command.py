@@ -6,10 +6,11 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -125,6 +126,30 @@ def test_only_a_question_whose_turn_has_come_reads_the_fleet() -> None:
     asyncio.run(asyncio.wait_for(ask(), 60))
 
 
+def test_a_loop_that_ends_leaves_no_process_behind() -> None:
+    """It cancels everything at once, the future of the thread too."""
+
+    async def read() -> Situation:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ask() -> None:
+        asking.append(asyncio.ensure_future(SimulatorProcess().answer(read, ["load=1"])))
+        for _ in range(6_000):
+            if children():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("no process was started")
+
+    def children() -> list[psutil.Process]:
+        return [each for each in psutil.Process().children() if "isochrone.simulate.what_if.child" in each.cmdline()]
+
+    asking: list[asyncio.Future[object]] = []
+    asyncio.run(ask())
+    assert asking[0].cancelled()
+    assert not children()
+
+
 def test_a_fleet_that_cannot_be_read_is_an_error_and_leaves_no_process_behind() -> None:
     async def read() -> Situation:
         raise NotFound("no fleet.yaml has been applied yet")
@@ -138,14 +163,17 @@ def test_a_fleet_that_cannot_be_read_is_an_error_and_leaves_no_process_behind() 
     asyncio.run(asyncio.wait_for(ask(), 60))
 
 
-def test_the_budget_begins_when_the_question_comes_and_a_late_process_still_answers() -> None:
+def test_the_budget_begins_when_the_question_comes_and_a_late_process_still_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: 100.0))
+
     def task(began: float) -> WhatIfTask:
         return WhatIfTask(plant(), ("load=1",), 1, None, 4.0, 15.0, began)
 
-    in_time, late = child._budget(task(time.monotonic() - 1.0)), child._budget(task(time.monotonic() - 9.0))
-    assert in_time.seconds == pytest.approx(3.0, abs=0.5)
-    assert in_time.longest == pytest.approx(13.0, abs=0.5)
-    assert (late.seconds, late.longest) == (0.5, pytest.approx(5.0, abs=0.5))
+    in_time, late = child._budget(task(99.0)), child._budget(task(91.0))
+    assert (in_time.seconds, in_time.longest) == (3.0, 13.0)
+    assert (late.seconds, late.longest) == (0.5, 5.0)
 
 
 def test_a_simulation_that_takes_too_much_memory_is_an_error() -> None:

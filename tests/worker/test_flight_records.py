@@ -46,6 +46,16 @@ def test_misses_outlive_other_requests_and_every_request_comes_once(size: int, o
         assert ran == (alone if outcome == "alone" else (0, 0, 0))
 
 
+def test_an_answer_from_a_cache_is_no_run() -> None:
+    flights = WorkerFlightRecords(4)
+    request = request_of(0, deadline=8)
+    request.dispatched = request.compute_start = request.infer_start = request.infer_end = request.compute_end = 9
+    flights.answered_without_run(WHO, request, 9)
+    for record in (flights.latest.newest(), flights.missed.newest()):
+        assert (record.dispatched, record.ended, record.number) == (9, 9, 0)
+        assert (record.compute_start, record.infer_start, record.infer_end, record.compute_end) == (0, 0, 0, 0)
+
+
 def test_long_ids_are_cut() -> None:
     flights = WorkerFlightRecords(4)
     flights.answered(WHO, InferRequest(PLAN, "x" * 10_000, {}, 1), 2, 1)

@@ -10,7 +10,7 @@ from typing import Final
 
 #: Below and above every duration.
 _LEAST: Final = -1
-_MOST: Final = 1 << 60
+_MOST: Final = (1 << 62) - 1
 
 
 class _Bucket:
@@ -27,16 +27,23 @@ class _Bucket:
 class BucketCounts:
     """The durations of one kind, in ns. The last bucket has no upper bound."""
 
-    __slots__ = ("_at", "_buckets", "sum_ns")
+    __slots__ = ("_at", "_bounds", "_buckets", "added", "sum_ns")
 
     def __init__(self, bounds: tuple[int, ...]) -> None:
-        self._buckets = [_Bucket(low, high) for low, high in zip((_LEAST, *bounds), (*bounds, _MOST), strict=True)]
+        self._bounds = bounds
+        #: Made for the first duration: most of a thousand models have none.
+        self._buckets: list[_Bucket] = []
         #: The bucket of the last duration.
         self._at = 0
+        #: Durations that were added since the last ``take``.
+        self.added = 0
         self.sum_ns = 0
 
     def add(self, duration_ns: int) -> None:
         """Counts a duration; one below zero counts as zero."""
+        if not self._buckets:
+            self._make()
+        self.added += 1
         if duration_ns <= 0:
             self._buckets[0].count += 1
             return
@@ -55,12 +62,19 @@ class BucketCounts:
 
     def counts(self) -> list[int]:
         """By bucket, not cumulative."""
+        if not self._buckets:
+            return [0] * (len(self._bounds) + 1)
         return [bucket.count for bucket in self._buckets]
 
     def take(self) -> tuple[list[int], int]:
         """The counts by bucket and the sum; all of them are zero afterwards."""
         taken = self.counts(), self.sum_ns
+        self.added = 0
         self.sum_ns = 0
         for bucket in self._buckets:
             bucket.count = 0
         return taken
+
+    def _make(self) -> None:
+        limits = zip((_LEAST, *self._bounds), (*self._bounds, _MOST), strict=True)
+        self._buckets = [_Bucket(low, high) for low, high in limits]

@@ -54,14 +54,15 @@ class WorkerFlightRecord:
 
     def fill(
         self,
-        number: int,
+        count: int,
         who: tuple[str, str],
         request: InferRequest,
         now: int,
         rows: int,
         failure: tuple[str, str, int, int] | None,
     ) -> None:
-        self.number = number
+        """``count``: of the records so far, this one included."""
+        self.number = count - 1
         self.who = who
         named = request.id or request.caller_id
         self.id = named if len(named) <= _MAX_ID else named[:_MAX_ID]
@@ -78,10 +79,22 @@ class WorkerFlightRecord:
         self.priority = request.plan.priority
         self.failure = failure
 
-    def fill_alone(self, number: int, who: tuple[str, str], request: InferRequest, now: int, rows: int) -> None:
-        self.fill(number, who, request, now, rows, None)
-        self.dispatched = self.compute_start = self.infer_start
-        self.compute_end = self.infer_end
+    def copy(self, other: WorkerFlightRecord) -> None:
+        self.number = other.number
+        self.who = other.who
+        self.id = other.id
+        self.rows = other.rows
+        self.arrived = other.arrived
+        self.enqueued = other.enqueued
+        self.dispatched = other.dispatched
+        self.compute_start = other.compute_start
+        self.infer_start = other.infer_start
+        self.infer_end = other.infer_end
+        self.compute_end = other.compute_end
+        self.ended = other.ended
+        self.deadline = other.deadline
+        self.priority = other.priority
+        self.failure = other.failure
 
 
 class WorkerFlightRecords(Flights):
@@ -95,21 +108,26 @@ class WorkerFlightRecords(Flights):
         self.batches = Ring(requests)
 
     def answered(self, who: tuple[str, str], request: InferRequest, now: int, rows: int) -> None:
-        number = self.latest.count
-        record: WorkerFlightRecord = self.latest.next()
-        record.fill(number, who, request, now, rows, None)
+        self._next().fill(self.latest.count, who, request, now, rows, None)
         if now > request.deadline:
-            missed: WorkerFlightRecord = self.missed.next()
-            missed.fill(number, who, request, now, rows, None)
+            self._keep_miss()
 
     def answered_alone(self, who: tuple[str, str], request: InferRequest, now: int, rows: int) -> None:
         """Of a request that ran alone: it left its start and its end only."""
-        number = self.latest.count
-        record: WorkerFlightRecord = self.latest.next()
-        record.fill_alone(number, who, request, now, rows)
+        record = self._next()
+        record.fill(self.latest.count, who, request, now, rows, None)
+        record.dispatched = record.compute_start = record.infer_start
+        record.compute_end = record.infer_end
         if now > request.deadline:
-            missed: WorkerFlightRecord = self.missed.next()
-            missed.fill_alone(number, who, request, now, rows)
+            self._keep_miss()
+
+    def answered_without_run(self, who: tuple[str, str], request: InferRequest, now: int) -> None:
+        """Of a request that a cache answered: its stamps of a run are those of no run."""
+        record = self._next()
+        record.fill(self.latest.count, who, request, now, request.plan.batch_size, None)
+        record.compute_start = record.infer_start = record.infer_end = record.compute_end = 0
+        if now > request.deadline:
+            self._keep_miss()
 
     def failed(
         self,
@@ -120,10 +138,15 @@ class WorkerFlightRecords(Flights):
         *,
         is_miss: bool,
     ) -> None:
-        rows = request.plan.batch_size
-        number = self.latest.count
-        record: WorkerFlightRecord = self.latest.next()
-        record.fill(number, who, request, now, rows, failure)
+        self._next().fill(self.latest.count, who, request, now, request.plan.batch_size, failure)
         if is_miss or now > request.deadline:
-            missed: WorkerFlightRecord = self.missed.next()
-            missed.fill(number, who, request, now, rows, failure)
+            self._keep_miss()
+
+    def _next(self) -> WorkerFlightRecord:
+        record: WorkerFlightRecord = self.latest.next()
+        return record
+
+    def _keep_miss(self) -> None:
+        """The last record is of a request that missed its deadline."""
+        missed: WorkerFlightRecord = self.missed.next()
+        missed.copy(self.latest.newest())

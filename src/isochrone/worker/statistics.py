@@ -231,7 +231,7 @@ class ModelStatistics:
         self._requests.add(now - request.arrived)
         self._queues.add(request.dispatched - request.enqueued)
         if self.flights is not None:
-            self.flights.answered(self._who, request, now, request.plan.batch_size)
+            self.flights.answered_without_run(self._who, request, now)
         self._show(request, now)
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
@@ -265,14 +265,12 @@ class ModelStatistics:
 
     def _stages(self) -> tuple[tuple[npt.NDArray[np.int64], int], ...]:
         """Counts by bucket, and the sum, of each stage."""
-        stages = []
-        for stage in (self._requests, self._queues, self._inputs, self._infers, self._outputs):
-            counts = np.array(stage.counts(), dtype=np.int64)
-            if stage is self._inputs or stage is self._outputs:
-                counts[0] += self._singles
-            counts.setflags(write=False)
-            stages.append((counts, stage.sum_ns))
-        return tuple(stages)
+        stages = (self._requests, self._queues, self._inputs, self._infers, self._outputs)
+        counts = np.array([stage.counts() for stage in stages], dtype=np.int64)
+        counts[2, 0] += self._singles
+        counts[4, 0] += self._singles
+        counts.setflags(write=False)
+        return tuple((counts[row], stage.sum_ns) for row, stage in enumerate(stages))
 
     @property
     def execution_count(self) -> int:

@@ -150,6 +150,21 @@ def test_a_gateway_that_is_cut_off_stays_a_target_until_it_leaves(tmp_path: Path
     with_api(tmp_path, scenario)
 
 
+def test_a_gateway_whose_address_another_has_is_no_target(tmp_path: Path) -> None:
+    """The page would count twice."""
+
+    async def scenario(api: Api) -> None:
+        await serving(api)
+        await api.write(KEYS.known_gateway("gw"), b"first")
+        assert len(await api.get("/v1/scrape-targets")) == 2
+        await api.remove(KEYS.gateway("gw"))
+        await api.write(KEYS.gateway("front"), GatewayRecord("front", "::1", 8080, 9000, epoch=7))
+        names = [each["labels"]["name"] for each in await api.get("/v1/scrape-targets")]
+        assert names == ["cpu-1", "front"]
+
+    with_api(tmp_path, scenario)
+
+
 def test_open_metrics_and_nonsense_in_accept(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         await serving(api)

@@ -19,7 +19,7 @@ from isochrone.control.state.view import View
 
 def check_file(view: View, file: FleetFile, served: Mapping[str, Assignment]) -> None:
     before = {name: assignment.version for name, assignment in served.items()}
-    changed = [name for name, version in file.versions.items() if name in before and before[name] != version]
+    changed = [name for name, version in file.versions.items() if before.get(name) != version]
     groups = rollout_groups(file.fleet, changed, file.stages)
     check_remote_models(file.fleet, Path(file.directory), before, file.versions, groups, _addresses(view))
 

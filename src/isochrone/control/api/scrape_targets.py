@@ -24,7 +24,13 @@ class ScrapeTargets:
     def listed(self, view: View) -> tuple[ScrapeTarget, ...]:
         """Of the present records: the processes that have a metrics page."""
         known = view.known_gateways
-        lost = {name: self._gateways[name] for name in known if name in self._gateways}
+        present = {(gateway.host, gateway.metrics_port) for gateway in view.gateways.values()}
+        lost = {
+            name: record
+            for name, record in self._gateways.items()
+            # Another process may have its address by now: its page would count twice.
+            if name in known and (record.host, record.metrics_port) not in present
+        }
         self._gateways = {**lost, **view.gateways}
         found = [
             ScrapeTarget((_address(worker.host, worker.metrics_port),), _labels("worker", name, worker.pool))

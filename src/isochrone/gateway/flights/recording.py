@@ -127,7 +127,7 @@ class FlightRecording:
         if is_miss or now > request.deadline:
             records.append(self._flights.missed.next())
         for record in records:
-            _fill_request(record, number, request, opening, now)
+            _fill_request(record, number, request, now)
             record.version = version
             record.epoch = request.epoch
             record.priority = demand.priority if demand is not None else 0
@@ -137,13 +137,17 @@ class FlightRecording:
             record.status = 0
             record.flown = request.flown
             record.failure = failure
+            record.waits_since = request.waits_since
+            _name(record, request, opening)
 
 
 def _fill(
     record: GatewayFlightRecord, number: int, request: CallerRequest, attempt: UpstreamAttempt, opening: bytes, now: int
 ) -> None:
     """Of a request whose attempt was answered."""
-    _fill_request(record, number, request, opening, now)
+    _fill_request(record, number, request, now)
+    # Most requests never waited.
+    record.waits_since = 0 if request.arrived == request.came_at else request.waits_since
     record.version = attempt.replica_set.version
     record.epoch = 0 if request.served.commitment is None else request.epoch
     record.priority = request.demand.priority
@@ -160,22 +164,26 @@ def _fill(
     record.candidates = attempt.candidates
     record.status = attempt.status
     record.failure = None
+    _name(record, request, opening)
 
 
-def _fill_request(record: GatewayFlightRecord, number: int, request: CallerRequest, opening: bytes, now: int) -> None:
+def _name(record: GatewayFlightRecord, request: CallerRequest, opening: bytes) -> None:
+    """Last, so that a record that a fault left half-written is nobody's."""
+    record.opening = opening
+    record.caller_ids = request.caller_ids
+
+
+def _fill_request(record: GatewayFlightRecord, number: int, request: CallerRequest, now: int) -> None:
+    record.opening = b""
+    record.caller_ids = ()
     served = request.served
-    came, arrived = request.came_at, request.arrived
     record.number = number
-    record.came = came
-    record.arrived = arrived
-    # Most requests never waited.
-    record.waits_since = 0 if arrived == came else request.waits_since
+    record.came = request.came_at
+    record.arrived = request.arrived
     record.sent = request.sent_at
     record.deadline = request.deadline
     record.ended = now
     record.model = served.name
-    record.opening = opening
-    record.caller_ids = request.caller_ids
     canary = served.canary
     record.canary = None if canary is None or request.version else canary.rules
 

@@ -44,9 +44,8 @@ class VersionDurations:
 
     def fold(self) -> None:
         """Add what is new to the histograms. Readers call it first."""
-        counts, sum_ns = self.new_durations.take()
-        if any(counts):
-            self.of(ANSWERED).add_all(counts, sum_ns)
+        if self.new_durations.added:
+            self.of(ANSWERED).add_all(*self.new_durations.take())
             self.own.add_all(*self.new_shares.take())
 
     def of(self, outcome: int) -> Durations:

@@ -32,7 +32,7 @@ def process_alerts(*, with_controllers: bool) -> tuple[AlertRule, ...]:
             "critical",
             "Gateway {{ $labels.gateway }} is down",
             "Gateway {{ $labels.gateway }} is expected and is not registered, or its metrics page cannot be read, for a"
-            " minute. Callers that use its address get no answer, and strict rollouts wait for it.",
+            " minute. If it has ended, callers that use its address get no answer. Strict rollouts wait for it.",
         ),
         AlertRule(
             "ControllerDown",

@@ -81,6 +81,10 @@ class RecordRing:
             return record
         return self._records[count & self._mask]
 
+    def newest(self) -> Any:
+        """The record that ``next`` gave last."""
+        return self._records[(self.count - 1) & self._mask]
+
     def latest(self) -> Iterator[Any]:
         """The newest first."""
         for number in range(self.count - 1, self.count - 1 - len(self._records), -1):

@@ -6,6 +6,7 @@ The packages are an extra (``pip install isochrone[tracing]``) and are imported 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from types import FunctionType
@@ -56,7 +57,9 @@ class OtlpSink:
     def export(self, spans: list[Span]) -> None:
         if not spans:
             return
-        encoded = encode_spans([_with_valid_state(span) for span in spans], self._resource, self._scope)
+        # One by one, through interpreted code: compiled code would keep the interpreter's lock for all of them.
+        each = (_with_valid_state(span) for span in spans)
+        encoded = encode_spans(each, self._resource, self._scope)
         if self._exporter.export(EncodedSpans(encoded, len(spans))) is not self._success:
             raise ExportFailed("no success within the timeout")
 
@@ -74,6 +77,10 @@ class EncodedSpans:
     def __len__(self) -> int:
         return self._count
 
+    def SerializePartialToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        """As the message would, which the exporter over HTTP asks for its bytes."""
+        return self.encoded
+
 
 def _encoded_resource(resource: Any) -> bytes:
     """By the library: a resource may have lists of values, and is encoded once."""
@@ -87,7 +94,7 @@ def _encoded_resource(resource: Any) -> bytes:
 
 
 def _with_valid_state(span: Span) -> Span:
-    """Members of ``tracestate`` that are invalid are left out, as W3C wants it."""
+    """A ``tracestate`` that is invalid is left out, as W3C wants it."""
     if not span.trace_state:
         return span
     from opentelemetry.trace import TraceState
@@ -95,18 +102,17 @@ def _with_valid_state(span: Span) -> Span:
     return replace(span, trace_state=TraceState.from_header([span.trace_state]).to_header())
 
 
-def _takes_encoded(module: Any) -> Any:
+def _takes_encoded(module: Any, message: Callable[[EncodedSpans], Any]) -> Any:
     """The exporter of a module, which takes ``EncodedSpans`` as well.
 
     Transport, retries, compression and environment variables stay the library's. It has no way to send a message that
-    is encoded already, so this class runs its methods with an encoder that passes such messages on.
+    is encoded already, so this class runs its methods with an encoder that passes such messages on. ``message``: what
+    the exporter takes for one.
     """
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
     theirs = module.encode_spans
 
     def encode(spans: Any) -> Any:
-        return ExportTraceServiceRequest.FromString(spans.encoded) if isinstance(spans, EncodedSpans) else theirs(spans)
+        return message(spans) if isinstance(spans, EncodedSpans) else theirs(spans)
 
     names = {**vars(module), "encode_spans": encode}
     methods = {
@@ -114,6 +120,8 @@ def _takes_encoded(module: Any) -> Any:
         for name, method in vars(module.OTLPSpanExporter).items()
         if isinstance(method, FunctionType) and "encode_spans" in method.__code__.co_names
     }
+    if not methods:
+        raise ExportFailed(f"{module.__name__} of this release of OpenTelemetry is not known; install another")
     return type("EncodedSpanExporter", (module.OTLPSpanExporter,), methods)
 
 
@@ -121,10 +129,11 @@ def _exporter(settings: ExportSettings) -> Any:
     seconds = settings.timeout / 1000
     if settings.protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_exporter
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        return _takes_encoded(grpc_exporter)(
+        return _takes_encoded(grpc_exporter, lambda spans: ExportTraceServiceRequest.FromString(spans.encoded))(
             endpoint=settings.url, insecure=settings.url.startswith("http://"), timeout=max(1, round(seconds))
         )
     from opentelemetry.exporter.otlp.proto.http import trace_exporter as http_exporter
 
-    return _takes_encoded(http_exporter)(endpoint=settings.url, timeout=seconds)
+    return _takes_encoded(http_exporter, lambda spans: spans)(endpoint=settings.url, timeout=seconds)

@@ -72,12 +72,14 @@ class SimulatorProcess:
             task.set_result(msgspec.json.encode(given))
             return await asyncio.shield(running)
         finally:
+            # Also when the thread's future is done: a loop that ends cancels it, and the thread goes on.
+            child.kill()
+            if not task.done():
+                task.set_exception(Unavailable("the question was withdrawn"))
             if not running.done():
-                child.kill()
-                if not task.done():
-                    task.set_exception(Unavailable("the question was withdrawn"))
                 # It has been killed: its thread ends at once, with an error that nobody waits for.
                 await asyncio.wait([running])
+            if not running.cancelled():
                 running.exception()
 
 

@@ -26,7 +26,7 @@ def config(**parameters: str) -> str:
 def check(
     directory: Path, after: dict[str, str], rollouts: Sequence[Sequence[str]] | None = None, **parameters: str
 ) -> None:
-    for model in BEFORE:
+    for model in {**BEFORE, **after}:
         for version in ("1", "2"):
             (directory / "models" / model / version).mkdir(parents=True)
     (directory / "models" / "second" / "config.pbtxt").write_text(config(**{**REMOTE, **parameters}))
@@ -49,6 +49,17 @@ def test_both_in_two_rollouts_are_rejected(tmp_path: Path) -> None:
 
 def test_both_in_one_rollout_are_accepted(tmp_path: Path) -> None:
     check(tmp_path, {"second": "2", "second.core": "2"})
+
+
+def test_a_new_remote_model_is_nobodys_yet(tmp_path: Path) -> None:
+    check(tmp_path, {"third": "1"}, [("third",)])
+
+
+def test_what_computes_it_may_be_new(tmp_path: Path) -> None:
+    """A model that was computed here becomes a remote one."""
+    with pytest.raises(InvalidArgument, match="in another rollout"):
+        check(tmp_path / "a", {"second": "2", "new.core": "2"}, [("second",), ("new.core",)], remote_model="new.core")
+    check(tmp_path / "b", {"second": "2", "new.core": "2"}, remote_model="new.core")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def check_remote_models(
     rollouts: Sequence[Sequence[str]],
     addresses: Set[str],
 ) -> None:
-    """Raise ``InvalidArgument`` for a remote model that would change without the model that computes it.
+    """Raise ``InvalidArgument`` for a served remote model that would change without the model that computes it.
 
     ``before``, ``after``: the committed versions, and those after the change. ``rollouts``: which models change as one.
     ``addresses``: of the fleet's own workers and gateways; what computes a remote model elsewhere is not known here.
@@ -32,6 +32,9 @@ def check_remote_models(
     listings = Listings()
     for models in rollouts:
         for name in models:
+            if name not in before:
+                # Nobody calls a new model before what it needs is there, too.
+                continue
             reached = _reached(fleet, name, after[name], directory, listings)
             if reached is None or reached.model == name or not addresses & set(reached.endpoints):
                 continue
