@@ -145,7 +145,7 @@ def cores_of(text: str) -> list[int]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.observe_cost", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one figure")
+    parser.add_argument("--seconds", type=int, default=4, help="of one figure")
     parser.add_argument("--short", action="store_true", help="three rounds of two seconds")
     parser.add_argument("--setup", choices=("worker", "gateway", "both"), default="both")
     parser.add_argument("--only", action="append", metavar="NAME", help="settings beside 'everything off'")
@@ -159,7 +159,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.short:
-        given.rounds, given.seconds = 3, 2.0
+        given.rounds, given.seconds = 3, 2
     cores = sorted(os.sched_getaffinity(0))
     many = len(cores) >= 8
     given.front_cores = given.front_cores or cores[:1]
