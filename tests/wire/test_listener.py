@@ -158,7 +158,7 @@ def test_ten_thousand_connections_are_checked_in_turns_of_the_loop() -> None:
         listener._sweep()
         # A test that is held up for long must not see the beginning of the next sweep.
         listener._sweeper.cancel()
-        gone = quiet[0] if not quiet[0].checked else quiet[-1]
+        gone = next(each for each in quiet if not each.checked)
         was_checked = gone.checked
         listener.connections.discard(gone)
         counts = [sum(each.checked for each in quiet)]
