@@ -1,0 +1,1 @@
+"""Commands for certificates, access, signatures and the audit log."""
