@@ -43,6 +43,7 @@ GRPC_DEADLINE_EXCEEDED = 4
 GRPC_NOT_FOUND = 5
 GRPC_ALREADY_EXISTS = 6
 GRPC_PERMISSION_DENIED = 7
+GRPC_UNAUTHENTICATED = 16
 GRPC_RESOURCE_EXHAUSTED = 8
 GRPC_FAILED_PRECONDITION = 9
 GRPC_UNIMPLEMENTED = 12
@@ -168,6 +169,14 @@ class NotFound(IsochroneError):
     code = "not_found"
     http_status = 404
     grpc_status = GRPC_NOT_FOUND
+
+
+class Unauthenticated(IsochroneError):
+    """The credential proves nothing, or there is none where one is needed."""
+
+    code = "unauthenticated"
+    http_status = 401
+    grpc_status = GRPC_UNAUTHENTICATED
 
 
 class PermissionDenied(IsochroneError):

@@ -58,6 +58,7 @@ COMMANDS = {
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "partition": ("isochrone.cli.optimizing.partition", "Divide a model among a near and a far worker."),
+    "auth": ("isochrone.cli.security.auth", "Make API tokens; explain who may do what."),
     "profile": (
         "isochrone.cli.optimizing.profile",
         "Measure a model; recommend instances, threads and batches for an SLO.",

@@ -17,6 +17,7 @@ import structlog
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import Internal, IsochroneError
+from isochrone.gateway.admittance import refusal
 from isochrone.gateway.evaluation.sampling import Sampling
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
@@ -103,6 +104,8 @@ class RequestShell:
         self.tracing: GatewayTrace | None = None
         #: None: requests are not logged.
         self.access: GatewayAccess | None = None
+        #: Whether requests need a grant (``protocol.authenticated``). Set before the first route is made.
+        self.is_guarded = False
         self._tasks = BackgroundTasks()
         #: Done when a request or a stream comes while nothing is under way; None: something is.
         self.resting: asyncio.Future[None] | None = None
@@ -119,6 +122,9 @@ class RequestShell:
         """A codec has read a request."""
         if self.resting is not None:
             self.wake()
+        if self.is_guarded and (error := refusal(request)) is not None:
+            request.reject(error)
+            return
         if self.sampling.on:
             self._offer(request)
         self.execute(self.machine.arrive(request, request.arrived))

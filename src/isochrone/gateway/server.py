@@ -34,6 +34,7 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.flights.dump import FlightDump
@@ -44,8 +45,11 @@ from isochrone.observe.otlp_metrics.settings import missing_package as missing_m
 from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.open_files import raise_file_limit
+from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.application import ByPath, SameOrigin
+from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
+from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -90,6 +94,10 @@ class GatewaySettings:
     #: Origins of pages that may use the gateway from a browser, beside its own.
     allow_origins: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
+    #: The access file; None: every caller may do everything.
+    access: Path | None = None
+    #: The file with the token of its own calls to workers.
+    upstream_token: Path | None = None
     limits: WireLimits = field(default_factory=WireLimits)
     seed: int | None = None
     #: Where traces go; None: requests are not traced.
@@ -156,6 +164,10 @@ class GatewayServer:
         #: Not among the others: its connections are no callers'.
         self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
+        self._keeper = None if settings.access is None else AccessKeeper(settings.access)
+        self.gateway.is_guarded = self._keeper is not None
+        if settings.upstream_token is not None:
+            self.gateway.fleet.credential = OwnCredential(settings.upstream_token)
         self._tracing: GatewayTrace | None = None
         if settings.export is not None:
             sends_all = settings.traces_all_attempts
@@ -221,6 +233,8 @@ class GatewayServer:
                 raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
         settings = self.settings
         gateway = self.gateway
+        if self._keeper is not None:
+            self._keeper.start()
         application = self.make_application()
         page = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
         metrics = WithFlights(self._flights, page)
@@ -327,6 +341,9 @@ class GatewayServer:
 
     async def listen(self, name: str, port: int, application: Application, *, accepting: bool = True) -> Listener:
         settings = self.settings
+        if self._keeper is not None:
+            need = needed_by if name == self.service else needed_by_page
+            application = Authenticated(application, self._keeper, settings.limits.max_body_bytes, need)
         guarded = SameOrigin(application, settings.allow_origins)
         listener = self._listeners.add(guarded, settings.tls if name == self.service else None)
         try:
@@ -365,6 +382,8 @@ class GatewayServer:
         log.info("stopping", in_flight=gateway.in_flight, grace_seconds=self.settings.exit_timeout)
         gateway.close_waiting()
         cut = await self._listeners.stop(self.settings.exit_timeout)
+        if self._keeper is not None:
+            await self._keeper.stop()
         if cut:
             log.warning("connections were cut after the grace period", connections=cut)
         if self._link is not None:

@@ -70,7 +70,9 @@ def run_gateways(
         reuse_port=True,
         rules=share_of_quotas(settings.rules, count),
     )
-    coordinator = CoordinatorSettings(settings.host, ports.get("metrics"), settings.allow_origins, settings.limits)
+    coordinator = CoordinatorSettings(
+        settings.host, ports.get("metrics"), settings.allow_origins, settings.limits, settings.access
+    )
 
     async def serve(number: int, generation: int) -> int:
         own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)

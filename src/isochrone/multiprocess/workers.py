@@ -43,7 +43,11 @@ def run_workers(
     group = ProcessGroup.create(count)
     of_process = of_one_process(settings, ports, count)
     coordinator = CoordinatorSettings(
-        settings.hosts.get("metrics", settings.host), ports.get("metrics"), settings.allow_origins, settings.limits
+        settings.hosts.get("metrics", settings.host),
+        ports.get("metrics"),
+        settings.allow_origins,
+        settings.limits,
+        settings.access,
     )
 
     async def serve(number: int, generation: int) -> int:

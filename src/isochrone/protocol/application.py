@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
 
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound, Restricted
 from isochrone.observe.snapshot import ServerSnapshot
@@ -14,6 +15,7 @@ from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.forwarded_headers import WithHeaders, forwarded
 from isochrone.protocol.grpc.calls import GrpcErrorRoute
 from isochrone.protocol.grpc.router import GrpcRouter
+from isochrone.protocol.guarded_service import GuardedService
 from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
 from isochrone.protocol.openai.router import OpenAIRouter
 from isochrone.protocol.rest.answers import ErrorRoute
@@ -23,6 +25,7 @@ from isochrone.wire.exchange import Application, Exchange, Head, Route
 if TYPE_CHECKING:
     from isochrone.observe.metrics import Exposition
     from isochrone.protocol.service import InferenceService
+    from isochrone.secure.access.grants import Grant
 
 
 class ProtocolApplication:
@@ -35,8 +38,21 @@ class ProtocolApplication:
         self._openai = OpenAIRouter(service, max_body_bytes)
         self._grpc = GrpcRouter(service, max_body_bytes)
         self._rules = None if rules is None or rules.is_empty else rules
+        #: The same for requests with a grant, which share what they have decoded with no other grant's.
+        self._granted: WeakKeyDictionary[Grant, ProtocolApplication] = WeakKeyDictionary()
 
     def route(self, head: Head) -> Route:
+        grant = head.grant
+        return self._find(head) if grant is None else self._of_grant(grant)._find(head)
+
+    def _of_grant(self, grant: Grant) -> ProtocolApplication:
+        found = self._granted.get(grant)
+        if found is None:
+            service = cast("InferenceService", GuardedService(self._service, grant))
+            found = self._granted[grant] = ProtocolApplication(service, self._max_body_bytes, self._rules)
+        return found
+
+    def _find(self, head: Head) -> Route:
         if (head.get(b"content-type") or b"").startswith(b"application/grpc"):
             if not head.is_http2:
                 return ErrorRoute(InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1"))

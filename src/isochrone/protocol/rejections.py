@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from math import ceil
 
-from isochrone.errors import IsochroneError
+from isochrone.errors import IsochroneError, Unauthenticated
 from isochrone.wire.exchange import Header, Headers
 
 UNPROCESSED_HEADER = b"x-isochrone-unprocessed"
+#: RFC 6750, section 3.
+_CHALLENGE: tuple[Header, ...] = ((b"www-authenticate", b"Bearer"),)
 _MARK: tuple[Header, ...] = ((UNPROCESSED_HEADER, b"1"),)
 
 
@@ -21,7 +23,9 @@ def mark(error: IsochroneError) -> tuple[Header, ...]:
 
 
 def rest_fields(error: IsochroneError) -> tuple[Header, ...]:
-    """The same of HTTP: the mark, and the seconds after which to try again."""
+    """The same of HTTP: the mark, the seconds after which to try again, and the credential that is missing."""
+    if isinstance(error, Unauthenticated):
+        return _CHALLENGE
     if not error.retry_after:
         return mark(error)
     return (*mark(error), (b"retry-after", b"%d" % ceil(error.retry_after)))

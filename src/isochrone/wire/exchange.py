@@ -8,7 +8,10 @@ shared by requests, and ``Head.route`` keeps everything that upper layers derive
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from isochrone.secure.access.grants import Grant
 
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
@@ -25,6 +28,7 @@ class Head:
         "direct",
         "ends_by_closing",
         "expects_continue",
+        "grant",
         "headers",
         "is_grpc",
         "is_http2",
@@ -52,6 +56,8 @@ class Head:
         #: A gRPC call: errors are statuses in trailers, and the first bytes of the body announce its size.
         self.is_grpc = False
         self.route: Route | None = None
+        #: What its credential allows (``secure.access``); None: the server has no access rules.
+        self.grant: Grant | None = None
         #: The head is routed, has a body of announced length and nothing unusual: the fast path applies.
         self.direct = False
 

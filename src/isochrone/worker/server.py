@@ -39,12 +39,16 @@ from isochrone.observe.otlp_metrics.exporter import MetricsExporter
 from isochrone.observe.otlp_metrics.settings import MetricsExport, missing_package
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.open_files import raise_file_limit
+from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
 from isochrone.protocol.service import InferenceService
+from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
+from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
 from isochrone.wire.listeners import Listeners
 from isochrone.worker.backends.python.triton.completion import completed_by_model
@@ -109,6 +113,8 @@ class ServeSettings:
     tls: ssl.SSLContext | None = None
     #: For the gRPC port alone; ``tls`` covers it otherwise.
     grpc_tls: ssl.SSLContext | None = None
+    #: The access file; None: every caller may do everything.
+    access: Path | None = None
     #: Headers that APIs require, and headers that become parameters.
     rules: HeaderRules = field(default_factory=HeaderRules)
     #: Trace settings at start, by the names of the trace API.
@@ -217,6 +223,7 @@ class Worker:
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        self._keeper = None if settings.access is None else AccessKeeper(settings.access)
         self.service = WorkerService(
             self.catalog,
             log_settings,
@@ -353,6 +360,8 @@ class Worker:
             await self._private.add(own, None).start_unix(group.private_socket)
             group.start(self.service.is_ready)
         accepting = group is None or group.listens_at_once
+        if self._keeper is not None:
+            self._keeper.start()
         tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),
@@ -362,7 +371,11 @@ class Worker:
             if port is None:
                 continue
             host = settings.hosts.get(name, settings.host)
-            guarded = SameOrigin(served, settings.allow_origins)
+            behind: Application = served
+            if self._keeper is not None:
+                need = needed_by_page if name == "metrics" else needed_by
+                behind = Authenticated(served, self._keeper, settings.limits.max_body_bytes, need)
+            guarded = SameOrigin(behind, settings.allow_origins)
             listener = self._listeners.add(guarded, tls.get(name))
             listener.turn.stage = self.catalog.stage
             self.catalog.stage.flushes.append(listener.turn.flush)
@@ -466,6 +479,8 @@ class Worker:
         await asyncio.gather(*self._background, return_exceptions=True)
         started = now_ns()
         cut = await self._listeners.stop(self.settings.exit_timeout)
+        if self._keeper is not None:
+            await self._keeper.stop()
         if cut:
             log.warning("connections were closed after the grace period", connections=cut)
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)

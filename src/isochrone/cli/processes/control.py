@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -12,7 +13,9 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
+from isochrone.cli.processes.access_flags import AccessOption
 from isochrone.console.mounting import Console, is_installed, require_installed
+from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.rights import OPEN, Rights, read_rights
@@ -25,6 +28,7 @@ from isochrone.control.state.view import Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
@@ -84,6 +88,7 @@ def control(
             metavar="FILE",
         ),
     ] = "",
+    access: AccessOption = None,
     console: Annotated[
         bool | None,
         typer.Option(
@@ -103,6 +108,7 @@ def control(
         logs.configure(json=log_json)
         if console:
             require_installed()
+        rights = _rights(token_file, access)
         reached = _Access(
             host,
             port,
@@ -110,10 +116,28 @@ def control(
             read_origins(allow_origin or ()),
             scaler,
             xds,
-            read_rights(token_file),
-            is_installed() if console is None else console,
+            rights,
+            _serves_console(console, rights),
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
+
+
+def _rights(token_file: str, access: Path | None) -> Rights:
+    if access is None:
+        return read_rights(token_file)
+    if token_file:
+        raise FlagError("--token-file", "nothing beside --access, whose file has tokens of its own", token_file)
+    return AccessRights(AccessKeeper(access))
+
+
+def _serves_console(wanted: bool | None, rights: Rights) -> bool:
+    """Pages show the fleet to everyone: with an access file, only where everyone may see it."""
+    if isinstance(rights, AccessRights) and not rights.anyone_may_read():
+        if wanted:
+            expected = "no --console with this --access file, or 'anonymous: [health, fleet-read]' in it"
+            raise FlagError("--console", expected, "an access file that lets nobody read without a token")
+        return False
+    return is_installed() if wanted is None else wanted
 
 
 def _address(text: str, flag: str) -> tuple[str, int]:
@@ -169,6 +193,8 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             history=figures.history,
             simulator=SimulatorProcess(),
         )
+        if isinstance(reached.rights, AccessRights):
+            reached.rights.keeper.start()
         listening = partial(_listening, reached.host, needs_token=reached.rights.needs_token)
         parts = [
             asyncio.ensure_future(controller.run()),

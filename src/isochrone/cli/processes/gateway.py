@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_flags import AccessOption, UpstreamTokenOption
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -109,6 +110,8 @@ def gateway(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
+    access: AccessOption = None,
+    upstream_token_file: UpstreamTokenOption = None,
     trace_config: TraceOption = None,
     access_log: AccessLogOption = "off",
     access_log_file: AccessLogFileOption = "",
@@ -140,6 +143,8 @@ def gateway(
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
             tls=read_tls(tls_cert, tls_key),
+            access=access,
+            upstream_token=upstream_token_file,
             limits=parse_limits(limit or []),
             seed=seed,
             export=trace.export,

@@ -13,6 +13,7 @@ import structlog
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_flags import AccessOption
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -174,6 +175,7 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
+    access: AccessOption = None,
     store: Annotated[
         str, typer.Option(help="Register in a fleet's store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off")
     ] = "",
@@ -271,6 +273,7 @@ def serve(
             recorder=read_recorder(flight_recorder, dump_flights),
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
+            access=access,
             limits=parse_limits(
                 limit or [],
                 max_body_bytes=max_body_bytes,

@@ -77,8 +77,7 @@ def create_app(
 
 def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        if operation.changes:
-            service.rights.require(request.headers)
+        service.rights.require(request.headers, operation.permission)
         return await operation.handler(service, request)
 
     return endpoint

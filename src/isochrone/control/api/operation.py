@@ -15,6 +15,7 @@ from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.messages import in_full
 from isochrone.control.api.service import ControlService
 from isochrone.errors import Cancelled, InvalidArgument, MalformedRequest, PayloadTooLarge
+from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -38,8 +39,13 @@ class Operation:
     #: Whether it can answer as server-sent events: always, or with ``follow=1``.
     streams: bool = False
     status: int = 200
-    #: Whether it may change the fleet, which needs the right to.
-    changes: bool = True
+    #: What its caller needs (``secure.access.permissions``).
+    permission: str = FLEET_CHANGE
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change the fleet."""
+        return self.permission in (FLEET_CHANGE, FLEET_ADMIN)
 
 
 def answer(record: Any, status: int = 200) -> Response:

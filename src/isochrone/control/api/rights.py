@@ -1,7 +1,7 @@
 """Who may change the fleet over the API: every client, or, where a controller has a token, those that send it.
 
-Reading needs no rights. The command line and the console send the token as ``Authorization: Bearer TOKEN``; both use
-the same operations, and the check is made here alone.
+Reading needs no rights, unless the controller has an access file (``access_rights``). The command line and the console
+send the token as ``Authorization: Bearer TOKEN``; both use the same operations, and the check is made here alone.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isochrone.errors import FlagError, PermissionDenied
+from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE
 
 #: Bytes of a token: below, it could be guessed; above, it is some other file.
 _LEAST, _MOST = 8, 4096
 _SCHEME = "bearer "
+#: What the one token of a controller is for.
+_OF_CHANGES = frozenset((FLEET_CHANGE, FLEET_ADMIN))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Rights:
     """``token`` "": every client may change the fleet."""
 
@@ -38,8 +41,9 @@ class Rights:
         # In constant time: the duration must not reveal how many characters were right.
         return hmac.compare_digest(given[len(_SCHEME) :].strip().encode(), self.token.encode())
 
-    def require(self, headers: Mapping[str, str]) -> None:
-        if not self.may_change(headers):
+    def require(self, headers: Mapping[str, str], permission: str) -> None:
+        """Raise unless a request with these headers may do what needs the permission."""
+        if permission in _OF_CHANGES and not self.may_change(headers):
             state = "another one was sent" if "authorization" in headers else "none was sent"
             raise PermissionDenied(
                 f"this controller needs a token for changes, and {state}: set ISOCHRONE_API_TOKEN for commands, or "

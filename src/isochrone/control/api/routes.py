@@ -73,6 +73,7 @@ from isochrone.control.state.view import View
 from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.situation import Situation
 from isochrone.errors import InvalidArgument, NotFound
+from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_READ, HEALTH, METRICS, RECORDS
 
 _MOST_EVENTS = 1000
 #: A day: the history has no more.
@@ -324,7 +325,8 @@ async def _events(service: ControlService, request: Request) -> Response:
     return answer(Events(tuple(kept)))
 
 
-_get, _post = partial(Operation, "GET", changes=False), partial(Operation, "POST")
+_get, _post = partial(Operation, "GET", permission=FLEET_READ), partial(Operation, "POST")
+_open = partial(Operation, "GET", permission=HEALTH)
 _put, _delete = partial(Operation, "PUT"), partial(Operation, "DELETE")
 
 _STATED_FIGURES = {
@@ -334,16 +336,29 @@ _STATED_FIGURES = {
 }
 
 OPERATIONS: tuple[Operation, ...] = (
-    _get("/v1/health", "The health of this controller, and whether it reaches the store.", _health, Health),
-    _get("/v1/rights", "Whether changes need a token, and whether the request has it.", _rights, RightsAnswer),
+    _get(
+        "/v1/health",
+        "The health of this controller, and whether it reaches the store.",
+        _health,
+        Health,
+        permission=HEALTH,
+    ),
+    _get(
+        "/v1/rights",
+        "Whether changes need a token, and whether the request has it.",
+        _rights,
+        RightsAnswer,
+        permission=HEALTH,
+    ),
     _get("/v1/status", "The whole fleet at one moment.", _status, Status),
-    _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None),
+    _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None, permission=METRICS),
     _get(
         TARGETS_PATH,
         "The metrics pages of workers and gateways, for the service discovery of Prometheus. A gateway that lost its"
         " registration stays listed until it leaves.",
         _scrape_targets,
         tuple[ScrapeTarget, ...],
+        permission=METRICS,
     ),
     _get(
         "/v1/figures",
@@ -362,7 +377,7 @@ OPERATIONS: tuple[Operation, ...] = (
         SloAnswer,
         query={"objective": ("number", f"Share of requests that must be good; default {OBJECTIVE}.")},
     ),
-    _get("/v1/why/{request_id:path}", "Why one request took as long as it did.", _why, Why),
+    _get("/v1/why/{request_id:path}", "Why one request took as long as it did.", _why, Why, permission=RECORDS),
     _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
     _put(
         "/v1/fleet",
@@ -371,6 +386,7 @@ OPERATIONS: tuple[Operation, ...] = (
         PlanAnswer,
         FleetRequest,
         query={"dry_run": ("integer", "1: only return the plan.")},
+        permission=FLEET_ADMIN,
     ),
     _get("/v1/rollouts", "All rollouts, the newest last.", _list_rollouts, Rollouts),
     _post("/v1/rollouts", "Start a rollout.", _start_rollout, RolloutRecord, RolloutRequest, status=201),
@@ -399,6 +415,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Forget a dead gateway: strict switches no longer wait for it.",
         _forget_gateway,
         Done,
+        permission=FLEET_ADMIN,
     ),
     _post(
         "/v1/epoch/restore",
@@ -407,6 +424,7 @@ OPERATIONS: tuple[Operation, ...] = (
         RestoreAnswer,
         RestoreRequest,
         query={"dry_run": ("integer", "1: report what would be written, write nothing.")},
+        permission=FLEET_ADMIN,
     ),
     _get(
         "/v1/placement",
@@ -434,7 +452,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _what_if,
         WhatIfAnswer,
         WhatIfRequest,
-        changes=False,
+        permission=FLEET_READ,
     ),
     _get(
         "/v1/events",

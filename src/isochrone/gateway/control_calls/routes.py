@@ -285,6 +285,7 @@ class GrpcFanOutRoute(Route):
         self._gateway = gateway
         self._check = check
         self._path = head.target
+        self._headers = tuple(field for field in head.headers if field[0] == b"authorization")
         self._merge = merge
         self._seconds = LOAD_SECONDS if b"RepositoryModel" in head.target else _CONTROL_SECONDS
 
@@ -299,7 +300,7 @@ class GrpcFanOutRoute(Route):
 
     async def _ask(self, stream: ServerStream, body: Buffer) -> None:
         def ask(member: Member) -> Awaitable[Response]:
-            return ask_grpc(member.connections, self._path, body, seconds=self._seconds)
+            return ask_grpc(member.connections, self._path, body, self._headers, self._seconds)
 
         try:
             answers = await everybody(self._gateway, ask)

@@ -30,6 +30,7 @@ from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.connections import Connections
+from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.observe.flights.messages import EJECTED, EPOCH
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.turn import Turn
@@ -101,6 +102,8 @@ class Fleet:
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
         self._limits = limits
+        #: Of questions to workers. Set before the first member is made.
+        self.credential: OwnCredential | None = None
         self._outliers = outliers
         self._random = Random(seed)
         self._slow_start_ns, self._asks_memory = _endpoint_rules(rules)
@@ -276,10 +279,10 @@ class Fleet:
 
     def make_member(self, upstream: Upstream, now: int) -> Member:
         """A server that nothing is sent to yet."""
-        member = Member(upstream, Connections(upstream, self._limits, self.turn), now)
+        member = Member(upstream, Connections(upstream, self._limits, self.turn, credential=self.credential), now)
         if upstream.metrics_port:
             pages = replace(upstream, port=upstream.metrics_port)
-            member.metrics_connections = Connections(pages, self._limits)
+            member.metrics_connections = Connections(pages, self._limits, credential=self.credential)
         return member
 
     # Changes.

@@ -48,6 +48,7 @@ from isochrone.protocol.compression.inflating import inflate
 from isochrone.protocol.grpc.calls import error_block, fail, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.grpc.routing_fields import Opening, read_opening
+from isochrone.secure.access.permissions import INFERENCE
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Headers
 
@@ -312,6 +313,9 @@ class StreamRequest(CallerStream):
             return
         message = unpack(flag, payload, self.route.call.encoding, self.gateway.limits.max_body_bytes)
         opening = read_opening(message, 0)
+        grant = self._stream.head.grant
+        if grant is not None:
+            grant.require(INFERENCE, opening.model.decode("utf-8", "replace"), opening.priority)
         if self.gateway.fleet.holding and self._must_wait(opening):
             self._parked.append((0, message))
             return

@@ -17,6 +17,7 @@ from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Buffer
@@ -81,8 +82,11 @@ class Connections:
         turn: Turn | None = None,
         max_connections: int = 1024,
         timeout: float = 1.0,
+        credential: OwnCredential | None = None,
     ) -> None:
         self.upstream = upstream
+        #: Of the gateway's own questions; callers' requests carry theirs.
+        self.credential = credential
         self._limits = limits
         #: Shared with the listener: callers' and workers' connections take turns together.
         self._turn = turn

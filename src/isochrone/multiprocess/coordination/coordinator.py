@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,10 +22,13 @@ from isochrone.multiprocess.group.board import COORDINATOR
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.metrics.flight_pages import GroupFlights
 from isochrone.multiprocess.metrics.metrics_page import GroupMetricsApplication, GroupPages
+from isochrone.protocol.access.needs import needed_by_page
 from isochrone.protocol.application import SameOrigin
+from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
+from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.exchange import Exchange, Head, Route
+from isochrone.wire.exchange import Application, Exchange, Head, Route
 from isochrone.wire.listeners import Listeners
 
 log = structlog.get_logger(__name__)
@@ -42,6 +46,8 @@ class CoordinatorSettings:
     metrics_port: int | None
     allow_origins: tuple[str, ...] = ()
     limits: WireLimits = field(default_factory=WireLimits)
+    #: The access file; None: every caller may read the page.
+    access: Path | None = None
 
 
 async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
@@ -54,8 +60,14 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
     tasks.start(_beat(group))
     listeners = Listeners(settings.limits)
     if settings.metrics_port is not None:
-        page = SameOrigin(GroupFlights(group, GroupMetricsApplication(GroupPages(group))), settings.allow_origins)
-        await listeners.add(page, None).start(settings.host, settings.metrics_port, reuse_port=True)
+        page: Application = GroupFlights(group, GroupMetricsApplication(GroupPages(group)))
+        if settings.access is not None:
+            keeper = AccessKeeper(settings.access)
+            tasks.start(keeper.follow())
+            page = Authenticated(page, keeper, settings.limits.max_body_bytes, needed_by_page)
+        await listeners.add(SameOrigin(page, settings.allow_origins), None).start(
+            settings.host, settings.metrics_port, reuse_port=True
+        )
     calls = ControlCalls(group)
     await calls.recover()
     private = Listeners(settings.limits.between_processes())

@@ -1,0 +1,37 @@
+"""The rights of an access file: every operation, reading too, needs a permission that the caller's roles give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isochrone.control.api.rights import Rights
+from isochrone.errors import IsochroneError
+from isochrone.secure.access.identity import ANONYMOUS
+from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.access.permissions import FLEET_CHANGE, FLEET_READ, HEALTH
+
+
+class AccessRights(Rights):
+    def __init__(self, keeper: AccessKeeper) -> None:
+        super().__init__()
+        self.keeper = keeper
+
+    @property
+    def needs_token(self) -> bool:
+        return True
+
+    def anyone_may_read(self) -> bool:
+        """Whether callers without a credential may read the fleet's state."""
+        return self.keeper.access.policy.decide(ANONYMOUS, FLEET_READ).allowed
+
+    def may_change(self, headers: Mapping[str, str]) -> bool:
+        try:
+            self.require(headers, FLEET_CHANGE)
+        except IsochroneError:
+            return False
+        return True
+
+    def require(self, headers: Mapping[str, str], permission: str) -> None:
+        if permission != HEALTH:
+            credential = headers.get("authorization", "").encode("utf-8", "replace")
+            self.keeper.grant(credential).require(permission)

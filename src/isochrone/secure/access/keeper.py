@@ -1,0 +1,119 @@
+"""Turns credentials into grants, and follows the access file while the server runs.
+
+A file that cannot be read, or is wrong, changes nothing: the last good one stays in force, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from weakref import WeakSet
+
+import structlog
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.errors import ConfigError
+from isochrone.secure.access.document import Access, load_access
+from isochrone.secure.access.grants import Grant
+from isochrone.secure.access.identity import ANONYMOUS, Identity
+from isochrone.secure.access.tokens import LONGEST, digest_of
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks at the file and at what has expired.
+INTERVAL = 1.0
+#: Credentials that are remembered; strangers can send any number.
+_MOST_REMEMBERED = 10_000
+_SCHEME = b"bearer "
+
+
+class AccessKeeper:
+    """The access rules of one server. ``clock``: seconds since 1970."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Raises ``SettingsError`` if the file is wrong."""
+        self.path = path
+        self._clock = clock
+        self._stamp = _stamp(path)
+        self.access: Access = load_access(path)
+        #: By the value of ``Authorization``.
+        self._grants: dict[bytes, Grant] = {}
+        #: All that are in use, remembered or not: heads of messages keep theirs.
+        self._in_use: WeakSet[Grant] = WeakSet()
+        self._tasks = BackgroundTasks()
+        #: The last error of the file; "": it is in force as it is.
+        self.fault = ""
+
+    def start(self) -> None:
+        self._tasks.start(self.follow())
+
+    async def stop(self) -> None:
+        await self._tasks.end()
+
+    def grant(self, credential: bytes) -> Grant:
+        """The grant for a value of ``Authorization``; b"": the caller sent none."""
+        grant = self._grants.get(credential)
+        if grant is None:
+            identity, refusal = self._identify(credential)
+            grant = Grant(credential, identity, self.access.policy, refusal)
+            self._in_use.add(grant)
+            if len(self._grants) >= _MOST_REMEMBERED:
+                self._grants.clear()
+            self._grants[credential] = grant
+        return grant
+
+    def look(self) -> None:
+        """Read the file again if it changed; renew every grant that is in use."""
+        stamp = _stamp(self.path)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self.access = load_access(self.path)
+            except (ConfigError, OSError) as error:
+                self.fault = str(error)
+                log.error("the access file cannot be read; the last good one stays in force", reason=self.fault)
+            else:
+                self.fault = ""
+                log.info("access file read", path=str(self.path))
+        for grant in list(self._in_use):
+            identity, refusal = self._identify(grant.credential)
+            is_as_before = grant.policy is self.access.policy and grant.identity == identity
+            if not (is_as_before and grant.refusal == refusal):
+                grant.renew(identity, self.access.policy, refusal)
+
+    def _identify(self, credential: bytes) -> tuple[Identity, str]:
+        """The identity that a credential proves, or why it proves none."""
+        if not credential:
+            return ANONYMOUS, ""
+        if credential[: len(_SCHEME)].lower() != _SCHEME:
+            return ANONYMOUS, "Authorization: expected 'Bearer TOKEN'"
+        if len(credential) > LONGEST:
+            return ANONYMOUS, f"the token is longer than {LONGEST} bytes"
+        record = self.access.tokens.get(digest_of(credential[len(_SCHEME) :].strip().decode("utf-8", "replace")))
+        if record is None:
+            return ANONYMOUS, "the token is not known here"
+        if record.revoked:
+            return ANONYMOUS, f"{record.name} is revoked"
+        if record.expires is not None and record.expires <= self._clock():
+            return ANONYMOUS, f"{record.name} has expired"
+        expires = float("inf") if record.expires is None else record.expires
+        return Identity(record.name, record.groups, expires), ""
+
+    async def follow(self) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            try:
+                self.look()
+            except Exception:
+                log.exception("grants cannot be renewed")
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,93 @@
+"""The policy: which identity may do what, and why. Pure; the same object decides in every process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import cached_property
+from typing import NamedTuple
+
+from isochrone.secure.access.identity import Identity
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Some permissions, for some models, up to a priority."""
+
+    may: frozenset[str]
+    #: Patterns of names: ``vision-*``.
+    models: tuple[str, ...] = ("*",)
+    #: The highest priority that requests may ask for: 1 is the highest of all; 0: every one.
+    priority: int = 0
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        return re.compile("|".join(translate(pattern) for pattern in self.models))
+
+    def covers(self, model: str) -> bool:
+        """A call that names no model concerns all of them."""
+        return "*" in self.models or (bool(model) and self._names.match(model) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Roles for subjects: names of identities, or patterns of them."""
+
+    to: tuple[str, ...]
+    roles: tuple[str, ...]
+
+
+class Decision(NamedTuple):
+    """``reason`` says which role allows it, or what is missing."""
+
+    allowed: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Denies what no role allows."""
+
+    roles: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    assignments: tuple[Assignment, ...] = ()
+
+    def roles_of(self, identity: Identity) -> Iterator[str]:
+        """In the order of the file, each once."""
+        found: dict[str, None] = {}
+        for assignment in self.assignments:
+            if any(_matches(pattern, subject) for pattern in assignment.to for subject in identity.subjects):
+                found.update(dict.fromkeys(assignment.roles))
+        yield from found
+
+    def allows_some(self, identity: Identity, permission: str) -> bool:
+        """Whether it is allowed for one model at least."""
+        return any(permission in rule.may for role in self.roles_of(identity) for rule in self.roles[role])
+
+    def decide(self, identity: Identity, permission: str, model: str = "", priority: int = 0) -> Decision:
+        """``priority``: the one that a request asks for; 0: the model's default."""
+        roles = list(self.roles_of(identity))
+        about = f" of model '{model}'" if model else ""
+        refused = ""
+        for role in roles:
+            for rule in self.roles[role]:
+                if permission not in rule.may or not rule.covers(model):
+                    continue
+                if not priority or not rule.priority or priority >= rule.priority:
+                    return Decision(True, f"role '{role}' of {identity.name} allows {permission}{about}")
+                refused = f"role '{role}' of {identity.name} allows {permission}{about} up to priority {rule.priority}"
+        if refused:
+            return Decision(False, f"{refused}, and the request asks for {priority}")
+        given = ", ".join(f"'{role}'" for role in roles)
+        if not roles:
+            return Decision(False, f"{identity.name} has no role, and {permission}{about} needs one")
+        has = f"{identity.name} has {'role' if len(roles) == 1 else 'roles'} {given}"
+        return Decision(False, f"{has}, which does not allow {permission}{about}")
+
+
+def _matches(pattern: str, subject: str) -> bool:
+    if "*" not in pattern:
+        return pattern == subject
+    # Only a star is special: the other characters of a file name's patterns occur in URIs.
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), subject, re.DOTALL) is not None
