@@ -10,7 +10,7 @@ export ISOCHRONE_COMPILE ?= 0
 # says that none is written: compiling them takes a third of a worker's start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo demo-policies test test-system test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
+.PHONY: help setup demo demo-policies test test-system test-attacks test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
 	bench-gpu-green-contexts soak peers models clean
@@ -20,6 +20,7 @@ help:
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit and property tests; ARGS passes arguments to pytest"
 	@echo "make test-system  real processes: workers, gateways and fleets, with stock tritonclient and every command of the docs"
+	@echo "make test-attacks  attacks on real workers, gateways and controllers, with a table of what was tried"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
 	@echo "make test-long    the long tests: fleets under faults, divided models over bad links, ranks that die"
 	@echo "make test-compiled  those of the parts with hot modules, compiled; needs a C compiler"
@@ -73,7 +74,7 @@ demo-policies: models
 # Three test processes: on two cores, many tests wait for a lease, a restart or a process's start, and leave a core idle.
 TEST_PROCESSES ?= 3
 # Those that start whole processes.
-SYSTEM_TESTS := tests/system tests/multiprocess tests/in_process tests/bench_command $(wildcard tests/tracing/test_traced_*.py)
+SYSTEM_TESTS := tests/system tests/attacks tests/multiprocess tests/in_process tests/bench_command $(wildcard tests/tracing/test_traced_*.py)
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -o faulthandler_timeout=420 \
 		$(addprefix --ignore=,$(SYSTEM_TESTS)) -m "not peers and not long and not gpu" $(ARGS)
@@ -92,6 +93,10 @@ COMPILED_TESTS ?= $(addprefix tests/,wire protocol gateway worker observe compil
 test-compiled: compiled
 	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal \
 		-o faulthandler_timeout=420 -m "not interpreted and not peers and not long and not gpu" $(COMPILED_TESTS) $(ARGS)
+
+# What strangers and rogue callers try, with a table of it at the end; a part of test-system.
+test-attacks: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attacks $(ARGS)
 
 # In the environment that PYTHON names: torch with CUDA is too large to be installed for the other targets. Where no GPU
 # can be used the tests fail and say why; none is skipped.

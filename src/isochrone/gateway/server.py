@@ -341,7 +341,8 @@ class GatewayServer:
 
     async def listen(self, name: str, port: int, application: Application, *, accepting: bool = True) -> Listener:
         settings = self.settings
-        if self._keeper is not None:
+        # In a fleet, the controllers read its metrics port, and have no token of an access file.
+        if self._keeper is not None and (name == self.service or self.make_link is None):
             need = needed_by if name == self.service else needed_by_page
             application = Authenticated(application, self._keeper, settings.limits.max_body_bytes, need)
         guarded = SameOrigin(application, settings.allow_origins)

@@ -21,7 +21,6 @@ from isochrone.control.fleet.settings.sections import (
     Security,
     Store,
     Tls,
-    Token,
     Tracing,
     Traffic,
 )
@@ -91,7 +90,6 @@ def sentence(row: str) -> str:
         Traffic,
         Security,
         Tls,
-        Token,
         Observability,
         Metrics,
         Tracing,

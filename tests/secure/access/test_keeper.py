@@ -78,7 +78,7 @@ def test_a_change_of_the_file_reaches_grants_that_are_in_use(path: Path) -> None
     second.require(INFERENCE, "m")
     write(path, f"a: {record('iso_a')}, b: {record('iso_b')}", "")
     keeper.look()
-    with pytest.raises(PermissionDenied, match="does not allow inference"):
+    with pytest.raises(PermissionDenied, match="has no role, and inference of model 'm' needs one"):
         first.require(INFERENCE, "m")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
-from isochrone.control.api.rights import OPEN, Rights, read_rights
+from isochrone.control.api.rights import Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.figures.collecting import FiguresCollector
@@ -162,7 +162,7 @@ class _Access:
     #: The address of xDS; None: it is not served.
     xds: tuple[str, int] | None = None
     #: Who may change the fleet.
-    rights: Rights = OPEN
+    rights: Rights = field(default_factory=Rights)
     #: Whether the pages of the console are served.
     console: bool = False
 

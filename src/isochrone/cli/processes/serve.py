@@ -241,6 +241,10 @@ def serve(
                 "--processes does not go with --store: each process would be a worker of its own in the fleet; give the"
                 " pool more workers in the fleet file instead"
             )
+        if store and access is not None:
+            raise StartFailed(
+                "--store and --access: a fleet's gateways check callers, not its workers; see docs/access.md"
+            )
         if store:
             membership.check(
                 model_control_mode, allow_http=allow_http, tls=tls_cert is not None, shared_port=reuse_port

@@ -51,14 +51,10 @@ class Rights:
             )
 
 
-#: Every client may change the fleet.
-OPEN = Rights()
-
-
 def read_rights(file: str, flag: str = "--token-file") -> Rights:
     """The rights of the token in a file; "": no file, and every client may change the fleet."""
     if not file:
-        return OPEN
+        return Rights()
     try:
         content = Path(file).read_bytes()
     except OSError as error:

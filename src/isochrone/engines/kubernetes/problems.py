@@ -112,9 +112,9 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
         if getattr(tls, key) is not None:
             expected = "nothing, since pods do not have the file; end TLS at the edge (kubernetes.edge)"
             yield Problem(("security", "tls", key), expected, repr(getattr(tls, key)))
-    for caller, token in fleet.security.tokens.items():
-        expected = "nothing, since pods do not have the file and no caller is asked for a token yet"
-        yield Problem(("security", "tokens", caller, "file"), expected, repr(token.file))
+    if fleet.security.access is not None:
+        expected = "nothing, since pods do not have the file; authenticate callers at the edge (kubernetes.edge)"
+        yield Problem(("security", "access"), expected, repr(fleet.security.access))
 
 
 def _of_volumes(fleet: Fleet) -> Iterator[Problem]:

@@ -110,7 +110,7 @@ async def _learn_extensions(member: Member, seconds: float) -> None:
     """One that does not answer properly is asked again by the next call."""
     joined = member.endpoint.joined_at
     try:
-        answer = await ask_http(member.connections, b"GET", b"/v2", seconds=seconds)
+        answer = await ask_http(member.connections, b"GET", b"/v2", member.connections.own_fields(), seconds=seconds)
         ((_, value),) = _decoded([(member.upstream.address, answer)])
         member.extensions = joined, frozenset(value["extensions"])
     except (IsochroneError, KeyError, TypeError):

@@ -191,7 +191,7 @@ class Monitor:
                 member.connections,
                 b"GET",
                 OPENAI_MODELS if member.upstream.api else b"/v2/health/ready",
-                ((ORCA_FORMAT_HEADER, b"text"),),
+                ((ORCA_FORMAT_HEADER, b"text"), *member.connections.own_fields()),
                 seconds=self._rules.timeout,
             )
         except IsochroneError as error:
@@ -332,8 +332,8 @@ class Monitor:
     async def _ask_index(self, is_openai: bool) -> Response:
         connections, seconds = self.member.connections, self._rules.index_timeout
         if is_openai:
-            return await ask_http(connections, b"GET", OPENAI_MODELS, seconds=seconds)
-        kind = ((b"content-type", b"application/json"),)
+            return await ask_http(connections, b"GET", OPENAI_MODELS, connections.own_fields(), seconds=seconds)
+        kind = ((b"content-type", b"application/json"), *connections.own_fields())
         return await ask_http(connections, b"POST", b"/v2/repository/index", kind, (b"{}",), seconds=seconds)
 
     def _take(self, serves: Served | None) -> None:
@@ -353,7 +353,9 @@ class Monitor:
     async def _read_metrics(self, connections: Connections) -> None:
         """Real Triton's report on its load: requests that wait, per model."""
         try:
-            answer = await ask_http(connections, b"GET", b"/metrics", seconds=self._rules.timeout)
+            answer = await ask_http(
+                connections, b"GET", b"/metrics", connections.own_fields(), seconds=self._rules.timeout
+            )
         except IsochroneError:
             return  # health checks decide about that
         if answer.status == 200:

@@ -31,7 +31,7 @@ async def ask_http(
     receiver = Gathering(asyncio.get_running_loop(), _MAX_ANSWER)
     length = sum(len(part) for part in body)
     host = (b"host", connections.upstream.address.encode())
-    head = request_head(method, replica, (host, *_own(connections, headers), *headers), length)
+    head = request_head(method, replica, (host, *headers), length)
     sent = connections.send(head, body, receiver)
     response = await _await(receiver, sent, connections.upstream.address, seconds)
     connections.release(sent)
@@ -43,18 +43,10 @@ async def ask_grpc(
 ) -> Response:
     """``message`` with its prefix, as it came; so is the answer's body. Raises as ``ask_http`` does."""
     receiver = Gathering(asyncio.get_running_loop(), _MAX_ANSWER)
-    own = _own(connections, headers)
-    fields: Headers = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), *own, *headers)
+    fields: Headers = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), *headers)
     block = request_block(b"POST", b"http", connections.upstream.address.encode(), path, fields)
     sent = connections.open_stream(block, [message], receiver)
     return await _await(receiver, sent, connections.upstream.address, seconds)
-
-
-def _own(connections: Connections, headers: Headers) -> Headers:
-    """The gateway's own credential, unless the question is asked for a caller who has sent one."""
-    if connections.credential is None or any(name == b"authorization" for name, _ in headers):
-        return ()
-    return connections.credential.fields()
 
 
 async def _await(receiver: Gathering, sent: Sent, address: str, seconds: float) -> Response:

@@ -20,7 +20,7 @@ from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.connect import connect_http1, connect_http2
-from isochrone.wire.exchange import Buffer
+from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.client import Call, Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.http2.client import Http2ClientConnection
@@ -108,6 +108,10 @@ class Connections:
         self._closed = False
         #: The IP address of the last connection, whether that is still open or not; "": there was none.
         self.peer_host = ""
+
+    def own_fields(self) -> Headers:
+        """Of a question of the gateway's own: its credential. What a caller asks for carries the caller's."""
+        return () if self.credential is None else self.credential.fields()
 
     @property
     def open(self) -> int:

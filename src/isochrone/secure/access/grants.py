@@ -44,7 +44,8 @@ class Grant:
             raise Unauthenticated(self.refusal)
         decision = self.policy.decide(self.identity, permission, model, priority)
         if not decision.allowed and not self.credential:
-            raise Unauthenticated(f"{permission} needs a credential: send 'Authorization: Bearer TOKEN'")
+            way = "send 'Authorization: Bearer TOKEN'; commands take ISOCHRONE_API_TOKEN"
+            raise Unauthenticated(f"{permission} needs a credential: {way}")
         if not decision.allowed:
             raise PermissionDenied(f"{decision.reason}; an administrator can assign a role in the access file")
         if len(self._allowed) >= _MOST_REMEMBERED:

@@ -9,7 +9,7 @@ from fnmatch import translate
 from functools import cached_property
 from typing import NamedTuple
 
-from isochrone.secure.access.identity import Identity
+from isochrone.secure.access.identity import ANONYMOUS, Identity
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Policy:
                 refused = f"role '{role}' of {identity.name} allows {permission}{about} up to priority {rule.priority}"
         if refused:
             return Decision(False, f"{refused}, and the request asks for {priority}")
+        roles = [role for role in roles if role != ANONYMOUS.name]
         given = ", ".join(f"'{role}'" for role in roles)
         if not roles:
             return Decision(False, f"{identity.name} has no role, and {permission}{about} needs one")

@@ -56,12 +56,14 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
     console = () if fleet.control.console is None else ("--console" if fleet.control.console else "--no-console",)
     file = fleet.control.token_file
     token = ("--token-file", str(absolute(file, directory))) if file is not None else ()
+    rules = fleet.security.access
+    access = ("--access", str(absolute(rules, directory))) if rules is not None else ()
     placed = engine != LOCAL
     specs = [
         ProcessSpec(
             name,
             "controller",
-            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token),
+            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token, *access),
             needs=needs_of(fleet.control, "control", fleet.control.count, index) if placed else None,
         )
         for index, (name, listen) in enumerate(counted_addresses(controller_names(fleet), fleet.control.listen))
@@ -70,7 +72,9 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
         for index, (name, listen) in enumerate(counted_addresses(gateway_names(fleet, group), gateway.listen)):
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
             needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
-            specs += _gateways(fleet, name, listen, metrics, gateway.processes, (*identity, *_recorder(fleet)), needs)
+            specs += _gateways(
+                fleet, name, listen, metrics, gateway.processes, (*identity, *_recorder(fleet), *access), needs
+            )
     for pool in fleet.pools:
         specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet)), placed)
     return {spec.name: spec for spec in specs}

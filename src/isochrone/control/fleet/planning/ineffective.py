@@ -15,7 +15,12 @@ _OF_GATEWAY = ("tier",)
 #: Keys of a model that only planned pools use.
 _OF_PLANNED = ("min_replicas", "alone", "apart")
 #: Parts of sections that are used.
-_USED = (("observability", "tracing"), ("observability", "access_log"), ("observability", "recorder"))
+_USED = (
+    ("security", "access"),
+    ("observability", "tracing"),
+    ("observability", "access_log"),
+    ("observability", "recorder"),
+)
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
@@ -32,7 +37,6 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
             if (key, name) in _USED:
                 continue
             meaning = ": the fleet's ports speak plain HTTP and gRPC" if (key, name) == ("security", "tls") else ""
-            meaning = meaning or (": no caller is asked for a token" if key == "security" else "")
             yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)
     if fleet.control.token_file is not None and engine == KUBERNETES:
         yield Step(IGNORE, "controller", "control", NO_TOKEN)

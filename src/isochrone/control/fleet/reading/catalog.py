@@ -28,9 +28,10 @@ from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.models.repository.versions import version_number
 from isochrone.models.sources.failures import PackageMissing
 from isochrone.models.sources.locations import Location, RepositoryUrl
+from isochrone.secure.access.document import load_access
 from isochrone.settings.lines import Lines, parse_yaml
 from isochrone.settings.problems import Path as Path_
-from isochrone.settings.problems import Problem, settings_error
+from isochrone.settings.problems import Problem, SettingsError, settings_error
 from isochrone.suggestions import suggestion
 
 
@@ -92,20 +93,32 @@ def _parted_ensembles(models: Mapping[str, CatalogModel]) -> Iterator[Problem]:
 
 
 def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
-    """Missing files of certificates, keys and tokens."""
+    """Missing files of certificates, keys, tokens and access rules."""
     tls = fleet.security.tls
     named: list[tuple[Path_, str | None]] = [
         (("security", "tls", "cert"), tls.cert),
         (("security", "tls", "key"), tls.key),
         (("security", "tls", "client_ca"), tls.client_ca),
         (("control", "token_file"), fleet.control.token_file),
-        *((("security", "tokens", name, "file"), token.file) for name, token in fleet.security.tokens.items()),
+        (("security", "access"), fleet.security.access),
     ]
     return [
         Problem(path, f"a file at {absolute(text, directory)}", "nothing there")
         for path, text in named
         if text is not None and not absolute(text, directory).is_file()
     ]
+
+
+def access_problems(fleet: Fleet, directory: Path) -> list[Problem]:
+    """The errors of the access file: a process that starts with it would end at once."""
+    text = fleet.security.access
+    if text is None or not (path := absolute(text, directory)).is_file():
+        return []
+    try:
+        load_access(path)
+    except SettingsError as error:
+        return [Problem(("security", "access"), "an access file without errors", str(each)) for each in error.errors]
+    return []
 
 
 def missing_model_files(

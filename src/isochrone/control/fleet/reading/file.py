@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isochrone.control.fleet.derived.locations import repositories_of
-from isochrone.control.fleet.reading.catalog import CatalogModel, look_up, missing_files, missing_model_files
+from isochrone.control.fleet.reading.catalog import (
+    CatalogModel,
+    access_problems,
+    look_up,
+    missing_files,
+    missing_model_files,
+)
 from isochrone.control.fleet.reading.parsing import examine, fleet_of
 from isochrone.control.fleet.reading.passwords import without_password
 from isochrone.control.fleet.settings.spec import Fleet
@@ -48,7 +54,7 @@ def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], N
         check(fleet)
         listings = Listings()
         models, missing = look_up(fleet, directory, listings)
-        missing += missing_files(fleet, directory)
+        missing += [*missing_files(fleet, directory), *access_problems(fleet, directory)]
         missing += missing_model_files(fleet, directory, models, listings)
         problems += [each for each in missing if not examined.is_about_mistakes(each)]
     if problems or fleet is None:

@@ -65,6 +65,9 @@ def problems(fleet: FleetSections) -> list[Problem]:
     # Problems of the defaults are reported once, not again for each model.
     said = {(problem.path[1:], problem.given) for problem in found if problem.path[0] == "defaults"}
     found += [each for each in _of_models(fleet) if (each.path[2:], each.given) not in said]
+    if fleet.security.access is not None and fleet.control.token_file is not None:
+        expected = "nothing beside security.access, whose file has tokens of its own"
+        found.append(Problem(("control", "token_file"), expected, repr(fleet.control.token_file)))
     tls = fleet.security.tls
     if bool(tls.cert) != bool(tls.key):
         missing = "key" if tls.cert else "cert"

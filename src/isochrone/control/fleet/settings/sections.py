@@ -215,22 +215,14 @@ class Tls(Section):
     """Clients must present a certificate that this authority signed."""
 
 
-class Token(Section):
-    """The token of one caller."""
-
-    file: FilePath
-    """File that holds the token. The token itself never appears in fleet.yaml."""
-    role: Literal["read", "operate", "admin"] = "read"
-    """Role of the caller."""
-
-
 class Security(Section):
-    """Access to the fleet. Checked, but not used yet; the plan of every apply says so."""
+    """Access to the fleet."""
 
     tls: Tls = Tls()
-    """Certificates. Not used yet."""
-    tokens: Annotated[dict[Name, Token], BeforeValidator(_empty)] = Field(default={})
-    """Tokens by the name of the caller. Not used yet."""
+    """Certificates. Checked, but not used yet: the plan of every apply says so."""
+    access: FilePath | None = None
+    """Who may do what at gateways and over the control API: the access file (docs/access.md). Without it every caller
+    may do everything."""
 
 
 class Metrics(Section):
