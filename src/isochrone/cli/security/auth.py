@@ -36,6 +36,15 @@ Examples:
 The exit code is 0 if it is allowed and 1 if not. Workers, gateways and controllers decide by the same rules.
 """
 
+PERMISSIONS_EPILOG = """
+\b
+Examples:
+  isochrone auth permissions
+  isochrone auth permissions --json
+
+Roles of an access file give them. The roles caller, gateway, reader, operator and admin are there without being written.
+"""
+
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
@@ -108,7 +117,7 @@ def check(
     raise typer.Exit(0 if decision.allowed else 1)
 
 
-@app.command()
+@app.command(epilog=PERMISSIONS_EPILOG)
 def permissions(as_json: JsonOption = False) -> None:
     """List the permissions that roles can give."""
     if as_json:
