@@ -14,6 +14,7 @@ and no class.
     │   └── RejectedParameter    400  INVALID_ARGUMENT     a request parameter that its model does not take
     ├── AlreadyExists            400  ALREADY_EXISTS
     ├── Cancelled                400  CANCELLED            the caller disconnected or cancelled
+    ├── Unauthenticated          401  UNAUTHENTICATED      no credential of the caller, or not a valid one
     ├── PermissionDenied         403  PERMISSION_DENIED    not allowed for this caller
     ├── Restricted               403  UNAVAILABLE          the header that an API requires is missing
     ├── NotFound                 404  NOT_FOUND
@@ -48,6 +49,7 @@ GRPC_FAILED_PRECONDITION = 9
 GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
 GRPC_UNAVAILABLE = 14
+GRPC_UNAUTHENTICATED = 16
 
 #: Largest length of an error message in characters. A model's traceback fits.
 MAX_MESSAGE = 4096
@@ -168,6 +170,12 @@ class NotFound(IsochroneError):
     code = "not_found"
     http_status = 404
     grpc_status = GRPC_NOT_FOUND
+
+
+class Unauthenticated(IsochroneError):
+    code = "unauthenticated"
+    http_status = 401
+    grpc_status = GRPC_UNAUTHENTICATED
 
 
 class PermissionDenied(IsochroneError):
