@@ -18,7 +18,9 @@ SIGNATURES: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
-_DEFAULT_SIGNATURES: Final = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
+DEFAULT_SIGNATURES: Final = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
+#: Who the user is, and a token that renews the login.
+DEFAULT_SCOPES: Final = ("openid", "offline_access")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Provider:
     #: The client that people log in with. "": the provider is used for service accounts alone.
     client_id: str = ""
     #: Signatures that are accepted, some of ``SIGNATURES``.
-    algorithms: tuple[str, ...] = _DEFAULT_SIGNATURES
+    algorithms: tuple[str, ...] = DEFAULT_SIGNATURES
     #: How far the clocks of the provider and of this machine may differ.
     leeway: Annotated[float, Range(0, 300)] = 30.0
     #: The claim that names the caller.
@@ -42,7 +44,7 @@ class Provider:
     #: PEM file of the certificate authorities of the provider's TLS. "": those of the system.
     ca: str = ""
     #: Scopes that a login asks for.
-    scopes: tuple[str, ...] = ("openid", "offline_access")
+    scopes: tuple[str, ...] = DEFAULT_SCOPES
     #: Further parameters of a login, as ``resource`` of RFC 8707 or ``audience`` of some providers.
     login_parameters: Mapping[str, str] | None = None
     #: Accept ``http://`` for a provider that is not on this machine. Whoever is on its network can then forge tokens.
