@@ -19,7 +19,8 @@ _MOST_KID: Final = 256
 #: RFC 7519 and RFC 9068. Logout tokens and security events are also signed by the provider, and are no credentials.
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_TO_STANDARD: Final = str.maketrans("-_", "+/")
+#: For bytes: translating a str takes twenty times as long.
+_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
 class Token(NamedTuple):
@@ -68,11 +69,11 @@ def _object(segment: str, name: str) -> dict[str, Any]:
 
 def _decoded(segment: str) -> bytes:
     """base64url without padding. Spare bits must be 0: each token has one spelling."""
-    padded = segment.translate(_TO_STANDARD) + "=" * (-len(segment) % 4)
+    padded = segment.encode("ascii").translate(_TO_STANDARD) + b"=" * (-len(segment) % 4)
     try:
         content = binascii.a2b_base64(padded, strict_mode=True)
     except binascii.Error:
         raise Unauthenticated("a segment of the token is not base64url") from None
-    if binascii.b2a_base64(content, newline=False).decode("ascii") != padded:
+    if binascii.b2a_base64(content, newline=False) != padded:
         raise Unauthenticated("a segment of the token is not base64url")
     return content

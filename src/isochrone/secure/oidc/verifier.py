@@ -29,7 +29,11 @@ class Verifier:
         self.keys: KeySet | None = None
         _, jws = libraries()
         known = jws.JWSRegistry.algorithms
-        self._algorithms = {name: known[name] for name in provider.algorithms}
+        # Two names of one signature; the library is about to drop one, and its earlier releases lack the other.
+        edwards = known.get("Ed25519") or known["EdDSA"]
+        self._algorithms = {
+            name: edwards if name in ("EdDSA", "Ed25519") else known[name] for name in provider.algorithms
+        }
 
     def verify(self, token: str, now: float) -> Claims:
         """The caller; ``now`` in seconds since 1970.
