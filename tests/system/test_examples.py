@@ -186,6 +186,11 @@ def test_a_command_of_the_docs(
             result = shell(command.replace("detector.html", str(samples.parent / "detector.html")))
             assert result.returncode == 0, result.stderr
             assert "recommended" in result.stdout.lower()
+        case ["isochrone", "login" | "logout"]:
+            # Nobody is logged in, and there is no such provider: tests/peers/test_openid_provider.py has one.
+            result = shell(command, XDG_CONFIG_HOME=str(samples.parent / "config"))
+            assert result.returncode in (0, 1), result.stderr
+            assert result.stdout.startswith("no login") or result.stderr.startswith("isochrone login: ")
         case ["isochrone", "doctor"]:
             # A test changes nothing of the machine, and what is found there is not the test's.
             assert "--fix" not in words

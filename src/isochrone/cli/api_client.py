@@ -9,7 +9,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Annotated, Any, TypeVar
@@ -22,6 +22,8 @@ import typer
 from isochrone.cli.last_fleet import last_fleet
 from isochrone.control.api.messages import in_full
 from isochrone.errors import IsochroneError
+from isochrone.secure.oidc.login.failures import LoginFailed
+from isochrone.secure.oidc.login.kept_logins import has_logins
 
 Answer = TypeVar("Answer")
 
@@ -61,13 +63,14 @@ class ApiClient:
     def __init__(self, url: str) -> None:
         """``url`` "": the fleet that was started last on this machine."""
         last = last_fleet() if not url else None
-        url = url or (last.api if last is not None else "") or _USUAL_API
         #: Names the expected fleet in errors.
         self._whose = f" of fleet {last.name}, the last one started here," if last is not None and last.api else ""
-        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self.url = full_url(url or (last.api if last is not None else ""))
         try:
             # No proxies from the environment: controllers are on this machine or in this network.
-            self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=_headers())
+            self._client = httpx.Client(
+                base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=_headers(), auth=_LoginToken(self.url)
+            )
         except (httpx.InvalidURL, ValueError):
             raise ApiFailed(f"--api: expected http://HOST:PORT, given '{url}'") from None
 
@@ -146,8 +149,40 @@ class ApiClient:
         )
 
 
+class _LoginToken(httpx.Auth):
+    """Adds the token of ``isochrone login`` to each request: it may expire while a command runs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        if "authorization" not in request.headers:
+            try:
+                token = _kept_token(self._url)
+            except LoginFailed as error:
+                raise ApiFailed(str(error)) from None
+            if token:
+                request.headers["authorization"] = f"Bearer {token}"
+        yield request
+
+
+def _kept_token(url: str) -> str:
+    if not has_logins():
+        return ""
+    # A tenth of a second, which commands of users without logins need not spend.
+    from isochrone.secure.oidc.login.renewal import current_token
+
+    return current_token(url)
+
+
+def full_url(given: str) -> str:
+    """The URL of a control API as an option states it; "": the default address of a controller."""
+    url = given or _USUAL_API
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
 def _headers() -> dict[str, str]:
-    """Of every request. ISOCHRONE_API_TOKEN has the token of controllers that need one for changes."""
+    """Of every request. ISOCHRONE_API_TOKEN goes before the token of ``isochrone login``."""
     token = os.environ.get("ISOCHRONE_API_TOKEN", "").strip()
     if not token.isascii():
         raise ApiFailed("ISOCHRONE_API_TOKEN: expected ASCII characters, given others")

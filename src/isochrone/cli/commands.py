@@ -73,6 +73,8 @@ COMMANDS = {
         "isochrone.cli.what_if.command",
         "Simulate the present fleet without a worker, with more load, with another policy.",
     ),
+    "login": ("isochrone.cli.security.login", "Log in at the OpenID provider of a control API."),
+    "logout": ("isochrone.cli.security.logout", "End logins and remove their tokens."),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
 
