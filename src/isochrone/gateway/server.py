@@ -234,7 +234,7 @@ class GatewayServer:
         settings = self.settings
         gateway = self.gateway
         if self._keeper is not None:
-            self._keeper.start()
+            await self._keeper.start()
         application = self.make_application()
         page = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
         metrics = WithFlights(self._flights, page)

@@ -361,7 +361,7 @@ class Worker:
             group.start(self.service.is_ready)
         accepting = group is None or group.listens_at_once
         if self._keeper is not None:
-            self._keeper.start()
+            await self._keeper.start()
         tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from issued_tokens import ISSUER, NOW, key, public
 
 from isochrone.secure.oidc.kept_keys import KeptKeys, NotKept
+from issued_tokens import ISSUER, NOW, key, public
 
 
 @pytest.fixture

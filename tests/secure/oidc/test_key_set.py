@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from issued_tokens import NOW, key, key_set, public
 from joserfc import jwk
 
 from isochrone.secure.oidc.key_set import MOST_KEYS, UnusableKeys, read_key_set
+from issued_tokens import NOW, key, key_set, public
 
 RSA, EC, ED = key("rsa"), key("ec", "EC", "P-256"), key("ed", "OKP", "Ed25519")
 

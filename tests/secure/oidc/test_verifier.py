@@ -11,12 +11,12 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from issued_tokens import AUDIENCE, ISSUER, NOW, PROVIDER, claims, key, segment, signed, verifier
 
 from isochrone.errors import Unauthenticated
 from isochrone.secure.oidc.claims import Claims
 from isochrone.secure.oidc.tokens import MOST_BYTES
 from isochrone.secure.oidc.verifier import UnknownKey, Verifier
+from issued_tokens import AUDIENCE, ISSUER, NOW, PROVIDER, claims, key, segment, signed, verifier
 
 RSA, OTHER_RSA = key("rsa"), key("other")
 EC, ED = key("ec", "EC", "P-256"), key("ed", "OKP", "Ed25519")

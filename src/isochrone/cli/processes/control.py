@@ -194,7 +194,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             simulator=SimulatorProcess(),
         )
         if isinstance(reached.rights, AccessRights):
-            reached.rights.keeper.start()
+            await reached.rights.keeper.start()
         listening = partial(_listening, reached.host, needs_token=reached.rights.needs_token)
         parts = [
             asyncio.ensure_future(controller.run()),

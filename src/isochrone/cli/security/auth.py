@@ -42,7 +42,8 @@ Examples:
   isochrone auth permissions
   isochrone auth permissions --json
 
-Roles of an access file give them. The roles caller, gateway, reader, operator and admin are there without being written.
+Roles of an access file give them. The roles caller, gateway, reader, operator and admin are there without being
+written.
 """
 
 app = typer.Typer(

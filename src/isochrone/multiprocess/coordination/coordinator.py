@@ -63,7 +63,7 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
         page: Application = GroupFlights(group, GroupMetricsApplication(GroupPages(group)))
         if settings.access is not None:
             keeper = AccessKeeper(settings.access)
-            tasks.start(keeper.follow())
+            await keeper.start()
             page = Authenticated(page, keeper, settings.limits.max_body_bytes, needed_by_page)
         await listeners.add(SameOrigin(page, settings.allow_origins), None).start(
             settings.host, settings.metrics_port, reuse_port=True

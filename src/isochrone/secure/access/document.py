@@ -6,8 +6,10 @@
       robots: {sha256: 5f2b…, expires: 2027-06-01}
     roles:
       vision: [{may: [inference, metadata], models: ["vision-*"], priority: 2}]
+    providers:
+      plant: {issuer: https://login.example/realms/robots, audience: https://fleet.example}
     assign:
-      - {to: ["token:robots"], roles: [vision]}
+      - {to: ["token:robots", "group:plant/pilots"], roles: [vision]}
     anonymous: [health]
 """
 
@@ -22,14 +24,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from isochrone.errors import ConfigError
 from isochrone.secure.access.identity import ANONYMOUS
 from isochrone.secure.access.permissions import BUILT_IN, HEALTH, PERMISSIONS
 from isochrone.secure.access.policy import Assignment, Policy, Rule
 from isochrone.secure.access.tokens import TokenRecord
+from isochrone.secure.oidc.settings import Provider, provider_of
 from isochrone.settings.documents import Document, as_mapping, parse_document, read_text
 from isochrone.settings.expectations import problems_of
 from isochrone.settings.problems import Path as KeyPath
-from isochrone.settings.problems import Problem, settings_error
+from isochrone.settings.problems import Problem, SettingsError, settings_error
 from isochrone.settings.sections import Section
 from isochrone.suggestions import choice, suggestion
 
@@ -76,7 +80,7 @@ class AssignmentSection(Section):
     """Roles of some callers."""
 
     to: list[str] = Field(min_length=1)
-    """Callers: token:NAME, group:NAME, oidc:NAME or certificate:NAME; '*' stands for any characters."""
+    """Callers: token:NAME, group:NAME, oidc:PROVIDER/NAME, group:PROVIDER/NAME; '*' stands for any characters."""
     roles: list[str] = Field(min_length=1)
     """Names of roles."""
 
@@ -88,6 +92,8 @@ class AccessSection(Section):
     """API tokens by the name of their caller."""
     roles: Annotated[dict[str, list[RuleSection]], BeforeValidator(_empty)] = Field(default={})
     """Roles beside caller, gateway, reader, operator and admin; or instead of them."""
+    providers: Annotated[dict[str, dict[str, Any]], BeforeValidator(_empty)] = Field(default={})
+    """OpenID providers by a name of your choice; their settings are those of docs/openid.md."""
     assign: list[AssignmentSection] = Field(default=[])
     """Which callers have which roles."""
     anonymous: list[str] = Field(default=[HEALTH])
@@ -101,6 +107,8 @@ class Access:
     policy: Policy
     #: Digest of the token → its record.
     tokens: Mapping[str, TokenRecord] = field(default_factory=dict)
+    #: By their names in the file.
+    providers: Mapping[str, Provider] = field(default_factory=dict)
 
 
 def load_access(path: Path | str) -> Access:
@@ -115,12 +123,20 @@ def parse_access(document: Document) -> Access:
     except ValidationError as error:
         raise settings_error(problems_of(error, AccessSection), document.where, document.lines) from None
     problems = list(_problems(section))
+    providers: dict[str, Provider] = {}
+    for name, settings in section.providers.items():
+        try:
+            providers[name] = provider_of(settings, name)
+        except SettingsError as error:
+            problems += [Problem(("providers", name, *each.path), each.expected, each.given) for each in error.problems]
+        except ConfigError as error:
+            problems.append(Problem(("providers", name, error.key), error.expected, error.given))
     if problems:
         raise settings_error(problems, document.where, document.lines)
-    return _access(section)
+    return _access(section, providers)
 
 
-def _access(section: AccessSection) -> Access:
+def _access(section: AccessSection, providers: Mapping[str, Provider]) -> Access:
     roles: dict[str, tuple[Rule, ...]] = {name: (Rule(frozenset(may)),) for name, may in BUILT_IN.items()}
     for name, rules in section.roles.items():
         roles[name] = tuple(Rule(_permissions(rule.may), tuple(rule.models), rule.priority) for rule in rules)
@@ -133,7 +149,7 @@ def _access(section: AccessSection) -> Access:
         )
         for name, token in section.tokens.items()
     }
-    return Access(Policy(roles, (everyone, *assignments)), tokens)
+    return Access(Policy(roles, (everyone, *assignments)), tokens, providers)
 
 
 def _permissions(names: list[str]) -> frozenset[str]:
@@ -162,10 +178,16 @@ def _problems(section: AccessSection) -> Iterator[Problem]:
         elif token.sha256 in first:
             yield Problem((*at, "sha256"), "a token of its own", f"that of '{first[token.sha256]}'")
         first.setdefault(token.sha256, name)
+        for place, group in enumerate(token.groups):
+            if not _NAME.fullmatch(group):
+                yield Problem((*at, "groups", place), "a name of letters, digits and . _ @ -", repr(group))
         try:
             moment(token.expires)
         except ValueError:
             yield Problem((*at, "expires"), "a date as in 2027-06-01", repr(token.expires))
+    for name in section.providers:
+        if not _NAME.fullmatch(name):
+            yield Problem(("providers", name), "a name of letters, digits and . _ @ -", repr(name))
     for role, rules in section.roles.items():
         if role == ANONYMOUS.name:
             yield Problem(("roles", role), "another name: 'anonymous' has a key of its own", repr(role))

@@ -1,4 +1,4 @@
-"""Turns credentials into grants, and follows the access file while the server runs.
+"""Turns credentials into grants, and follows the access file and the keys of providers while the server runs.
 
 A file that cannot be read, or is wrong, changes nothing: the last good one stays in force, and the log says why.
 """
@@ -18,6 +18,7 @@ from isochrone.errors import ConfigError
 from isochrone.secure.access.document import Access, load_access
 from isochrone.secure.access.grants import Grant
 from isochrone.secure.access.identity import ANONYMOUS, Identity
+from isochrone.secure.access.providers import Providers
 from isochrone.secure.access.tokens import LONGEST, digest_of
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,7 @@ class AccessKeeper:
         self._clock = clock
         self._stamp = _stamp(path)
         self.access: Access = load_access(path)
+        self._providers = Providers(self.access.providers)
         #: By the value of ``Authorization``.
         self._grants: dict[bytes, Grant] = {}
         #: All that are in use, remembered or not: heads of messages keep theirs.
@@ -46,11 +48,14 @@ class AccessKeeper:
         #: The last error of the file; "": it is in force as it is.
         self.fault = ""
 
-    def start(self) -> None:
-        self._tasks.start(self.follow())
+    async def start(self) -> None:
+        """Return when the keys of providers are at hand, or could not be fetched."""
+        await self._providers.start()
+        self._tasks.start(self._follow())
 
     async def stop(self) -> None:
         await self._tasks.end()
+        await self._providers.stop()
 
     def grant(self, credential: bytes) -> Grant:
         """The grant for a value of ``Authorization``; b"": the caller sent none."""
@@ -65,23 +70,31 @@ class AccessKeeper:
         return grant
 
     def look(self) -> None:
-        """Read the file again if it changed; renew every grant that is in use."""
-        stamp = _stamp(self.path)
-        if stamp != self._stamp:
-            self._stamp = stamp
-            try:
-                self.access = load_access(self.path)
-            except (ConfigError, OSError) as error:
-                self.fault = str(error)
-                log.error("the access file cannot be read; the last good one stays in force", reason=self.fault)
-            else:
-                self.fault = ""
-                log.info("access file read", path=str(self.path))
+        """Read the file again if it changed; renew the grants in use whose reason has changed or expired."""
+        keys_changed = self._providers.keys_changed()
+        changed = self._read_again() or keys_changed
+        now = self._clock()
         for grant in list(self._in_use):
-            identity, refusal = self._identify(grant.credential)
-            is_as_before = grant.policy is self.access.policy and grant.identity == identity
-            if not (is_as_before and grant.refusal == refusal):
+            if changed or (not grant.refusal and grant.identity.expires <= now):
+                identity, refusal = self._identify(grant.credential)
                 grant.renew(identity, self.access.policy, refusal)
+
+    def _read_again(self) -> bool:
+        """Whether another file is in force from now on."""
+        stamp = _stamp(self.path)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self.access = load_access(self.path)
+        except (ConfigError, OSError) as error:
+            self.fault = str(error)
+            log.error("the access file cannot be read; the last good one stays in force", reason=self.fault)
+            return False
+        self.fault = ""
+        self._providers.replace(self.access.providers)
+        log.info("access file read", path=str(self.path))
+        return True
 
     def _identify(self, credential: bytes) -> tuple[Identity, str]:
         """The identity that a credential proves, or why it proves none."""
@@ -91,9 +104,10 @@ class AccessKeeper:
             return ANONYMOUS, "Authorization: expected 'Bearer TOKEN'"
         if len(credential) > LONGEST:
             return ANONYMOUS, f"the token is longer than {LONGEST} bytes"
-        record = self.access.tokens.get(digest_of(credential[len(_SCHEME) :].strip().decode("utf-8", "replace")))
+        token = credential[len(_SCHEME) :].strip().decode("utf-8", "replace")
+        record = self.access.tokens.get(digest_of(token))
         if record is None:
-            return ANONYMOUS, "the token is not known here"
+            return self._providers.identify(token, self._clock())
         if record.revoked:
             return ANONYMOUS, f"{record.name} is revoked"
         if record.expires is not None and record.expires <= self._clock():
@@ -101,8 +115,7 @@ class AccessKeeper:
         expires = float("inf") if record.expires is None else record.expires
         return Identity(record.name, record.groups, expires), ""
 
-    async def follow(self) -> None:
-        """Never returns."""
+    async def _follow(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
             try:
