@@ -65,7 +65,7 @@ class ApiClient:
         last = last_fleet() if not url else None
         #: Names the expected fleet in errors.
         self._whose = f" of fleet {last.name}, the last one started here," if last is not None and last.api else ""
-        self.url = full_url(url or (last.api if last is not None else ""))
+        self.url = api_url(url)
         try:
             # No proxies from the environment: controllers are on this machine or in this network.
             self._client = httpx.Client(
@@ -175,9 +175,10 @@ def _kept_token(url: str) -> str:
     return current_token(url)
 
 
-def full_url(given: str) -> str:
-    """The URL of a control API as an option states it; "": the default address of a controller."""
-    url = given or _USUAL_API
+def api_url(given: str) -> str:
+    """The URL of the control API that ``--api`` names; "": of the fleet that was started last on this machine."""
+    last = last_fleet() if not given else None
+    url = given or (last.api if last is not None else "") or _USUAL_API
     return (url if "://" in url else f"http://{url}").rstrip("/")
 
 

@@ -8,7 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
+from isochrone.cli.security.login import merged
+from isochrone.errors import FlagError
 from isochrone.secure.oidc.login.kept_logins import KeptLogin, KeptLogins
+from isochrone.secure.oidc.settings import Provider
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +62,15 @@ def test_logins_are_listed_and_ended_without_their_provider() -> None:
     assert "logged out at http://127.0.0.1:1" in CliRunner().invoke(app, ["logout", "--all"]).output
     assert kept.read() == {}
     assert "the-" not in listed + ended
+
+
+@pytest.mark.parametrize("given", [{"issuer": "https://a.example"}, {}])
+def test_a_client_is_named_by_the_control_api_or_by_the_user(given: dict[str, str]) -> None:
+    """A provider that is used for services alone names no client."""
+    stated = Provider("https://login.example", "fleet") if not given else None
+    with pytest.raises(FlagError, match="--client-id: expected"):
+        merged(stated, given)
+    changes = {**given, "client_id": "robot", "audience": "own"}
+    found = merged(stated, changes)
+    assert (found.client_id, found.audience) == ("robot", "own")
+    assert found.issuer == given.get("issuer", "https://login.example")

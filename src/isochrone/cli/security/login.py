@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, failing_as, full_url, print_json
-from isochrone.cli.last_fleet import last_fleet
+from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, api_url, failing_as, print_json
 from isochrone.errors import FlagError
 from isochrone.secure.oidc.login.device_code import DeviceCode
 from isochrone.secure.oidc.login.failures import LoginFailed
@@ -80,8 +79,8 @@ def login(
     if context.invoked_subcommand is not None:
         return
     with failing_as("login"):
-        url = _api_url(api)
-        given = {"issuer": issuer, "client_id": client_id, "audience": audience, "ca": ca}
+        url = _safe_url(api)
+        given = {"issuer": issuer, "client_id": client_id, "audience": audience, "ca": ca and str(Path(ca).absolute())}
         provider = _provider(url, given, scope, parameter)
         if client_secret_file is not None:
             secret_file = client_secret_file.absolute()
@@ -125,9 +124,8 @@ def _row(row: dict[str, Any]) -> str:
     )
 
 
-def _api_url(api: str) -> str:
-    last = last_fleet() if not api else None
-    url = full_url(api or (last.api if last is not None else ""))
+def _safe_url(api: str) -> str:
+    url = api_url(api)
     if not origin_of(url):
         expected = "https://HOST:PORT, or http:// on this machine, because the token is sent there"
         raise FlagError("--api", expected, repr(url))
@@ -140,14 +138,19 @@ def _provider(url: str, given: dict[str, str], scope: list[str] | None, paramete
         changes["scopes"] = tuple(scope)
     if parameter:
         changes["login_parameters"] = dict(_pair(each) for each in parameter)
-    if "issuer" in changes:
+    return merged(None if "issuer" in changes else _stated_by(url), changes)
+
+
+def merged(stated: Provider | None, changes: dict[str, Any]) -> Provider:
+    """The provider of the control API with what the user names; None: the user names all of it."""
+    if stated is None:
         for name, flag in (("client_id", "--client-id"), ("audience", "--audience")):
             if name not in changes:
                 raise FlagError(flag, "a name, because --issuer is given", "nothing")
-        stated = Provider("", "")
-    else:
-        stated = _stated_by(url)
-    return checked(replace(stated, **changes), "the login")
+    provider = replace(stated or Provider("", ""), **changes)
+    if not provider.client_id:
+        raise FlagError("--client-id", "a client, because the control API names none", "nothing")
+    return checked(provider, "the login")
 
 
 def _pair(given: str) -> tuple[str, str]:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isochrone.cli.api_client import DEFAULT_API, ApiOption, failing_as, full_url
-from isochrone.cli.last_fleet import last_fleet
+from isochrone.cli.api_client import DEFAULT_API, ApiOption, api_url, failing_as
 from isochrone.secure.oidc.login.failures import LoginFailed
 from isochrone.secure.oidc.login.flows import revoke
 from isochrone.secure.oidc.login.kept_logins import KeptLogin, KeptLogins
@@ -37,8 +36,7 @@ def logout(
         kept = KeptLogins()
         with kept.locked():
             logins = kept.read()
-            last = last_fleet() if not api else None
-            origin = origin_of(full_url(api or (last.api if last is not None else "")))
+            origin = origin_of(api_url(api))
             chosen = {name: each for name, each in logins.items() if every or name == origin}
             for name in chosen:
                 kept.put(name, None)

@@ -38,8 +38,9 @@ class Verifier:
     def verify(self, token: str, now: float) -> Claims:
         """The caller; ``now`` in seconds since 1970.
 
-        Raises ``Unauthenticated``; ``UnknownKey`` if fetching the keys may help. Callers may keep the answer for as
-        long as the token's text is the same and ``now`` is below ``Claims.expires``.
+        Raises ``Unauthenticated``; ``UnknownKey`` if fetching the keys may help. Callers may keep the answer for the
+        same text of a token while ``now`` is below ``Claims.expires`` and ``keys`` is the same object: a key that the
+        provider has withdrawn verifies nothing any more.
         """
         claims, expires = self._verified(token, now)
         return read_claims(self.provider, claims, expires)
@@ -51,9 +52,8 @@ class Verifier:
             raise Unauthenticated("the ID token is not of this login: it has another nonce")
         audience, party = claims.get("aud"), claims.get("azp")
         # OpenID Connect Core, section 3.1.3.7.
-        if party != self.provider.audience and (
-            party is not None or (isinstance(audience, list) and len(audience) > 1)
-        ):
+        is_for_several = isinstance(audience, list) and len(audience) > 1
+        if party != self.provider.audience and (party is not None or is_for_several):
             raise Unauthenticated("the ID token was issued to another client")
         return read_claims(self.provider, claims, expires)
 

@@ -40,7 +40,6 @@ def test_a_provider_is_read_as_it_was_written() -> None:
         (written(authorization_servers=["http://login.example"]), "issuer: expected https"),
         (written(authorization_servers=["https://a.example", "https://b.example"]), "or several"),
         (written(authorization_servers=[]), "or several"),
-        (written(isochrone={"client_id": "", "audience": "fleet"}), "no provider for logins of people"),
         (written(isochrone={"client_id": "cli", "audience": ""}), "audience: expected a name"),
         (written(isochrone={"client_id": "cli", "audience": "a", "algorithms": ["HS256"]}), "given 'HS256'"),
         (written(isochrone=None), "is no metadata of a control API"),

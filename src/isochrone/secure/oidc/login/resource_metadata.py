@@ -61,8 +61,8 @@ def read_metadata(content: bytes, api: str) -> Provider:
     if origin_of(found.resource) != origin_of(api):
         # RFC 9728, section 3.3: one API could send its users to log in for another.
         raise LoginFailed(f"{api}{PATH} describes another API: {found.resource[:200]!r}")
-    if len(found.authorization_servers) != 1 or not found.isochrone.client_id:
-        raise LoginFailed(f"{api} has no provider for logins of people, or several; name one with --issuer")
+    if len(found.authorization_servers) != 1:
+        raise LoginFailed(f"{api} has no provider, or several; name one with --issuer")
     own = found.isochrone
     provider = Provider(
         found.authorization_servers[0],
