@@ -10,11 +10,14 @@ import httpx
 import pytest
 from api_process import KEYS
 
+from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import Guard
 from isochrone.control.api.rights import Rights, read_rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.errors import FlagError
+from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.oidc.login.resource_metadata import PATH, read_metadata
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
 
@@ -100,3 +103,28 @@ def test_websockets_of_other_sites_are_closed_before_they_open(origin: str | Non
     asyncio.run(Guard(inner)(scope, receive, send))
     assert reached == (["websocket"] if is_open else [])
     assert [message["type"] for message in sent] == ([] if is_open else ["websocket.close"])
+
+
+def test_a_controller_names_the_provider_that_people_log_in_with(tmp_path: Path) -> None:
+    plant = '{issuer: "https://login.example/a", audience: fleet, client_id: isochrone}'
+    services = '{issuer: "https://login.example/b", audience: fleet}'
+    for providers, status in ((f"plant: {plant}, services: {services}", 200), (f"services: {services}", 404)):
+        (tmp_path / "access.yaml").write_text(f"providers: {{{providers}}}\n")
+
+        async def play() -> tuple[int, bytes]:
+            store = open_store(f"sqlite:{tmp_path / 'fleet.db'}")
+            mirror = Mirror(store, KEYS.prefix)
+            await mirror.start()
+            app = create_app(store, mirror, KEYS, rights=AccessRights(AccessKeeper(tmp_path / "access.yaml")))
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8003") as client:
+                found = await client.get(PATH)
+            await mirror.stop()
+            await store.close()
+            return found.status_code, found.content
+
+        code, content = asyncio.run(asyncio.wait_for(play(), 60))
+        assert code == status
+        if status == 200:
+            provider = read_metadata(content, "http://127.0.0.1:8003")
+            assert (provider.issuer, provider.client_id) == ("https://login.example/a", "isochrone")

@@ -9,6 +9,7 @@ from isochrone.errors import IsochroneError
 from isochrone.secure.access.identity import ANONYMOUS
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.access.permissions import FLEET_CHANGE, FLEET_READ, HEALTH
+from isochrone.secure.oidc.settings import Provider
 
 
 class AccessRights(Rights):
@@ -30,6 +31,10 @@ class AccessRights(Rights):
         except IsochroneError:
             return False
         return True
+
+    def login_provider(self) -> Provider | None:
+        found = [each for each in self.keeper.access.providers.values() if each.client_id]
+        return found[0] if len(found) == 1 else None
 
     def require(self, headers: Mapping[str, str], permission: str) -> None:
         if permission != HEALTH:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from isochrone.errors import FlagError, PermissionDenied
 from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE
+from isochrone.secure.oidc.settings import Provider
 
 #: Bytes of a token: below, it could be guessed; above, it is some other file.
 _LEAST, _MOST = 8, 4096
@@ -40,6 +41,10 @@ class Rights:
             return False
         # In constant time: the duration must not reveal how many characters were right.
         return hmac.compare_digest(given[len(_SCHEME) :].strip().encode(), self.token.encode())
+
+    def login_provider(self) -> Provider | None:
+        """Whose tokens people can log in with; None: nobody can, or of several providers none is theirs."""
+        return None
 
     def require(self, headers: Mapping[str, str], permission: str) -> None:
         """Raise unless a request with these headers may do what needs the permission."""

@@ -74,6 +74,8 @@ from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.situation import Situation
 from isochrone.errors import InvalidArgument, NotFound
 from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_READ, HEALTH, METRICS, RECORDS
+from isochrone.secure.oidc.login.resource_metadata import PATH as METADATA_PATH
+from isochrone.secure.oidc.login.resource_metadata import write_metadata
 
 _MOST_EVENTS = 1000
 #: A day: the history has no more.
@@ -88,6 +90,13 @@ async def _health(service: ControlService, request: Request) -> Response:
 async def _rights(service: ControlService, request: Request) -> Response:
     rights = service.rights
     return answer(RightsAnswer(rights.needs_token, rights.may_change(request.headers)))
+
+
+async def _login(service: ControlService, request: Request) -> Response:
+    provider = service.rights.login_provider()
+    if provider is None:
+        raise NotFound("this controller's access file has no provider with a client_id, or several")
+    return answer(write_metadata(provider, f"{request.url.scheme}://{request.url.netloc}"))
 
 
 async def _status(service: ControlService, request: Request) -> Response:
@@ -350,6 +359,7 @@ OPERATIONS: tuple[Operation, ...] = (
         RightsAnswer,
         permission=HEALTH,
     ),
+    _open(METADATA_PATH, "Where isochrone login gets tokens for this API (RFC 9728).", _login, None),
     _get("/v1/status", "The whole fleet at one moment.", _status, Status),
     _get("/metrics", "The fleet and this controller, for Prometheus.", _metrics, None, permission=METRICS),
     _get(
