@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
+
+from isochrone.errors import ConfigError
+from isochrone.secure.exposure import exposure
+
+log = structlog.get_logger(__name__)
 
 AccessOption = Annotated[
     Path | None,
@@ -19,3 +26,27 @@ UpstreamTokenOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="File with the token that the gateway's own calls to workers carry."),
 ]
+RequireSecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--require-secure/--no-require-secure",
+        help="Refuse to start where others reach it without TLS or an access file.",
+    ),
+]
+
+
+def check_exposure(service: str, hosts: Collection[str], *, tls: bool, access: bool, required: bool) -> None:
+    """Log what a server lacks that others can reach, or raise ``NotSecure``."""
+    line = exposure(service, hosts, tls=tls, access=access)
+    if line and required:
+        raise NotSecure(f"--require-secure: {line}")
+    if line:
+        log.warning(line)
+
+
+class NotSecure(ConfigError):
+    """The message says what to change."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("--require-secure", "", "TLS and an access file", "a port that others reach")
+        self.args = (text,)

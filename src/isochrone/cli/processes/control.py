@@ -17,7 +17,6 @@ from isochrone.cli.processes.access_flags import AccessOption
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
-from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.rights import Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
@@ -29,6 +28,7 @@ from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.exposure import is_loopback
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import AccessOption, UpstreamTokenOption
+from isochrone.cli.processes.access_flags import AccessOption, RequireSecureOption, UpstreamTokenOption, check_exposure
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -111,6 +111,7 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     access: AccessOption = None,
+    require_secure: RequireSecureOption = False,
     upstream_token_file: UpstreamTokenOption = None,
     trace_config: TraceOption = None,
     access_log: AccessLogOption = "off",
@@ -156,6 +157,9 @@ def gateway(
             recorder=read_recorder(flight_recorder, dump_flights),
         )
         logs.configure(json=log_json)
+        check_exposure(
+            "this gateway", [host], tls=settings.tls is not None, access=access is not None, required=require_secure
+        )
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)
 
         def link_of(number: int, bound: int) -> Callable[[GatewayServer], Link]:

@@ -13,7 +13,7 @@ import structlog
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import AccessOption
+from isochrone.cli.processes.access_flags import AccessOption, RequireSecureOption, check_exposure
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -176,6 +176,7 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
     access: AccessOption = None,
+    require_secure: RequireSecureOption = False,
     store: Annotated[
         str, typer.Option(help="Register in a fleet's store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off")
     ] = "",
@@ -293,6 +294,14 @@ def serve(
         log_settings = configure_logs(log_verbose, log_json, flags)
         for warning in flags.warnings:
             log.warning(warning)
+        ports = {"http": allow_http, "grpc": allow_grpc, "metrics": allow_metrics}
+        check_exposure(
+            "this worker",
+            {settings.hosts.get(port, settings.host) for port, is_open in ports.items() if is_open},
+            tls=settings.tls is not None,
+            access=access is not None,
+            required=require_secure,
+        )
 
         if processes > 1:
             raise typer.Exit(run_workers(settings, log_settings, processes, _report))

@@ -91,11 +91,6 @@ def is_own_site(origin: str, host: str, names: Collection[str]) -> bool:
     return same and default is not None and name in names
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address, or the name ``localhost``, is reachable from this machine only."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

@@ -11,11 +11,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.messages import in_full
 from isochrone.control.api.service import ControlService
 from isochrone.errors import Cancelled, InvalidArgument, MalformedRequest, PayloadTooLarge
 from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE
+from isochrone.secure.exposure import is_loopback
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -19,7 +19,6 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.control.api.guarding import is_loopback
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, EventRecord, XdsServerRecord
@@ -32,6 +31,7 @@ from isochrone.control.xds.resources import ENVOY, Resources, envoy_listener, re
 from isochrone.control.xds.served_versions import ServedVersions
 from isochrone.control.xds.snapshot import RoutedFleet, routed_fleet
 from isochrone.errors import FlagError, InvalidArgument
+from isochrone.secure.exposure import is_loopback
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
