@@ -12,6 +12,12 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
+from isochrone.cli.processes.audit_flags import (
+    AuditKeepOption,
+    AuditKeyOption,
+    AuditOption,
+    AuditRedactOption,
+)
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
@@ -25,6 +31,8 @@ from isochrone.control.state.view import Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.audit.audit import Audit
+from isochrone.secure.audit.settings import AuditSettings, read_audit
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
@@ -92,6 +100,10 @@ def control(
             show_default="if NiceGUI is installed",
         ),
     ] = None,
+    audit: AuditOption = "",
+    audit_key: AuditKeyOption = "",
+    audit_keep: AuditKeepOption = 0.0,
+    audit_redact: AuditRedactOption = "",
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run one controller of a fleet."""
@@ -112,6 +124,7 @@ def control(
             xds,
             read_rights(token_file),
             is_installed() if console is None else console,
+            read_audit(audit, False, audit_key, audit_keep, audit_redact, name, "controller"),
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
@@ -141,6 +154,8 @@ class _Access:
     rights: Rights = OPEN
     #: Whether the pages of the console are served.
     console: bool = False
+    #: The audit log; None: nothing is recorded.
+    audit: AuditSettings | None = None
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -151,7 +166,10 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         loop.add_signal_handler(number, stop.set)
     mirror = Mirror(store, keys.prefix)
     stopping = asyncio.ensure_future(stop.wait())
+    audit = None if reached.audit is None else Audit(reached.audit)
     try:
+        if audit is not None:
+            await asyncio.to_thread(audit.start)
         if not await _reach(mirror, stop):
             return
         figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
@@ -168,6 +186,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             further_routes=console.routes if console is not None else None,
             history=figures.history,
             simulator=SimulatorProcess(),
+            audit=audit,
         )
         listening = partial(_listening, reached.host, needs_token=reached.rights.needs_token)
         parts = [
@@ -198,6 +217,8 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         stopping.cancel()
         await mirror.stop()
         await store.close()
+        if audit is not None:
+            await asyncio.to_thread(audit.stop)
         log.info("stopped")
 
 

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +50,8 @@ Examples:
   isochrone audit export /var/log/isochrone/audit --format jsonl --action infer > requests.jsonl
 """
 
+_FORMS = ("jsonl", "csv")
+
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
@@ -63,7 +64,8 @@ DirectoriesArgument = Annotated[
     typer.Argument(metavar="DIRECTORY...", help="The directory of --audit, or logs in it.", show_default=False),
 ]
 SinceOption = Annotated[
-    str, typer.Option(metavar="TIME", help="Only later ones: 15m, 2h, 7d ago, or a time in ISO 8601.", show_default="")
+    str,
+    typer.Option(metavar="TIME", help="Only later ones: 15m, 2h, 7d ago, or a time in ISO 8601.", show_default="all"),
 ]
 ActorOption = Annotated[str, typer.Option(help="Only of this actor or agent.", show_default="all")]
 ModelOption = Annotated[str, typer.Option(help="Only of this model.", show_default="all")]
@@ -71,11 +73,6 @@ ActionOption = Annotated[
     str,
     typer.Option(help="Only this action, as rollout.start, or its group, as rollout.", show_default="all"),
 ]
-
-
-class Format(StrEnum):
-    jsonl = "jsonl"
-    csv = "csv"
 
 
 @app.command(epilog=SHOW_EPILOG)
@@ -96,7 +93,7 @@ def show(
 @app.command(epilog=EXPORT_EPILOG)
 def export(
     directories: DirectoriesArgument,
-    form: Annotated[Format, typer.Option("--format", help="JSON lines, or a table.")] = Format.jsonl,
+    form: Annotated[str, typer.Option("--format", metavar="jsonl|csv", help="JSON lines, or a table.")] = "jsonl",
     since: SinceOption = "",
     actor: ActorOption = "",
     model: ModelOption = "",
@@ -104,8 +101,10 @@ def export(
 ) -> None:
     """Write records to standard output, for other programs. The export itself proves nothing: keep the logs."""
     with failing_as("audit export"):
+        if form not in _FORMS:
+            raise FlagError("--format", " or ".join(_FORMS), form[:20])
         records = _selected(directories, since, actor, model, action)
-        if form is Format.jsonl:
+        if form == "jsonl":
             for log, record in records:
                 typer.echo(_json(log, record))
             return

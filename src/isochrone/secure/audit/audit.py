@@ -118,7 +118,7 @@ class Audit:
             self._problem = error.message if isinstance(error, IsochroneError) else f"{type(error).__name__}: {error}"
             more = self._complaints.lets_through(now_ns())
             if more is not None:
-                log.error("the audit log cannot be written", waiting=len(self._taken), error=self._problem)
+                log.warning("the audit log cannot be written", waiting=len(self._taken), error=self._problem)
         else:
             self._taken, self._problem = [], ""
 
@@ -141,6 +141,14 @@ class Attempt:
         elif error is not None:
             outcome = FAILED
             details |= {"error": type(error).__name__}
+        await self._write(outcome, details)
+
+    async def answered(self, status: int) -> None:
+        """The same, of an answer with this HTTP status."""
+        outcome = DONE if status < 400 else REFUSED if status in (401, 403) else FAILED
+        await self._write(outcome, {"status": status})
+
+    async def _write(self, outcome: str, details: dict[str, Any]) -> None:
         details["attempt"] = self._number
         entry = Entry(time.time_ns(), self._actor, self._action, self._subject, outcome, details)
         try:

@@ -99,6 +99,7 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
         (("security", "tls", "key"), tls.key),
         (("security", "tls", "client_ca"), tls.client_ca),
         (("control", "token_file"), fleet.control.token_file),
+        (("security", "audit", "key"), fleet.security.audit.key),
         *((("security", "tokens", name, "file"), token.file) for name, token in fleet.security.tokens.items()),
     ]
     return [

@@ -29,8 +29,11 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
     yield from (f"repository {location(text, directory)}" for text in fleet.repository)
     tls = fleet.security.tls
     tokens = (token.file for token in fleet.security.tokens.values())
-    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, *tokens)
+    audit = fleet.security.audit
+    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, audit.key, *tokens)
     yield from (f"file {absolute(file, directory)}" for file in files if file is not None)
+    if audit.directory:
+        yield f"directory {audit.directory}"
     yield f"address control.listen {fleet.control.listen}"
     yield from (f"address listen {gateway.listen}" for gateway in fleet.gateways.values())
 
