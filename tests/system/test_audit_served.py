@@ -355,3 +355,28 @@ def test_each_process_of_a_group_has_a_log(worker: ServerProcess, tmp_path: Path
     found = [record.details["request_id"] for _, record in merged(logs) if record.action == "infer"]
     assert sorted(found) == sorted(f"r{number}" for number in range(20))
     assert all(verdict_of(log, key).is_intact for log in logs)
+
+
+def test_a_fleets_worker_records_who_it_refused(server_factory: StartServer, tmp_path: Path, key: Path) -> None:
+    log = tmp_path / "audit" / "w-1"
+    repository = write_models(tmp_path / "models", "add_sub")
+    member = ("--store", f"sqlite:{tmp_path / 'fleet.db'}", "--model-control-mode", "explicit", "--load-model", "*")
+    with server_factory(repository, *flags(tmp_path / "audit", key, "w-1", *member)) as server:
+        path = "/v2/repository/models/add_sub/unload"
+        assert ask(server, "POST", path, {})[0] == 403
+        assert ask(server, "POST", path, {}, {"x-isochrone-control": "guessed"})[0] == 403
+        assert ask(server, "POST", "/v2/trace/setting", {"trace_rate": "5"})[0] == 403
+        with (
+            tritonclient.grpc.InferenceServerClient(server.grpc_url) as client,
+            pytest.raises(InferenceServerException, match="belongs to a fleet"),
+        ):
+            client.unload_model("add_sub")
+        assert infer(server) == 200
+    changes = [(each.action, each.outcome) for each in records(log) if not each.action.startswith("audit")]
+    assert changes == [
+        (action, outcome)
+        for action in ("model.unload", "model.unload", "trace.set", "model.unload")
+        for outcome in ("attempt", "refused")
+    ]
+    assert {each.actor["kind"] for each in records(log, "model.unload")} == {"anonymous"}
+    assert verdict_of(log, key).is_intact

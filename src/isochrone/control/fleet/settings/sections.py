@@ -58,6 +58,12 @@ def _empty(given: Any) -> Any:
     return {} if given is None else given
 
 
+def _absolute_path(given: str) -> str:
+    if given and not given.startswith("/"):
+        raise wrong("an absolute path", repr(given))
+    return given
+
+
 def _enabled(given: Any) -> Any:
     return {"enabled": given} if isinstance(given, bool) else _empty(given)
 
@@ -253,7 +259,7 @@ class AuditRedaction(Section):
 class Audit(Section):
     """The audit log of all processes that the fleet starts."""
 
-    directory: str = ""
+    directory: Annotated[str, AfterValidator(_absolute_path)] = ""
     """Absolute path of the directory of the logs, one for each process, on the machine of the process. The default is
     no audit log."""
     requests: bool = False
@@ -266,21 +272,6 @@ class Audit(Section):
     """Days after which records are deleted; 0: never."""
     redact: AuditRedaction = AuditRedaction()
     """Personal data that is hashed, dropped or truncated before it is recorded."""
-
-    @field_validator("directory", mode="after")
-    @classmethod
-    def _is_absolute(cls, directory: str) -> str:
-        if directory and not directory.startswith("/"):
-            raise ValueError(f"expected an absolute path, given '{directory}'")
-        return directory
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Audit:
-        if not self.directory and self != Audit.model_construct():
-            raise ValueError("needs directory: nothing is recorded without it")
-        if self.key is None and any(how == "hash" for _, how in self.redact.rules):
-            raise ValueError("redact: a hash needs key: without a key, guessing names would undo it")
-        return self
 
 
 class Security(Section):
