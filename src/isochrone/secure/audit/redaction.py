@@ -33,27 +33,26 @@ Redact = Callable[[str], str]
 class Redaction:
     """What is made of an entry."""
 
-    __slots__ = ("_by_field", "_details", "is_empty")
+    __slots__ = ("_actor", "_by_field", "_details", "is_empty")
 
     def __init__(self, rules: Sequence[tuple[str, str]], key: AuditKey | None) -> None:
         """Rules as (field, way); a ``hash`` needs the key."""
         self._by_field = {field: _redact(field, way, key) for field, way in rules}
-        self._details = {field: how for field, how in self._by_field.items() if field not in ("name", "address")}
+        self._details = [each for each in self._by_field.items() if each[0] not in ("name", "address")]
+        # Actors and agents come again with each request.
+        self._actor = lru_cache(_REMEMBERED)(self._redacted)
         self.is_empty = not self._by_field
 
     def apply(self, entry: Entry) -> Entry:
         if self.is_empty:
             return entry
-        details = entry.details
-        if any(field in details for field in self._details):
-            details = {name: self._detail(name, value) for name, value in details.items()}
-        return entry._replace(actor=self._actor(entry.actor), details=details)
+        details = dict(entry.details)
+        for field, how in self._details:
+            if value := details.get(field):
+                details[field] = how(str(value))
+        return Entry(entry.wall_ns, self._actor(entry.actor), entry.action, entry.object, entry.outcome, details)
 
-    def _detail(self, name: str, value: object) -> object:
-        how = self._details.get(name)
-        return value if how is None or not value else how(str(value))
-
-    def _actor(self, actor: Actor) -> Actor:
+    def _redacted(self, actor: Actor) -> Actor:
         name, address = self._by_field.get("name"), self._by_field.get("address")
         if name is not None and actor.name and actor.kind not in (ANONYMOUS, PROCESS):
             actor = actor._replace(name=name(actor.name))
@@ -81,7 +80,6 @@ def _redact(field: str, way: str, key: AuditKey | None) -> Redact:
         return lambda value: ""
     if way == HASH:
         assert key is not None
-        # Agents and addresses come again with each request.
         return lru_cache(_REMEMBERED)(key.redacted)
     return lru_cache(_REMEMBERED)(_network) if field == "address" else _beginning
 
