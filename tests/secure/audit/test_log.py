@@ -285,3 +285,40 @@ def test_names_that_callers_choose_stay_in_their_line(tmp_path: Path) -> None:
     (record,) = (each for each in records_of(tmp_path / "gw-1") if each.action == "infer")
     assert record.details["agent"] == hostile[:200].replace("\udc80", "?")
     assert verify(tmp_path / "gw-1").is_intact
+
+
+def test_values_that_json_cannot_say_do_not_stop_the_log(tmp_path: Path) -> None:
+    log = AuditLog(settings_of(tmp_path))
+    log.open()
+    log.write([request(0, size=10**40, odd=object, deep={"a": ["\ud800", 2**80, None, True, 1.5]})])
+    log.close()
+    (record,) = (each for each in records_of(tmp_path / "gw-1") if each.action == "infer")
+    assert record.details["size"] == str(10**40)
+    assert record.details["deep"] == {"a": ["?", str(2**80), None, True, 1.5]}
+    assert verify(tmp_path / "gw-1").is_intact
+
+
+@pytest.mark.parametrize("name", ["segment-00000001.jsonl", ".seal.json.new", "lock"])
+def test_a_link_in_the_directory_makes_no_other_file_the_log(tmp_path: Path, name: str) -> None:
+    """Somebody who may write the directory, and a process with more rights."""
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    log = write_log(settings_of(tmp_path), range(1))
+    (log / name).unlink(missing_ok=True)
+    (log / name).symlink_to(other)
+    with pytest.raises(OSError, match="symbolic links"):
+        AuditLog(settings_of(tmp_path)).open()
+    assert other.read_bytes() == b"precious"
+
+
+def test_where_a_torn_line_goes_is_no_link_either(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    log = write_log(settings_of(tmp_path), range(1))
+    path = segments_in(log)[-1].path
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b'{"torn')
+    (log / f"torn-00000001-{size}").symlink_to(other)
+    write_log(settings_of(tmp_path), range(1))
+    assert other.read_bytes() == b"precious"
+    assert (log / f"torn-00000001-{size}").read_bytes() == b'{"torn'

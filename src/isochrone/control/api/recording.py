@@ -1,13 +1,12 @@
 """Operations between their records in the audit log: who asked for which change of the fleet, and what became of it.
 
-The attempt is on the disk before a handler runs. Where it cannot be written, the operation is answered with 503. Who
-has no right to change the fleet is refused whether or not that can be recorded at once.
+The attempt is on the disk before a handler runs. Where it cannot be written, the operation is answered with 503. A
+caller without the right to change the fleet is refused in any case.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,8 +16,6 @@ from starlette.responses import Response
 from isochrone.control.api.operation import Operation, content_of
 from isochrone.errors import PermissionDenied
 from isochrone.secure.audit.actor import TOKEN, Actor, anonymous
-from isochrone.secure.audit.audit import REFUSED
-from isochrone.secure.audit.records import Entry
 
 if TYPE_CHECKING:
     from isochrone.control.api.rights import Rights
@@ -49,9 +46,7 @@ async def recorded(audit: Audit, service: ControlService, operation: Operation, 
     try:
         service.rights.require(request.headers)
     except PermissionDenied as error:
-        # In a batch: a stranger must not make the disk work for each of his attempts.
-        denied = details | {"error": error.code}
-        audit.add(Entry(time.time_ns(), actor, operation.action, subject, REFUSED, denied))
+        audit.refused(actor, operation.action, subject, details | {"error": error.code})
         raise
     if request.query_params:
         details["query"] = str(request.query_params)

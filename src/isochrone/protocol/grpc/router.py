@@ -71,8 +71,23 @@ class GrpcRouter:
             method = reads_only(method, changes)
         route = UnaryRoute(method, request, service, limit, call)
         if self._audit is not None and (action := grpc_action(path)):
-            route.recorded = recorded(self._audit, head, action, service.control_token)
+            is_refused = changes is not None and not control_token.may_change(head, service.control_token)
+            record = refused if is_refused else recorded
+            route.recorded = record(self._audit, head, action, service.control_token)
         return inflating_messages(route, call.encoding, limit, fail)
+
+
+def refused(audit: Audit, head: Head, action: str, _: str) -> Recorded:
+    """Records that the caller may not change the server."""
+
+    def run(exchange: Exchange, message: Any, work: Callable[[], Any]) -> Any:
+        found = grpc_change(action, message)
+        if found is not None:
+            error = control_token.refused()
+            audit.refused(actor_of(head, exchange), action, found[0].subject, {"error": error.code})
+        return work()
+
+    return run
 
 
 def recorded(audit: Audit, head: Head, action: str, token: str = "") -> Recorded:

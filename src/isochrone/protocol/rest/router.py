@@ -72,7 +72,8 @@ class RestRouter:
             changes = head.method == b"POST" and action in CHANGES
             is_refused = changes and not control_token.may_change(head, self.service.control_token)
             if self._audit is not None and (change := rest_change(head.method, path)) is not None:
-                action = audited_action(self._audit, head, change, _refuse if is_refused else action)
+                record = refused_action if is_refused else audited_action
+                action = record(self._audit, head, change, action)
             elif is_refused:
                 raise control_token.refused()
             arguments = {key: _unquote(value or "") for key, value in found.groupdict().items()}
@@ -82,8 +83,15 @@ class RestRouter:
         raise NotFound(f"no such path: {text[:200]}; this server speaks the Open Inference Protocol under /v2")
 
 
-def _refuse(call: Call) -> Any:
-    raise control_token.refused()
+def refused_action(audit: Audit, head: Head, change: Change, _: Action) -> Action:
+    """Records that the caller may not."""
+
+    def run(call: Call) -> Any:
+        error = control_token.refused()
+        audit.refused(actor_of(head, call.exchange), change.action, change.subject, {"error": error.code})
+        raise error
+
+    return run
 
 
 def audited_action(audit: Audit, head: Head, change: Change, action: Action) -> Action:

@@ -78,6 +78,13 @@ class Audit:
         number = await asyncio.to_thread(self.log.write, [entry])
         return Attempt(self, actor, action, subject, number)
 
+    def refused(self, actor: Actor, action: str, subject: str, details: dict[str, Any]) -> None:
+        """A change whose caller may not make it: nothing happens, so that the record may come in a batch. A stranger
+        must not make the disk work for each attempt, nor fill the memory. Raises ``AuditUnavailable``."""
+        if (refusal := self.refusal()) is not None:
+            raise refusal
+        self.add(Entry(time.time_ns(), actor, action, subject, REFUSED, details))
+
     # Requests.
 
     def add(self, entry: Entry) -> None:

@@ -25,7 +25,7 @@ from isochrone.secure.audit.recovery import End, find_end
 from isochrone.secure.audit.redaction import Redaction
 from isochrone.secure.audit.retention import expired
 from isochrone.secure.audit.seals import sealed, write_seal
-from isochrone.secure.audit.segments import LOCK, segment_path, segments_in, sync_directory, write_all
+from isochrone.secure.audit.segments import LOCK, NO_LINK, segment_path, segments_in, sync_directory, write_all
 from isochrone.secure.audit.settings import AuditSettings
 
 log = structlog.get_logger(__name__)
@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 _VERSION: Final = 1
 _DAY_NS: Final = 86_400 * 1_000_000_000
 _NO_FILE: Final = -1
+#: For a write under way when the log is closed.
+_CLOSE_SECONDS: Final = 10.0
 
 
 class AuditLog:
@@ -74,15 +76,18 @@ class AuditLog:
 
     def close(self) -> None:
         """Notes the end where that can be written."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_CLOSE_SECONDS):
+            log.error("the audit log is not closed, since a write to it hangs", directory=str(self.directory))
+            return
+        try:
             if self._file == _NO_FILE:
                 return
-            try:
-                self._write([self._own(STOP, {"pid": os.getpid()})])
-            except OSError as error:
-                log.error("the end of the audit log could not be written", error=str(error))
-            finally:
-                self._close_files()
+            self._write([self._own(STOP, {"pid": os.getpid()})])
+        except OSError as error:
+            log.error("the end of the audit log could not be written", error=str(error))
+        finally:
+            self._close_files()
+            self._lock.release()
 
     def write(self, entries: Sequence[Entry]) -> int:
         """The sequence number of the last record. Raises ``AuditUnavailable``: then none of them is in the log."""
@@ -160,7 +165,7 @@ class AuditLog:
 
     def _open_segment(self, number: int, flags: int) -> None:
         path = segment_path(self.directory, number)
-        self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o640)
+        self._file = os.open(path, os.O_WRONLY | NO_LINK | flags, 0o640)
 
     def _check_file(self) -> None:
         """A file that was removed or replaced takes records that nobody will ever see."""
@@ -186,7 +191,7 @@ class AuditLog:
         return Entry(self._clock(), self._actor, action, self.settings.name, DONE, details)
 
     def _take_lock(self) -> None:
-        self._held = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._held = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK, 0o640)
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -107,7 +107,8 @@ def _body(entry: Entry, sequence: int, previous: str) -> bytes:
     }
     try:
         return _encode(values)
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, OverflowError, TypeError, ValueError):
+        # One value that JSON has no form for must not keep the records behind it from being written.
         return _encode(_valid(values))
 
 
@@ -116,14 +117,18 @@ def _short(value: Any) -> Any:
 
 
 def _valid(value: Any) -> Any:
-    """The same without lone surrogates, which UTF-8 has no bytes for."""
+    """The same without lone surrogates, which UTF-8 has no bytes for, and with texts for what JSON cannot say."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(1 << 63) <= value < 1 << 63 else str(value)[:MAX_TEXT]
     if isinstance(value, dict):
         return {_valid(name): _valid(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_valid(each) for each in value]
-    return value
+    return ascii(value)[:MAX_TEXT]
 
 
 #: Seconds → their text: a batch has thousands of records of one second.

@@ -16,7 +16,7 @@ from isochrone.secure.audit.keys import AuditKey
 from isochrone.secure.audit.records import NO_HASH, MalformedRecord, Record, is_whole, read_line
 from isochrone.secure.audit.retention import first_record, seconds_of
 from isochrone.secure.audit.seals import Seal, read_seal
-from isochrone.secure.audit.segments import Segment, segments_in, sync_directory
+from isochrone.secure.audit.segments import NO_LINK, Segment, segments_in, sync_directory
 
 #: Bytes at the end of a segment among which its last lines are looked for. A record has at most some 20 kB.
 _END_BYTES: Final = 1 << 18
@@ -89,7 +89,7 @@ def _compare(end: End, seal: Seal | None, key: AuditKey | None) -> None:
 
 
 def _last_record(segment: Segment, notes: dict[str, Any]) -> Record | None:
-    with segment.path.open("r+b") as file:
+    with os.fdopen(os.open(segment.path, os.O_RDWR | NO_LINK), "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))
         content = file.read()
@@ -110,7 +110,8 @@ def _last_record(segment: Segment, notes: dict[str, Any]) -> Record | None:
 
 
 def _put_aside(path: Path, torn: bytes) -> None:
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
         file.write(torn)
         os.fsync(file.fileno())
     sync_directory(path.parent)

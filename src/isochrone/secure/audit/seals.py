@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from isochrone.secure.audit.keys import AuditKey
-from isochrone.secure.audit.segments import SEAL, write_all
+from isochrone.secure.audit.segments import NO_LINK, SEAL, write_all
 
 #: What a seal is to its key.
 State = Literal["valid", "forged", "no key", "not keyed"]
@@ -51,7 +51,7 @@ def write_seal(directory: Path, seal: Seal) -> None:
     """Replaces the seal at once: a crash leaves this one or the one before. Raises ``OSError``, and leaves that one."""
     unfinished = directory / f".{SEAL}.new"
     try:
-        opened = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        opened = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK, 0o640)
         try:
             write_all(opened, msgspec.json.encode(seal) + b"\n")
             os.fdatasync(opened)

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 _SEGMENT: Final = re.compile(r"segment-(\d{8,})\.jsonl")
 SEAL: Final = "seal.json"
 LOCK: Final = "lock"
+#: Of every file that is opened for writing: who may write the directory must not make another file the log.
+NO_LINK: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Segment(NamedTuple):
