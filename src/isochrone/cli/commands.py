@@ -54,6 +54,7 @@ COMMANDS = {
         "Rebuild the committed versions when their records are damaged.",
     ),
     "events": ("isochrone.cli.fleet.inspecting.events", "Show who changed what, when."),
+    "audit": ("isochrone.cli.security.audit", "Show, verify and export audit logs."),
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),

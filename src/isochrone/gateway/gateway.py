@@ -30,6 +30,7 @@ from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerStream
+    from isochrone.secure.audit.audit import Audit
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,8 @@ class Gateway(RequestShell):
         #: look at the workers again.
         self.others_ready: Callable[[], bool] | None = None
         self.refresh_others: Callable[[], Coroutine[Any, Any, None]] | None = None
+        #: Records control calls before they take effect; None: nothing does.
+        self.change_audit: Audit | None = None
         self.stopping = False
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False
@@ -119,7 +122,8 @@ class Gateway(RequestShell):
         told = self.fleet.epoch or not self.fleet.is_led
         # Requests must come for a pool that was scaled to zero to wake up.
         takes_requests = bool(self.fleet.healthy) or self.fleet.rules.has_waiting_rooms
-        return not self.is_leaving and bool(told) and takes_requests
+        is_recorded = self.audit is None or self.audit.is_writable
+        return not self.is_leaving and bool(told) and takes_requests and is_recorded
 
     def is_model_ready(self, model: str, version: str) -> bool:
         if self.fleet.is_led:

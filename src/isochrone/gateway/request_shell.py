@@ -42,6 +42,7 @@ from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
     from isochrone.gateway.access import GatewayAccess
+    from isochrone.gateway.audit import GatewayAudit
     from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
     from isochrone.gateway.tracing import GatewayTrace
 
@@ -106,6 +107,8 @@ class RequestShell:
         self.access: GatewayAccess | None = None
         #: Whether requests need a grant (``protocol.authenticated``). Set before the first route is made.
         self.is_guarded = False
+        #: None: requests are not recorded in an audit log.
+        self.audit: GatewayAudit | None = None
         self._tasks = BackgroundTasks()
         #: Done when a request or a stream comes while nothing is under way; None: something is.
         self.resting: asyncio.Future[None] | None = None
@@ -122,12 +125,22 @@ class RequestShell:
         """A codec has read a request."""
         if self.resting is not None:
             self.wake()
-        if self.is_guarded and (error := refusal(request)) is not None:
-            request.reject(error)
+        if self.is_guarded and (denied := refusal(request)) is not None:
+            self._refuse(request, denied)
+            return
+        if self.audit is not None and (unrecorded := self.audit.refusal()) is not None:
+            self._refuse(request, unrecorded)
             return
         if self.sampling.on:
             self._offer(request)
         self.execute(self.machine.arrive(request, request.arrived))
+
+    def _refuse(self, request: CallerRequest, error: IsochroneError) -> None:
+        """A request that must not begin."""
+        request.served.requests += 1
+        request.served.reject(error)
+        request.over = True
+        self.execute([(_REJECT, request, error)])
 
     def _offer(self, request: CallerRequest) -> None:
         samples = self.sampling.on.get(request.served.name)
@@ -188,6 +201,8 @@ class RequestShell:
             self.tracing.broken_off(request, error)
         if self.access is not None and not request.over:
             self.access.broken_off(request, error)
+        if self.audit is not None and not request.over:
+            self.audit.broken_off(request, error)
         if request.over:
             self.execute(self.machine.cancelled(request, self.clock()))
             return
@@ -242,6 +257,8 @@ class RequestShell:
             self.tracing.note(instructions)
         if self.access is not None:
             self.access.note(instructions)
+        if self.audit is not None:
+            self.audit.note(instructions)
         caller: Any
         flights = self.flights
         for do, caller, subject in instructions:

@@ -22,8 +22,9 @@ import structlog
 
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
-from isochrone.errors import AlreadyExists
+from isochrone.errors import AlreadyExists, FlagError
 from isochrone.gateway.access import GatewayAccess
+from isochrone.gateway.audit import GatewayAudit
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.flights.reading import GatewayFlights
 from isochrone.gateway.front.application import GatewayApplication
@@ -50,6 +51,8 @@ from isochrone.protocol.application import ByPath, SameOrigin
 from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
 from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.audit.audit import Audit
+from isochrone.secure.audit.settings import AuditSettings
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -108,6 +111,8 @@ class GatewaySettings:
     traces_all_attempts: bool = False
     #: Which requests are logged, and where; None: none are.
     access_log: AccessLogSettings | None = None
+    #: The audit log of control calls, and perhaps of requests; None: nothing is recorded.
+    audit: AuditSettings | None = None
     #: Where the figures of the metrics page go beside it; None: nowhere.
     metrics_export: MetricsExport | None = None
     #: Off, to measure what it costs: latencies of requests are not counted.
@@ -176,6 +181,10 @@ class GatewayServer:
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         if self._access_log is not None:
             self.gateway.access = GatewayAccess(self._access_log)
+        self._audit = None if settings.audit is None else Audit(settings.audit)
+        self.gateway.change_audit = self._audit
+        if self._audit is not None and self._audit.settings.requests:
+            self.gateway.audit = GatewayAudit(self._audit)
         self.gateway.times.is_on = settings.counts_latencies
         self._metrics_exporter: MetricsExporter | None = None
         self.ports: dict[str, int] = {}
@@ -231,6 +240,13 @@ class GatewayServer:
                 self._access_log.start()
             except OSError as error:
                 raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
+        if self._audit is not None:
+            try:
+                await asyncio.to_thread(self._audit.start)
+            except OSError as error:
+                raise StartFailed(f"--audit: {error}; name a directory that can be written") from None
+            except FlagError as error:
+                raise StartFailed(error.message) from None
         settings = self.settings
         gateway = self.gateway
         if self._keeper is not None:
@@ -402,6 +418,8 @@ class GatewayServer:
             await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)
         if self._access_log is not None:
             await asyncio.to_thread(self._access_log.stop, STOP_SECONDS)
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.stop)
         if self._metrics_exporter is not None:
             await asyncio.to_thread(self._metrics_exporter.stop, STOP_SECONDS)
         if self._group is not None and self._private is not None:

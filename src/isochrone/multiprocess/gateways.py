@@ -76,6 +76,8 @@ def run_gateways(
 
     async def serve(number: int, generation: int) -> int:
         own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)
+        if own.audit is not None:
+            own = replace(own, audit=own.audit.of_process(number))
         process = GatewayInGroup(group, number, generation)
         process.index_timeout = settings.monitoring.index_timeout
         server = GatewayServer(own, process)

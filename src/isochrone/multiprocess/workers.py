@@ -51,7 +51,8 @@ def run_workers(
     )
 
     async def serve(number: int, generation: int) -> int:
-        own = replace(of_process, process=(number - 1, count))
+        audit = None if settings.audit is None else settings.audit.of_process(number)
+        own = replace(of_process, process=(number - 1, count), audit=audit)
         return await Worker(own, log_settings, group=ProcessInGroup(group, number, generation)).run()
 
     log.info("starting processes", processes=count, instances_with_shared_weights=shared_instances, **ports)

@@ -26,17 +26,26 @@ if TYPE_CHECKING:
     from isochrone.observe.metrics import Exposition
     from isochrone.protocol.service import InferenceService
     from isochrone.secure.access.grants import Grant
+    from isochrone.secure.audit.audit import Audit
 
 
 class ProtocolApplication:
     """REST and gRPC for one service, distinguished by the request's content type; and OpenAI's paths."""
 
-    def __init__(self, service: InferenceService, max_body_bytes: int, rules: HeaderRules | None = None) -> None:
+    def __init__(
+        self,
+        service: InferenceService,
+        max_body_bytes: int,
+        rules: HeaderRules | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        """``audit`` records control calls that change the server; None: nothing does."""
         self._service = service
         self._max_body_bytes = max_body_bytes
-        self._rest = RestRouter(service, max_body_bytes)
+        self._audit = audit
+        self._rest = RestRouter(service, max_body_bytes, audit)
         self._openai = OpenAIRouter(service, max_body_bytes)
-        self._grpc = GrpcRouter(service, max_body_bytes)
+        self._grpc = GrpcRouter(service, max_body_bytes, audit)
         self._rules = None if rules is None or rules.is_empty else rules
         #: The same for requests with a grant, which share what they have decoded with no other grant's.
         self._granted: WeakKeyDictionary[Grant, ProtocolApplication] = WeakKeyDictionary()
@@ -49,7 +58,7 @@ class ProtocolApplication:
         found = self._granted.get(grant)
         if found is None:
             service = cast("InferenceService", GuardedService(self._service, grant))
-            found = self._granted[grant] = ProtocolApplication(service, self._max_body_bytes, self._rules)
+            found = self._granted[grant] = ProtocolApplication(service, self._max_body_bytes, self._rules, self._audit)
         return found
 
     def _find(self, head: Head) -> Route:
@@ -68,8 +77,9 @@ class ProtocolApplication:
             return error_route(head, error)
         if rules.http_forwarded is not None and (parameters := forwarded(rules.http_forwarded, head)):
             service = cast("InferenceService", WithHeaders(self._service, parameters))
-            router = OpenAIRouter if is_openai(head) else RestRouter
-            return router(service, self._max_body_bytes).route(head)
+            if is_openai(head):
+                return OpenAIRouter(service, self._max_body_bytes).route(head)
+            return RestRouter(service, self._max_body_bytes, self._audit).route(head)
         return self._openai.route(head) if is_openai(head) else self._rest.route(head)
 
     def _grpc_by_rules(self, head: Head, rules: HeaderRules) -> Route:
@@ -79,7 +89,7 @@ class ProtocolApplication:
             return GrpcErrorRoute(error)
         if rules.grpc_forwarded is not None and (parameters := forwarded(rules.grpc_forwarded, head)):
             service = cast("InferenceService", WithHeaders(self._service, parameters))
-            return GrpcRouter(service, self._max_body_bytes).route(head)
+            return GrpcRouter(service, self._max_body_bytes, self._audit).route(head)
         return self._grpc.route(head)
 
 

@@ -240,6 +240,10 @@ class InferRequest:
     def note_step(self, model: str, nanoseconds: int) -> None:
         """Record the duration of one step of an ensemble, if the caller asked for timing."""
 
+    def exchange_of(self) -> Any:
+        """The exchange that it came by; None: another request, or the server itself, made it."""
+        return None
+
     def endpoint(self) -> str:
         """The called endpoint under Triton's name, for error messages."""
         return "ModelInfer RPC"

@@ -69,6 +69,9 @@ class RequestWrapper(InferRequest):
     def call_chain(self) -> tuple[Any, ...]:
         return self._original.call_chain
 
+    def exchange_of(self) -> Any:
+        return self._original.exchange_of()
+
     def endpoint(self) -> str:
         return self._original.endpoint()
 

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
-from isochrone.errors import FetchFailed, IsochroneError, NotFound
+from isochrone.errors import FetchFailed, FlagError, IsochroneError, NotFound
 from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
 from isochrone.models.sources.cache.cache import ModelCache
@@ -46,6 +46,8 @@ from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
 from isochrone.protocol.service import InferenceService
 from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.audit.audit import Audit
+from isochrone.secure.audit.settings import AuditSettings
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -121,6 +123,8 @@ class ServeSettings:
     trace: Mapping[str, list[str]] = field(default_factory=dict)
     #: Which requests are logged, and where; None: none are.
     access_log: AccessLogSettings | None = None
+    #: The audit log of control calls, and perhaps of requests; None: nothing is recorded.
+    audit: AuditSettings | None = None
     #: Where the figures of the metrics page go beside it; None: nowhere.
     metrics_export: MetricsExport | None = None
     #: Off, to measure what it costs: durations of requests are not counted.
@@ -224,6 +228,7 @@ class Worker:
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         self._keeper = None if settings.access is None else AccessKeeper(settings.access)
+        self._audit = None if settings.audit is None else Audit(settings.audit)
         self.service = WorkerService(
             self.catalog,
             log_settings,
@@ -237,6 +242,7 @@ class Worker:
             trace=settings.trace,
             process=settings.process,
             access_log=self._access_log,
+            audit=self._audit if settings.audit is not None and settings.audit.requests else None,
             counts_latencies=settings.counts_latencies,
             is_complete=self._is_complete,
         )
@@ -310,6 +316,13 @@ class Worker:
                 self._access_log.start()
             except OSError as error:
                 raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
+        if self._audit is not None:
+            try:
+                await in_thread(self._audit.start)
+            except OSError as error:
+                raise StartFailed(f"--audit: {error}; name a directory that can be written") from None
+            except FlagError as error:
+                raise StartFailed(error.message) from None
         self.catalog.watchdog.start()
         if self._flights is not None:
             self._flights.start()
@@ -343,7 +356,7 @@ class Worker:
         settings = self.settings
         group = self._group
         service = self.service if group is None else group.share(self.service)
-        application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules)
+        application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules, self._audit)
         others: tuple[Collector, ...] = ()
         if settings.gpu_metrics and (settings.metrics_port is not None or group is not None):
             self._gpus = GpuCollector(settings.metrics_seconds)
@@ -497,6 +510,8 @@ class Worker:
             await in_thread(partial(self.service.tracing.stop, _TRACE_SECONDS))
         if self._access_log is not None:
             await in_thread(partial(self._access_log.stop, STOP_SECONDS))
+        if self._audit is not None:
+            await in_thread(self._audit.stop)
         if self._metrics_exporter is not None:
             await in_thread(partial(self._metrics_exporter.stop, STOP_SECONDS))
         if self._gpus is not None:

@@ -25,6 +25,7 @@ from isochrone.protocol.shared_memory_requests import (
 from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.access import WorkerAccess
+from isochrone.worker.audited_requests import AuditedRequest, AuditedStream
 from isochrone.worker.backends.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
     from isochrone.protocol.service import Deferrable
+    from isochrone.secure.audit.audit import Audit
     from isochrone.worker.catalog.catalog import Catalog
     from isochrone.worker.served_version import ServedVersion
 
@@ -79,6 +81,7 @@ class WorkerService(InferenceService):
         trace: Mapping[str, list[str]] | None = None,
         process: tuple[int, int] = (0, 1),
         access_log: AccessLog | None = None,
+        audit: Audit | None = None,
         counts_latencies: bool = True,
         is_complete: Callable[[], bool] | None = None,
     ) -> None:
@@ -100,6 +103,8 @@ class WorkerService(InferenceService):
         self._access_log = access_log
         #: None: requests are not logged.
         self.access = None if access_log is None else WorkerAccess(access_log)
+        #: None: requests are not recorded in an audit log.
+        self._audit = audit
         self._counts_latencies = counts_latencies
         catalog.on_served = self._attach
         #: None: requests are not recorded. Set before the first model is loaded.
@@ -139,9 +144,15 @@ class WorkerService(InferenceService):
         served.submit(request)
 
     def _infer_observed(self, request: InferRequest) -> None:
-        """At verbose level 2 and above, while a model is traced, or with an access log."""
-        logged = (LoggedStream if request.takes_many else LoggedRequest)(request) if self._logs_requests else None
-        submitted = request if logged is None else logged
+        """At verbose level 2 and above, while a model is traced, or with an access log or an audit log."""
+        audited: AuditedRequest | None = None
+        if self._audit is not None:
+            if (refusal := self._audit.refusal()) is not None:
+                raise refusal
+            audited = (AuditedStream if request.takes_many else AuditedRequest)(request, self._audit)
+        given = request if audited is None else audited
+        logged = (LoggedStream if request.takes_many else LoggedRequest)(given) if self._logs_requests else None
+        submitted = given if logged is None else logged
         try:
             self._infer(submitted)
         except IsochroneError as error:
@@ -152,11 +163,14 @@ class WorkerService(InferenceService):
                     self.access.failed(submitted, error)
             if logged is not None:
                 logged.log(error.code, error=str(error))
+            if audited is not None:
+                audited.log(error.code)
             raise
 
     def _apply_verbosity(self) -> None:
         self._logs_requests = int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES
-        self._observes_requests = self._logs_requests or self.tracing.is_on or self.access is not None
+        self._observes_requests = self._logs_requests or self.tracing.is_on
+        self._observes_requests = self._observes_requests or self.access is not None or self._audit is not None
 
     # Metadata of models.
 
@@ -211,6 +225,8 @@ class WorkerService(InferenceService):
 
     def is_ready(self) -> bool:
         if not self.accepting or self.stopping or losses.is_lost():
+            return False
+        if self._audit is not None and not self._audit.is_writable:
             return False
         return not self._strict_readiness or not any(row[2] == "UNAVAILABLE" for row in self._requested())
 

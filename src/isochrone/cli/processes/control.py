@@ -14,6 +14,12 @@ import uvloop
 
 from isochrone.cli.api_client import failing_as
 from isochrone.cli.processes.access_flags import AccessOption
+from isochrone.cli.processes.audit_flags import (
+    AuditKeepOption,
+    AuditKeyOption,
+    AuditOption,
+    AuditRedactOption,
+)
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
@@ -28,6 +34,8 @@ from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.audit.audit import Audit
+from isochrone.secure.audit.settings import AuditSettings, read_audit
 from isochrone.secure.exposure import is_loopback
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
@@ -97,6 +105,10 @@ def control(
             show_default="if NiceGUI is installed",
         ),
     ] = None,
+    audit: AuditOption = "",
+    audit_key: AuditKeyOption = "",
+    audit_keep: AuditKeepOption = 0.0,
+    audit_redact: AuditRedactOption = "",
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run one controller of a fleet."""
@@ -118,6 +130,7 @@ def control(
             xds,
             rights,
             _serves_console(console, rights),
+            read_audit(audit, False, audit_key, audit_keep, audit_redact, name, "controller"),
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
@@ -165,6 +178,8 @@ class _Access:
     rights: Rights = field(default_factory=Rights)
     #: Whether the pages of the console are served.
     console: bool = False
+    #: The audit log; None: nothing is recorded.
+    audit: AuditSettings | None = None
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -175,7 +190,10 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         loop.add_signal_handler(number, stop.set)
     mirror = Mirror(store, keys.prefix)
     stopping = asyncio.ensure_future(stop.wait())
+    audit = None if reached.audit is None else Audit(reached.audit)
     try:
+        if audit is not None:
+            await asyncio.to_thread(audit.start)
         if not await _reach(mirror, stop):
             return
         figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
@@ -192,6 +210,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             further_routes=console.routes if console is not None else None,
             history=figures.history,
             simulator=SimulatorProcess(),
+            audit=audit,
         )
         if isinstance(reached.rights, AccessRights):
             await reached.rights.keeper.start()
@@ -224,6 +243,8 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         stopping.cancel()
         await mirror.stop()
         await store.close()
+        if audit is not None:
+            await asyncio.to_thread(audit.stop)
         log.info("stopped")
 
 

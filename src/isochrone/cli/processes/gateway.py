@@ -19,6 +19,13 @@ from isochrone.cli.processes.access_log_flags import (
     MetricsOtlpOption,
     MetricsOtlpSecondsOption,
 )
+from isochrone.cli.processes.audit_flags import (
+    AuditKeepOption,
+    AuditKeyOption,
+    AuditOption,
+    AuditRedactOption,
+    AuditRequestsOption,
+)
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
@@ -51,6 +58,7 @@ from isochrone.observe import logs
 from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.audit.settings import read_audit
 
 EPILOG = """
 \b
@@ -116,6 +124,11 @@ def gateway(
     trace_config: TraceOption = None,
     access_log: AccessLogOption = "off",
     access_log_file: AccessLogFileOption = "",
+    audit: AuditOption = "",
+    audit_requests: AuditRequestsOption = False,
+    audit_key: AuditKeyOption = "",
+    audit_keep: AuditKeepOption = 0.0,
+    audit_redact: AuditRedactOption = "",
     metrics_otlp: MetricsOtlpOption = "",
     metrics_otlp_seconds: MetricsOtlpSecondsOption = 10.0,
     latency_histograms: LatencyHistogramsOption = True,
@@ -152,6 +165,7 @@ def gateway(
             trace_rate=trace.rate,
             traces_all_attempts=trace.sends_all,
             access_log=read_access_log(access_log, access_log_file, name),
+            audit=read_audit(audit, audit_requests, audit_key, audit_keep, audit_redact, name, "gateway"),
             metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
             counts_latencies=latency_histograms,
             recorder=read_recorder(flight_recorder, dump_flights),

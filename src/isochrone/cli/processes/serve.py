@@ -21,6 +21,13 @@ from isochrone.cli.processes.access_log_flags import (
     MetricsOtlpOption,
     MetricsOtlpSecondsOption,
 )
+from isochrone.cli.processes.audit_flags import (
+    AuditKeepOption,
+    AuditKeyOption,
+    AuditOption,
+    AuditRedactOption,
+    AuditRequestsOption,
+)
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
@@ -34,6 +41,7 @@ from isochrone.multiprocess.workers import run_workers
 from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.audit.settings import read_audit
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.tls import server_context
@@ -200,6 +208,11 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
     access_log: AccessLogOption = "off",
     access_log_file: AccessLogFileOption = "",
+    audit: AuditOption = "",
+    audit_requests: AuditRequestsOption = False,
+    audit_key: AuditKeyOption = "",
+    audit_keep: AuditKeepOption = 0.0,
+    audit_redact: AuditRedactOption = "",
     metrics_otlp: MetricsOtlpOption = "",
     metrics_otlp_seconds: MetricsOtlpSecondsOption = 10.0,
     latency_histograms: LatencyHistogramsOption = True,
@@ -273,6 +286,7 @@ def serve(
             control_token=membership.control_token,
             cache_bytes=_cache_bytes(cache_config),
             access_log=read_access_log(access_log, access_log_file, name),
+            audit=read_audit(audit, audit_requests, audit_key, audit_keep, audit_redact, name, "worker"),
             metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
             counts_latencies=latency_histograms,
             recorder=read_recorder(flight_recorder, dump_flights),

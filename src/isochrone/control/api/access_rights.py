@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from isochrone.control.api.rights import Rights
 from isochrone.errors import IsochroneError
+from isochrone.secure.access.grants import Grant
 from isochrone.secure.access.identity import ANONYMOUS
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.access.permissions import FLEET_CHANGE, FLEET_READ, HEALTH
@@ -32,11 +33,17 @@ class AccessRights(Rights):
             return False
         return True
 
+    def name_of(self, headers: Mapping[str, str]) -> str:
+        identity = self._grant(headers).identity
+        return "" if identity is ANONYMOUS else identity.name
+
     def login_provider(self) -> Provider | None:
         found = [each for each in self.keeper.access.providers.values() if each.client_id]
         return found[0] if len(found) == 1 else None
 
     def require(self, headers: Mapping[str, str], permission: str) -> None:
         if permission != HEALTH:
-            credential = headers.get("authorization", "").encode("utf-8", "replace")
-            self.keeper.grant(credential).require(permission)
+            self._grant(headers).require(permission)
+
+    def _grant(self, headers: Mapping[str, str]) -> Grant:
+        return self.keeper.grant(headers.get("authorization", "").encode("utf-8", "replace"))

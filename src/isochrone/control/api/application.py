@@ -17,6 +17,7 @@ from isochrone.control.api.guarding import Guard
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
+from isochrone.control.api.recording import recorded
 from isochrone.control.api.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
@@ -24,6 +25,7 @@ from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
 from isochrone.control.what_if.asking import Simulator
 from isochrone.errors import Internal, IsochroneError
+from isochrone.secure.audit.audit import Audit
 from isochrone.store.base import Store
 from isochrone.store.mirror import Mirror
 
@@ -47,6 +49,7 @@ def create_app(
     further_routes: Callable[[ControlService], Iterable[BaseRoute]] | None = None,
     history: History | None = None,
     simulator: Simulator | None = None,
+    audit: Audit | None = None,
 ) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
@@ -54,8 +57,9 @@ def create_app(
     this machine's own. ``allowed_origins``: of pages that may use it from a browser. ``rights``: who may change the
     fleet; None: every client. ``further_routes``: what else is served at the same address, behind the same guard.
     ``history``: the figures of the fleet that this controller collects. ``simulator``: answers what-if questions.
+    ``audit``: records changes before they take effect; None: nothing does.
     """
-    service = ControlService(store, mirror, keys, write_error, history, simulator, rights)
+    service = ControlService(store, mirror, keys, write_error, history, simulator, rights, audit)
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:
@@ -77,6 +81,8 @@ def create_app(
 
 def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        if operation.changes and service.audit is not None:
+            return await recorded(service.audit, service, operation, request)
         service.rights.require(request.headers, operation.permission)
         return await operation.handler(service, request)
 

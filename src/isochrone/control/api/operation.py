@@ -41,6 +41,8 @@ class Operation:
     status: int = 200
     #: What its caller needs (``secure.access.permissions``).
     permission: str = FLEET_CHANGE
+    #: What the audit log calls it.
+    action: str = ""
 
     @property
     def changes(self) -> bool:
@@ -61,15 +63,25 @@ def who_asks(request: Request) -> str:
     return request.headers.get("x-isochrone-user", "").strip()[:200] or "unknown"
 
 
-async def body_of(request: Request, kind: type[Body]) -> Body:
-    """The request's body; an empty body counts as an empty object."""
+async def content_of(request: Request) -> bytes:
+    """The bytes of the body. They are read once, and kept with the request."""
+    known: bytes | None = getattr(request.state, "content", None)
+    if known is not None:
+        return known
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
         if len(content) > _MAX_BODY:
             raise PayloadTooLarge(f"the body is over {_MAX_BODY} bytes")
+    request.state.content = bytes(content)
+    return bytes(content)
+
+
+async def body_of(request: Request, kind: type[Body]) -> Body:
+    """The request's body; an empty body counts as an empty object."""
+    content = await content_of(request)
     try:
-        return msgspec.json.decode(bytes(content) or b"{}", type=kind)
+        return msgspec.json.decode(content or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"the request's body: {error}") from None
     except msgspec.DecodeError as error:

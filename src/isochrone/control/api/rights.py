@@ -42,6 +42,10 @@ class Rights:
         # In constant time: the duration must not reveal how many characters were right.
         return hmac.compare_digest(given[len(_SCHEME) :].strip().encode(), self.token.encode())
 
+    def name_of(self, headers: Mapping[str, str]) -> str:
+        """Who sends a request, as far as it is proved; "": nobody knows."""
+        return "token" if self.needs_token and self.may_change(headers) else ""
+
     def login_provider(self) -> Provider | None:
         """Whose tokens people can log in with; None: nobody can, or of several providers none is theirs."""
         return None

@@ -23,6 +23,7 @@ from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.asking import SharedSituation, Simulator, present_situation
 from isochrone.control.what_if.situation import Situation
 from isochrone.errors import Unavailable, Unsupported
+from isochrone.secure.audit.audit import Audit
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
@@ -46,11 +47,14 @@ class ControlService:
         history: History | None = None,
         simulator: Simulator | None = None,
         rights: Rights | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """``write_error``: why nothing can be written, if that is known; "": it can. ``history``: this controller's.
-        ``simulator``: answers what-if questions. ``rights``: of the clients; None: every one may change the fleet."""
+        ``simulator``: answers what-if questions. ``rights``: of the clients; None: every one may change the fleet.
+        ``audit``: records changes; None: nothing does."""
         self.store = store
         self.rights = rights or Rights()
+        self.audit = audit
         #: The figures of the fleet; empty if nothing collects them.
         self.history = history or History()
         self._simulator = simulator

@@ -133,6 +133,8 @@ class LocalGrpcRoute(Route):
 
 #: Calls in progress.
 _calls = BackgroundTasks()
+#: Runs the call of an exchange with a body between its records.
+Recorded = Callable[[Exchange, Buffer, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 #: What is made of the fleet's answers: (worker, answer) each.
 Gather = Callable[[Sequence[tuple[str, Response]], bool], tuple[int, Headers, bytes]]
 
@@ -149,9 +151,12 @@ class FanOutRoute(Route):
         check: Callable[[Buffer], Buffer] | None = None,
         *,
         changes_models: bool = False,
+        recorded: Recorded | None = None,
     ) -> None:
-        """``check`` makes what is sent on of a body, or raises; ``changes_models``: it is a load or an unload."""
+        """``check`` makes what is sent on of a body, or raises; ``changes_models``: it is a load or an unload;
+        ``recorded`` runs it between the records of the audit log."""
         self._changes_models = changes_models
+        self._recorded = recorded
         self._gateway = gateway
         self._check = check
         self._head = head
@@ -176,12 +181,16 @@ class FanOutRoute(Route):
         def ask(member: Member) -> Awaitable[Response]:
             return ask_http(member.connections, method, target, self._headers, body, self._seconds)
 
-        try:
+        async def answer() -> tuple[int, Headers, bytes]:
             answers = await everybody(self._gateway, ask)
             if self._changes_models:
                 # Whoever asks next, of readiness or for an inference, gets what is served from now on.
                 await self._gateway.models_changed()
-            exchange.respond(*_with_body(self._gather(answers, self._per_worker)))
+            return self._gather(answers, self._per_worker)
+
+        try:
+            found = await (answer() if self._recorded is None else self._recorded(exchange, exchange.body, answer))
+            exchange.respond(*_with_body(found))
         except IsochroneError as error:
             respond_error(exchange, error)
         except Exception as error:
@@ -280,8 +289,11 @@ class GrpcFanOutRoute(Route):
         head: Head,
         merge: Callable[[Sequence[bytes]], bytes],
         check: Callable[[Buffer], Buffer] | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
-        """``check`` makes what is sent on of a framed message, or raises."""
+        """``check`` makes what is sent on of a framed message, or raises; ``recorded`` runs the call between the
+        records of the audit log."""
+        self._recorded = recorded
         self._gateway = gateway
         self._check = check
         self._path = head.target
@@ -299,23 +311,12 @@ class GrpcFanOutRoute(Route):
         _calls.start(self._ask(stream, body))
 
     async def _ask(self, stream: ServerStream, body: Buffer) -> None:
-        def ask(member: Member) -> Awaitable[Response]:
-            return ask_grpc(member.connections, self._path, body, self._headers, self._seconds)
+        async def answer() -> bytes:
+            return await self._answer(body)
 
         try:
-            answers = await everybody(self._gateway, ask)
-            messages: list[bytes] = []
-            problems: list[IsochroneError] = []
-            for name, answer in answers:
-                try:
-                    messages.append(message_of_response(answer)[0])
-                except IsochroneError as error:
-                    problems.append(type(error)(f"worker {name}: {error}" if len(answers) > 1 else str(error)))
-            if b"RepositoryModel" in self._path:
-                await self._gateway.models_changed()
-            if problems and (not messages or self._merge is first_message):
-                raise problems[0]
-            respond(stream, self._merge(messages))
+            recorded = self._recorded
+            respond(stream, await (answer() if recorded is None else recorded(stream, stream.body, answer)))
         except IsochroneError as error:
             stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
         except Exception as error:
@@ -323,6 +324,24 @@ class GrpcFanOutRoute(Route):
             raise
         finally:
             self._gateway.look_now()
+
+    async def _answer(self, body: Buffer) -> bytes:
+        def ask(member: Member) -> Awaitable[Response]:
+            return ask_grpc(member.connections, self._path, body, self._headers, self._seconds)
+
+        answers = await everybody(self._gateway, ask)
+        messages: list[bytes] = []
+        problems: list[IsochroneError] = []
+        for name, answer in answers:
+            try:
+                messages.append(message_of_response(answer)[0])
+            except IsochroneError as error:
+                problems.append(type(error)(f"worker {name}: {error}" if len(answers) > 1 else str(error)))
+        if b"RepositoryModel" in self._path:
+            await self._gateway.models_changed()
+        if problems and (not messages or self._merge is first_message):
+            raise problems[0]
+        return self._merge(messages)
 
 
 def first_message(messages: Sequence[bytes]) -> bytes:

@@ -12,6 +12,7 @@ from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, 
 from isochrone.gateway.control_calls import routes as control
 from isochrone.gateway.control_calls.load_requests import checked_grpc, checked_http
 from isochrone.gateway.control_calls.openai_models import OpenAIModelsRoute
+from isochrone.gateway.control_calls.recorded import recorded_grpc, recorded_rest
 from isochrone.gateway.front.compressed_requests import CompressedRoute
 from isochrone.gateway.front.generate_requests import GenerateRoute
 from isochrone.gateway.front.grpc_requests import GrpcRoute
@@ -150,7 +151,10 @@ class GatewayApplication:
             check = checked_http if fleet_wide[2] == "load" and not self._allow_file_overrides else None
             changes = bool(fleet_wide[2])
             seconds = control.LOAD_SECONDS
-            return control.FanOutRoute(gateway, head, control.all_or_error, seconds, check, changes_models=changes)
+            recorded = recorded_rest(gateway, head)
+            return control.FanOutRoute(
+                gateway, head, control.all_or_error, seconds, check, changes_models=changes, recorded=recorded
+            )
         match = MODEL_PATH.match(text)
         if match is None:
             raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
@@ -161,7 +165,7 @@ class GatewayApplication:
             _expect(head, b"GET", b"HEAD")
             return control.FanOutRoute(gateway, head, control.statistics)
         if verb == "trace/setting":
-            return control.FanOutRoute(gateway, head, control.all_or_error)
+            return control.FanOutRoute(gateway, head, control.all_or_error, recorded=recorded_rest(gateway, head))
         if verb == "ready":
             _expect(head, b"GET", b"HEAD")
             not_ready = (400, {"error": MODEL_NOT_READY})
@@ -207,7 +211,8 @@ class GatewayApplication:
             check = (
                 checked_grpc if path == _SERVICE + b"RepositoryModelLoad" and not self._allow_file_overrides else None
             )
-            return control.GrpcFanOutRoute(gateway, head, control.first_message, check)
+            recorded = recorded_grpc(gateway, head)
+            return control.GrpcFanOutRoute(gateway, head, control.first_message, check, recorded)
         if path == _SERVICE + b"ServerMetadata":
             return control.MetadataRoute(gateway, self._server_name, EXTENSIONS, grpc=True)
         local = {

@@ -6,6 +6,7 @@ The same service calls as in ``rest.control``, in protobuf. Not the hot path.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2 as pb
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from isochrone.protocol.service import InferenceService
 
 Method = Callable[["InferenceService", Any], Any]
+#: Runs a call of an exchange with a message between its records.
+Recorded = Callable[[Exchange, Any, Callable[[], Any]], Any]
 
 
 class UnaryRoute(Route):
@@ -48,13 +51,16 @@ class UnaryRoute(Route):
         self._service = service
         self._max_body_bytes = max_body_bytes
         self._encoding = call.encoding
+        #: The call between its records; None: nothing is recorded.
+        self.recorded: Recorded | None = None
 
     def handle(self, exchange: Exchange) -> None:
         stream: Any = exchange
         try:
             body, start = message_of(exchange.body, self._encoding, self._max_body_bytes)
             message = parse(self._request, bytes(body[start:]))
-            answer = self._method(self._service, message)
+            run = partial(self._method, self._service, message)
+            answer = run() if self.recorded is None else self.recorded(exchange, message, run)
         except IsochroneError as error:
             fail(stream, error)
             return

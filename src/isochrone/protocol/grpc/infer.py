@@ -97,6 +97,9 @@ class GrpcInferRequest(InferRequest):
         self.route = route
         stream.owner = self
 
+    def exchange_of(self) -> Any:
+        return self.stream
+
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self.route.call.stages

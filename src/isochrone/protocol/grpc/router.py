@@ -6,23 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import IsochroneError, Unsupported
 from isochrone.protocol.access import control_token
+from isochrone.protocol.access.changes import grpc_action, grpc_change
+from isochrone.protocol.audited_calls import actor_of, audited
 from isochrone.protocol.compression.inflating import inflating_messages
 from isochrone.protocol.grpc.calls import CallHead, GrpcErrorRoute, fail
-from isochrone.protocol.grpc.control import CHANGES, METHODS, SERVICE, UnaryRoute, reads_only
+from isochrone.protocol.grpc.control import CHANGES, METHODS, SERVICE, Recorded, UnaryRoute, reads_only
 from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.health import HealthWatchRoute
 from isochrone.protocol.grpc.infer import InferRoute
 from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
 from isochrone.protocol.grpc.stream import StreamInferRoute
 from isochrone.protocol.version_pins import Pins
-from isochrone.wire.exchange import Head, Route
+from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.service import InferenceService
+    from isochrone.secure.audit.audit import Audit
 
 #: path → route of a streaming method, from the service, max_body_bytes and the call's header block
 STREAMING: dict[bytes, Callable[[InferenceService, int, CallHead], Route]] = {
@@ -34,8 +37,10 @@ STREAMING: dict[bytes, Callable[[InferenceService, int, CallHead], Route]] = {
 class GrpcRouter:
     """Finds the route of a gRPC call."""
 
-    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+    def __init__(self, service: InferenceService, max_body_bytes: int, audit: Audit | None = None) -> None:
+        """``audit`` records changes before they take effect; None: nothing does."""
         self._service = service
+        self._audit = audit
         self._max_body_bytes = max_body_bytes
         self._decoder = InferDecoder(service)
         self._pins = Pins()
@@ -64,4 +69,35 @@ class GrpcRouter:
         changes = CHANGES.get(path)
         if changes is not None and not control_token.may_change(head, service.control_token):
             method = reads_only(method, changes)
-        return inflating_messages(UnaryRoute(method, request, service, limit, call), call.encoding, limit, fail)
+        route = UnaryRoute(method, request, service, limit, call)
+        if self._audit is not None and (action := grpc_action(path)):
+            is_refused = changes is not None and not control_token.may_change(head, service.control_token)
+            record = refused if is_refused else recorded
+            route.recorded = record(self._audit, head, action, service.control_token)
+        return inflating_messages(route, call.encoding, limit, fail)
+
+
+def refused(audit: Audit, head: Head, action: str, _: str) -> Recorded:
+    """Records that the caller may not change the server."""
+
+    def run(exchange: Exchange, message: Any, work: Callable[[], Any]) -> Any:
+        found = grpc_change(action, message)
+        if found is not None:
+            error = control_token.refused()
+            audit.refused(actor_of(head, exchange), action, found[0].subject, {"error": error.code})
+        return work()
+
+    return run
+
+
+def recorded(audit: Audit, head: Head, action: str, token: str = "") -> Recorded:
+    """Runs calls between their records. ``token``: the server's control token."""
+
+    def run(exchange: Exchange, message: Any, work: Callable[[], Any]) -> Any:
+        found = grpc_change(action, message)
+        if found is None:
+            return work()
+        change, details = found
+        return audited(audit, actor_of(head, exchange, token), change, details, work)
+
+    return run

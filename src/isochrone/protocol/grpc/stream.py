@@ -338,6 +338,9 @@ class StreamInferRequest(InferRequest):
         self.ready: list[list[Buffer]] = []
         self.over = False
 
+    def exchange_of(self) -> Any:
+        return self.stream.stream
+
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self.stream.call.stages

@@ -124,6 +124,9 @@ class ChoiceRequest(InferRequest):
         self._route = route
         self.choice = choice
 
+    def exchange_of(self) -> Any:
+        return self._answer.exchange
+
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self._route.stages

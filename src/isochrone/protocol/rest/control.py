@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 class Call:
     """One control call: the service, the arguments from the path, and the JSON body."""
 
-    __slots__ = ("arguments", "body", "service")
+    __slots__ = ("arguments", "body", "exchange", "service")
 
-    def __init__(self, service: InferenceService, arguments: Mapping[str, str], body: dict[str, Any]) -> None:
+    def __init__(
+        self, service: InferenceService, arguments: Mapping[str, str], body: dict[str, Any], exchange: Exchange
+    ) -> None:
         self.service = service
+        #: For what depends on the connection.
+        self.exchange = exchange
         self.arguments = arguments
         self.body = body
 
@@ -74,7 +78,7 @@ class ControlRoute(Route):
 
     def handle(self, exchange: Exchange) -> None:
         try:
-            answer = self._action(Call(self._service, self._arguments, self._read(exchange)))
+            answer = self._action(Call(self._service, self._arguments, self._read(exchange), exchange))
             if not isinstance(answer, Awaitable):
                 _respond(exchange, answer, self._load())
                 return

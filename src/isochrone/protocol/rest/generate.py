@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -98,6 +98,9 @@ class GenerateInferRequest(InferRequest):
         self.cancelled = True
         # The client will not read again: waiting models must check ``cancelled`` now.
         self._producers.resume()
+
+    def exchange_of(self) -> Any:
+        return self._exchange
 
     @property
     def stages(self) -> Mapping[str, str] | None:

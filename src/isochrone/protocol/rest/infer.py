@@ -179,6 +179,9 @@ class RestInferRequest(InferRequest):
         self.route = route
         exchange.owner = self
 
+    def exchange_of(self) -> Any:
+        return self.exchange
+
     @property
     def stages(self) -> Mapping[str, str] | None:
         return self.route.stages

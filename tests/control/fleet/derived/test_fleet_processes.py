@@ -10,11 +10,13 @@ from fleets import DIRECTORY, TEXT, changed, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isochrone.control.fleet.derived.engine_processes import processes_on
 from isochrone.control.fleet.derived.locations import repositories_of, store_url
 from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.derived.processes import NODE_ADDRESS, listens_on, processes, surge_of
 from isochrone.control.fleet.reading.parsing import with_workers
 from isochrone.control.state.needs import Needs
+from isochrone.control.state.records import KUBERNETES
 
 IDENTITY = ("--store", "sqlite:/srv/demo/state/fleet.db", "--fleet", "demo", "--lease-seconds", "5")
 
@@ -212,3 +214,22 @@ def test_traces_and_the_access_log_reach_every_gateway_and_worker() -> None:
         expected |= {"--access-log=0.5", f"--access-log-file=/var/log/{name}.access.log"}
         expected |= {"--trace-config=level=TIMESTAMPS"} if spec.role == "worker" else set()
         assert added == (set() if spec.role == "controller" else expected)
+
+
+def test_the_audit_log_reaches_every_process_and_requests_the_gateways_alone() -> None:
+    plain = processes(parse(TEXT), DIRECTORY)
+    section = (
+        "security:\n  audit: {directory: /var/audit, requests: true, key: keys/audit, keep_days: 90,"
+        " redact: {agent: hash, address: truncate}}\n"
+    )
+    for name, spec in processes(parse(TEXT + section), DIRECTORY).items():
+        words = [word for word in spec.arguments if word not in plain[name].arguments]
+        key = ("--audit", "/var/audit", "--audit-key", "/srv/demo/keys/audit", "--audit-keep", "90")
+        requests = ("--audit-requests",) if spec.role == "gateway" else ()
+        assert tuple(words) == (*key, "--audit-redact", "address=truncate,agent=hash", *requests), name
+
+
+def test_a_cluster_has_no_audit_log() -> None:
+    fleet = parse(TEXT + "security:\n  audit: {directory: /var/audit}\n")
+    found = processes_on(KUBERNETES, fleet, DIRECTORY)
+    assert not any("--audit" in spec.arguments for spec in found.values())

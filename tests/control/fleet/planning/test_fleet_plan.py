@@ -281,6 +281,8 @@ def test_settings_without_effect_are_told() -> None:
         "ignore fleet security.tls: has no effect in this release: the fleet's ports speak plain HTTP and gRPC",
         "ignore fleet observability.log: has no effect in this release",
     ]
+    audited = parse("name: a\nsecurity: {audit: {directory: /var/audit}}")
+    assert plan(audited, audited) == []
 
 
 def test_settings_of_placement_need_a_planned_pool() -> None:

@@ -5,6 +5,11 @@
 from __future__ import annotations
 
 MISTAKES = [
+    ("name: demo", "name: demo\nsecurity: {audit: {directory: audit}}", "2: security.audit.directory: expected an absolute path, given 'audit'"),
+    ("name: demo", "name: demo\nsecurity: {audit: {requests: true}}", "2: security.audit.directory: expected a directory, since nothing is recorded without it, given nothing"),
+    ("name: demo", "name: demo\nsecurity: {audit: {directory: /audit, redact: {agent: hash}}}", "2: security.audit.key: expected a file, since guessing names would undo a hash without a key, given nothing"),
+    ("name: demo", "name: demo\nsecurity: {audit: {directory: /audit, redact: {agent: encrypt}}}", "2: security.audit.redact.agent: expected hash, drop or truncate, given 'encrypt'"),
+    ("name: demo", "name: demo\nsecurity: {audit: {directory: /audit, redact: {colour: drop}}}", "2: security.audit.redact.colour: expected one of the known keys name, address, agent, request_id, user, reason, given an unknown key"),
     ("memory: 2GiB", "memroy: 2GiB", "12: pools.cpu.memroy: expected a known key (did you mean 'memory'?), given an unknown key"),
     ("name: demo", "nam: demo", "1: name: expected a value, given nothing"),
     ("name: demo", "name: 12", "1: name: expected a string (in quotes: '12'), given 12"),

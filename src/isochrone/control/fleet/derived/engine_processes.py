@@ -13,7 +13,7 @@ from pathlib import Path
 from isochrone.control.fleet.derived.processes import ProcessSpec, needs_of, processes
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.quantities import join_address
-from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Pool
+from isochrone.control.fleet.settings.sections import Audit, FleetSections, NodeNeeds, Pool
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import KUBERNETES
 
@@ -103,7 +103,9 @@ def _one_of_each(fleet: FleetSections) -> FleetSections:
         name: pool.model_copy(update={"workers": min(1, pool.workers), "warm": 0, "first_port": WORKER_PORTS[0]})
         for name, pool in fleet.pools.items()
     }
-    return fleet.model_copy(update={"control": control, "gateways": gateways, "pools": pools})
+    # The same of the directory of audit logs: what a pod writes there is lost with it.
+    security = fleet.security.model_copy(update={"audit": Audit()})
+    return fleet.model_copy(update={"control": control, "gateways": gateways, "pools": pools, "security": security})
 
 
 def _copy(template: ProcessSpec, name: str, needs: Needs, host: str | None = None) -> ProcessSpec:

@@ -18,7 +18,7 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
 from isochrone.control.fleet.settings.quantities import split_address
-from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Observability, Pool, Recorder
+from isochrone.control.fleet.settings.sections import Audit, FleetSections, NodeNeeds, Observability, Pool, Recorder
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import LOCAL
 from isochrone.observe.flights.settings import OFF
@@ -58,12 +58,13 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
     token = ("--token-file", str(absolute(file, directory))) if file is not None else ()
     rules = fleet.security.access
     access = ("--access", str(absolute(rules, directory))) if rules is not None else ()
+    audit = _audit(fleet.security.audit, directory)
     placed = engine != LOCAL
     specs = [
         ProcessSpec(
             name,
             "controller",
-            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token, *access),
+            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token, *access, *audit),
             needs=needs_of(fleet.control, "control", fleet.control.count, index) if placed else None,
         )
         for index, (name, listen) in enumerate(counted_addresses(controller_names(fleet), fleet.control.listen))
@@ -72,11 +73,11 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
         for index, (name, listen) in enumerate(counted_addresses(gateway_names(fleet, group), gateway.listen)):
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
             needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
-            specs += _gateways(
-                fleet, name, listen, metrics, gateway.processes, (*identity, *_recorder(fleet), *access), needs
-            )
+            requests = ("--audit-requests",) if fleet.security.audit.requests else ()
+            shared = (*identity, *_recorder(fleet), *access, *audit, *requests)
+            specs += _gateways(fleet, name, listen, metrics, gateway.processes, shared, needs)
     for pool in fleet.pools:
-        specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet)), placed)
+        specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet), *audit), placed)
     return {spec.name: spec for spec in specs}
 
 
@@ -182,6 +183,17 @@ def _recorder(fleet: FleetSections) -> list[str]:
         [] if recorder == Recorder() else ["--flight-recorder", str(recorder.requests) if recorder.requests else OFF]
     )
     return words + _given("--dump-flights", recorder.dump)
+
+
+def _audit(audit: Audit, directory: Path) -> tuple[str, ...]:
+    """Flags of the audit log. Workers record changes alone: each request is recorded where it came in."""
+    if not audit.directory:
+        return ()
+    words = ["--audit", audit.directory]
+    words += ["--audit-key", str(absolute(audit.key, directory))] if audit.key is not None else []
+    words += ["--audit-keep", f"{audit.keep_days:g}"] if audit.keep_days else []
+    rules = ",".join(f"{field}={how}" for field, how in audit.redact.rules)
+    return (*words, *_given("--audit-redact", rules))
 
 
 def _given(flag: str, value: str) -> list[str]:

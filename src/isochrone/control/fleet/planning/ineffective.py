@@ -16,14 +16,16 @@ _OF_GATEWAY = ("tier",)
 _OF_PLANNED = ("min_replicas", "alone", "apart")
 #: Parts of sections that are used.
 _USED = (
-    ("security", "access"),
     ("observability", "tracing"),
     ("observability", "access_log"),
     ("observability", "recorder"),
+    ("security", "audit"),
+    ("security", "access"),
 )
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
+NO_AUDIT = "no effect in a cluster: what a pod writes to its directory is lost with it"
 NO_TOKEN = "token_file has no effect in a cluster: every client that reaches the API may change the fleet"
 
 
@@ -40,6 +42,8 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
             yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)
     if fleet.control.token_file is not None and engine == KUBERNETES:
         yield Step(IGNORE, "controller", "control", NO_TOKEN)
+    if fleet.security.audit.directory and engine == KUBERNETES:
+        yield Step(IGNORE, "fleet", "security.audit", NO_AUDIT)
     for group, gateway in fleet.gateways.items():
         for name in _made(gateway, Gateway(), _OF_GATEWAY):
             yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")

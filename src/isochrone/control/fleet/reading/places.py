@@ -28,8 +28,11 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
         yield from (f"argument {word}" for word in spec.arguments)
     yield from (f"repository {location(text, directory)}" for text in fleet.repository)
     tls = fleet.security.tls
-    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, fleet.security.access)
+    audit = fleet.security.audit
+    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, fleet.security.access, audit.key)
     yield from (f"file {absolute(file, directory)}" for file in files if file is not None)
+    if audit.directory:
+        yield f"directory {audit.directory}"
     yield f"address control.listen {fleet.control.listen}"
     yield from (f"address listen {gateway.listen}" for gateway in fleet.gateways.values())
 

@@ -14,7 +14,7 @@ from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import names_of
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.quantities import bytes_text
-from isochrone.control.fleet.settings.sections import FleetSections, Pool
+from isochrone.control.fleet.settings.sections import Audit, FleetSections, Pool
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion
@@ -72,9 +72,20 @@ def problems(fleet: FleetSections) -> list[Problem]:
     if bool(tls.cert) != bool(tls.key):
         missing = "key" if tls.cert else "cert"
         found.append(Problem(("security", "tls", missing), "a file, since cert and key go together", "nothing"))
+    found += _of_audit(fleet.security.audit)
     found += _same_address_twice(fleet)
     # Names and ports follow from the counts, so the counts must be valid first.
     return found or [*_same_name_twice(at_largest(fleet)), *_ports(at_largest(fleet))]
+
+
+def _of_audit(audit: Audit) -> Iterator[Problem]:
+    at = ("security", "audit")
+    if not audit.directory and audit != Audit():
+        yield Problem((*at, "directory"), "a directory, since nothing is recorded without it", "nothing")
+    hashed = [field for field, how in audit.redact.rules if how == "hash"]
+    if hashed and audit.key is None:
+        expected = "a file, since guessing names would undo a hash without a key"
+        yield Problem((*at, "key"), expected, "nothing")
 
 
 def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:

@@ -58,6 +58,12 @@ def _empty(given: Any) -> Any:
     return {} if given is None else given
 
 
+def _absolute_path(given: str) -> str:
+    if given and not given.startswith("/"):
+        raise wrong("an absolute path", repr(given))
+    return given
+
+
 def _enabled(given: Any) -> Any:
     return {"enabled": given} if isinstance(given, bool) else _empty(given)
 
@@ -215,9 +221,55 @@ class Tls(Section):
     """Clients must present a certificate that this authority signed."""
 
 
-class Security(Section):
-    """Access to the fleet."""
+Redacted = Literal["hash", "drop", "truncate"]
 
+
+class AuditRedaction(Section):
+    """Personal data in the audit log, by field. hash: the same hash for the same value, made with the key; drop:
+    nothing is left; truncate: three characters are left, of an address its network."""
+
+    name: Redacted | None = None
+    """The name of an actor who has proved it."""
+    address: Redacted | None = None
+    """The address of an actor."""
+    agent: Redacted | None = None
+    """The agent that sent a request."""
+    request_id: Redacted | None = None
+    """The id of a request."""
+    user: Redacted | None = None
+    """The user that a caller of the control API states."""
+    reason: Redacted | None = None
+    """The reason of an abort."""
+
+    @property
+    def rules(self) -> tuple[tuple[str, str], ...]:
+        """(field, way) of those that are redacted."""
+        return tuple((field, how) for field in type(self).model_fields if (how := getattr(self, field)) is not None)
+
+
+class Audit(Section):
+    """The audit log of all processes that the fleet starts."""
+
+    directory: Annotated[str, AfterValidator(_absolute_path)] = ""
+    """Absolute path of the directory of the logs, one for each process, on the machine of the process. The default is
+    no audit log."""
+    requests: bool = False
+    """Whether gateways also record which agent calls which model when. While such a log cannot be written, its gateway
+    refuses requests."""
+    key: FilePath | None = None
+    """File with the key that seals the logs, 16 bytes or more, on the machine of each process. Without it, somebody who
+    may write the directory can rewrite a log."""
+    keep_days: Annotated[float, Field(ge=0, le=36_500)] = 0.0
+    """Days after which records are deleted; 0: never."""
+    redact: AuditRedaction = AuditRedaction()
+    """Personal data that is hashed, dropped or truncated before it is recorded."""
+
+
+class Security(Section):
+    """Access to the fleet, and the record of it. What is not used yet is checked; the plan of an apply says so."""
+
+    audit: Audit = Audit()
+    """The audit log."""
     tls: Tls = Tls()
     """Certificates. Checked, but not used yet: the plan of every apply says so."""
     access: FilePath | None = None
@@ -325,7 +377,7 @@ class FleetSections(Section):
     traffic: Traffic = Traffic()
     """Gateway rules that apply to all models together."""
     security: Security = Security()
-    """Access to the fleet. Checked, but not used yet."""
+    """Access to the fleet, and the record of it."""
     observability: Observability = Observability()
     """Metrics, traces and logs."""
     kubernetes: Kubernetes = Kubernetes()
