@@ -212,3 +212,15 @@ def test_traces_and_the_access_log_reach_every_gateway_and_worker() -> None:
         expected |= {"--access-log=0.5", f"--access-log-file=/var/log/{name}.access.log"}
         expected |= {"--trace-config=level=TIMESTAMPS"} if spec.role == "worker" else set()
         assert added == (set() if spec.role == "controller" else expected)
+
+
+def test_the_sandbox_is_on_the_command_line_of_every_worker() -> None:
+    text = TEXT + "security: {sandbox: {best_effort: true, memory: 2GiB, allow: [network=web]}}\n"
+    found = processes(parse(text), DIRECTORY)
+    words = ("--sandbox", "--sandbox-best-effort", "--sandbox-memory", str(2 << 30), "--sandbox-allow", "network=web")
+    for spec in found.values():
+        assert (" ".join(words) in " ".join(spec.arguments)) == (spec.role == "worker")
+    trusting = parse("name: a\nsecurity: {sandbox: true}\nmodels: {old: {version: 1, trust: true}, m: {version: 1}}")
+    (worker,) = (spec for spec in processes(trusting, DIRECTORY).values() if spec.role == "worker")
+    assert " ".join(worker.arguments).endswith("--sandbox --trust-model old")
+    assert "--sandbox" not in processes(parse("name: a\nsecurity: {sandbox: false}"), DIRECTORY)["cpu-1"].arguments

@@ -15,7 +15,12 @@ _OF_GATEWAY = ("tier",)
 #: Keys of a model that only planned pools use.
 _OF_PLANNED = ("min_replicas", "alone", "apart")
 #: Parts of sections that are used.
-_USED = (("observability", "tracing"), ("observability", "access_log"), ("observability", "recorder"))
+_USED = (
+    ("security", "sandbox"),
+    ("observability", "tracing"),
+    ("observability", "access_log"),
+    ("observability", "recorder"),
+)
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
@@ -43,6 +48,9 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         if spec.autoscale is not None and engine == KUBERNETES:
             yield Step(IGNORE, "pool", pool, NO_AUTOSCALE)
     yield from _unplanned(fleet)
+    if fleet.security.sandbox is None:
+        for name in (name for name, model in fleet.models.items() if model.trust):
+            yield Step(IGNORE, "model", name, "trust has no effect without security.sandbox: every model is trusted")
 
 
 def _unplanned(fleet: Fleet) -> Iterator[Step]:
