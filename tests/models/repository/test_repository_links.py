@@ -41,6 +41,10 @@ def test_a_link_out_of_the_repository_is_refused(model: Path, place: str, relati
     link.symlink_to(os.path.relpath(target, link.parent) if relative else target)
     with pytest.raises(ConfigError, match=f"{link}: link: expected one that stays inside of the repository"):
         Repository([model.parent], links_stay=True).read("m")
+    entry = Repository([model.parent], links_stay=True).scan()["m"]
+    assert entry.problem is not None
+    assert "link" in str(entry.problem)
+    assert not entry.versions, "its files are not read"
     # Without a sandbox, links are the operator's own.
     assert Repository([model.parent]).read("m").name == "m"
 

@@ -98,7 +98,7 @@ class Repository:
             for name, directory in _model_directories(path):
                 if self._namespaces is not None:
                     name = self._namespaces.served_name(name, path)
-                entry = _entry(name, directory)
+                entry = self._linked_away(name, directory, path) or _entry(name, directory)
                 if entry is not None:
                     _add(entries, entry)
         for remote in self._remote:
@@ -159,6 +159,17 @@ class Repository:
                 raise
             given = error.strerror or str(error)
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
+
+    def _linked_away(self, name: str, directory: Path, root: Path) -> ModelEntry | None:
+        """The entry of a model with a link that it may not have: its files are not read. None: it has none."""
+        if self._links_stay:
+            try:
+                check_links(directory, root)
+            except ConfigError as problem:
+                return ModelEntry(name, directory, (), "", {}, problem)
+            except OSError:  # it vanishes: ``_entry`` finds out
+                pass
+        return None
 
     def _root(self, directory: Path) -> Path:
         """The repository that a model's directory is in, by the names of both."""
