@@ -176,6 +176,9 @@ _FORBIDDEN = {
     "another temporary directory": 'open("/tmp/isochrone-sandbox-test", "w")',
     "the rights of its file": "import os; os.chmod(__file__, 0o777)",
     "a shorter file": "import os; os.truncate(__file__, 0)",
+    "the priority of its user": "import os; os.setpriority(os.PRIO_USER, 0, 19)",
+    "names of files in a directory": "import ctypes, os; c = ctypes.CDLL(None, use_errno=True)\n"
+    'if c.inotify_add_watch(c.inotify_init(), b"/", 0x100) < 0: raise OSError(ctypes.get_errno(), "watch")',
     "the end of the worker": "import os; os.kill(os.getppid(), 9)",
     "the end of everything": "import os; os.kill(-1, 9)",
     "the limits of the worker": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",

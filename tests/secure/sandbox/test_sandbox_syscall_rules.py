@@ -21,7 +21,8 @@ _NOTHING = Allowance(_PID)
 _NEVER = (
     "ptrace", "process_vm_readv", "process_vm_writev", "bpf", "mount", "umount2", "keyctl", "userfaultfd",
     "io_uring_setup", "kexec_load", "unshare", "setns", "perf_event_open", "open_by_handle_at", "memfd_create",
-    "shmget", "setsid", "setpgid", "pidfd_getfd", "pidfd_send_signal", "init_module", "reboot", "truncate",
+    "shmget", "setsid", "setpgid", "pidfd_getfd", "pidfd_send_signal", "init_module", "inotify_add_watch",
+    "reboot", "truncate",
 )
 # fmt: on
 
@@ -102,6 +103,14 @@ def test_limits_of_others_cannot_be_set(architecture: str, name: str) -> None:
     assert _error(architecture, _NOTHING, name, 0, 7) is None
     assert _error(architecture, _NOTHING, name, _PID, 7) is None
     assert _error(architecture, _NOTHING, name, _PID - 1, 7) == errno.EPERM
+
+
+def test_priorities_are_those_of_the_process_itself(architecture: str) -> None:
+    assert _error(architecture, _NOTHING, "setpriority", 0, 0, 10) is None
+    assert _error(architecture, _NOTHING, "setpriority", 0, _PID, 10) is None
+    assert _error(architecture, _NOTHING, "setpriority", 0, 1, 10) == errno.EPERM
+    for others in (1, 2):
+        assert _error(architecture, _NOTHING, "setpriority", others, 0, 10) == errno.EPERM
 
 
 def test_memory_that_no_limit_counts_is_denied(architecture: str) -> None:

@@ -25,7 +25,7 @@ def confine(confinement: Confinement, parent: int) -> str:
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("this process has more than one thread, and Landlock restricts only the one that asks")
     pid = os.getpid()
-    user = _user(confinement, pid)
+    user, searches = _user(confinement, pid)
     limits.apply(confinement.memory_bytes)
     namespaces = scratch.enter_namespaces()
     mounts = scratch.mount_scratch(os.getuid() if user is None else user) if namespaces else scratch.Mounts()
@@ -45,7 +45,10 @@ def confine(confinement: Confinement, parent: int) -> str:
         )
     if user is not None or namespaces == "user":
         limits.limit_tasks()
-    _give_up_rights(confinement, user, namespaces)
+    if user is not None:
+        identity.become(user, search=searches)
+    elif os.geteuid() == 0 or namespaces == "user":
+        identity.drop_capabilities()
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     # A change of the user clears it, so it comes after that.
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -68,22 +71,11 @@ def confine(confinement: Confinement, parent: int) -> str:
     return mounts.directory
 
 
-def _user(confinement: Confinement, pid: int) -> int | None:
-    """The user to become; None: it stays as it is."""
+def _user(confinement: Confinement, pid: int) -> tuple[int | None, bool]:
+    """The user to become, None: it stays as it is; and whether it must be able to enter private directories."""
     user = identity.own_user(pid)
-    if user is None or not _needs_search(confinement):
-        return user
+    if user is None or not identity.needs_search(confinement.directory, confinement.python):
+        return user, False
     # Without Landlock the capability would open every file, and without the capability nothing could be imported.
     may_search = bool(identity.capabilities() & identity.CAP_DAC_READ_SEARCH)
-    return user if confinement.landlock and may_search else None
-
-
-def _needs_search(confinement: Confinement) -> bool:
-    return identity.needs_search(confinement.directory, confinement.python)
-
-
-def _give_up_rights(confinement: Confinement, user: int | None, namespaces: str) -> None:
-    if user is not None:
-        identity.become(user, search=_needs_search(confinement))
-    elif os.geteuid() == 0 or namespaces == "user":
-        identity.drop_capabilities()
+    return (user, True) if confinement.landlock and may_search else (None, False)

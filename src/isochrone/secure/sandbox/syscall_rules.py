@@ -15,7 +15,8 @@ from isochrone.secure.sandbox.bpf import PRETEND, Compare, Deny, Instruction, as
 from isochrone.secure.sandbox.syscall_numbers import HIGHEST, Architecture
 
 #: Other processes, the machine, its clocks, keys, mounts and namespaces; further interfaces into the kernel (io_uring
-#: would make calls that no filter sees); and memory that RLIMIT_DATA does not count.
+#: would make calls that no filter sees); names of files that Landlock would hide; and memory that RLIMIT_DATA does not
+#: count.
 # fmt: off
 _ALWAYS = (
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp",
@@ -25,7 +26,8 @@ _ALWAYS = (
     "setns", "add_key", "request_key", "keyctl", "init_module", "finit_module", "delete_module", "kexec_load",
     "kexec_file_load", "reboot", "swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "settimeofday",
     "clock_settime", "adjtimex", "clock_adjtime", "sethostname", "setdomainname", "syslog", "iopl", "ioperm",
-    "modify_ldt", "vhangup", "fanotify_init", "migrate_pages", "move_pages", "ioprio_set", "memfd_create",
+    "modify_ldt", "vhangup", "fanotify_init", "inotify_add_watch", "migrate_pages", "move_pages", "ioprio_set",
+    "memfd_create",
     "memfd_secret", "shmget", "shmat", "msgget", "semget", "mq_open", "truncate", "setsid", "setpgid", "tkill",
 )
 # fmt: on
@@ -104,7 +106,9 @@ def _conditional(allowance: Allowance) -> Iterator[_Rule]:
     # With the worker's user, these would reach the worker.
     for name in ("prlimit64", "sched_setscheduler", "sched_setparam", "sched_setattr"):
         yield name, (not_itself,), errno.EPERM
-    yield "setpriority", ((Compare(1, 0, equal=False), Compare(1, allowance.pid, equal=False)),), errno.EPERM
+    another = (Compare(1, 0, equal=False), Compare(1, allowance.pid, equal=False))
+    # The first argument 0: of one process. Others are of all processes of a user.
+    yield "setpriority", ((Compare(0, 0, equal=False),), another), errno.EPERM
     yield "personality", ((Compare(0, _PERSONALITY_QUERY, equal=False),),), errno.EPERM
     # It must end with the worker, and stay undumpable: nothing may read its memory or dump it.
     yield (
