@@ -216,14 +216,18 @@ class Worker:
         self._companions = companions
         self._group = group
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
-        loading = replace(settings.loading, models_may_load=settings.control_mode == "explicit")
+        sandbox = settings.loading.sandbox
+        # A confined model that loads models would choose what runs, and unloads those of others.
+        may_load = settings.control_mode == "explicit" and sandbox is None
+        loading = replace(settings.loading, models_may_load=may_load)
         repository = repository or Repository(
             settings.repositories,
             loading.config_name,
             loading.assumed_batch_sizes,
             namespacing=loading.namespacing,
             cache=ModelCache(settings.model_cache, settings.model_cache_bytes) if settings.model_cache else None,
-            self_completion=completed_by_model,
+            self_completion=partial(completed_by_model, sandbox=sandbox),
+            links_stay=sandbox is not None,
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)

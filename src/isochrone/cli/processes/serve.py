@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,14 @@ from isochrone.cli.processes.audit_flags import (
     AuditRequestsOption,
 )
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
+from isochrone.cli.processes.sandbox_flags import (
+    AllowOption,
+    BestEffortOption,
+    MemoryOption,
+    SandboxOption,
+    TrustOption,
+    read_sandbox,
+)
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
@@ -150,6 +159,11 @@ def serve(
         list[str] | None,
         typer.Option(help="Origin of a page that may use the server from a browser. May be repeated."),
     ] = None,
+    sandbox: SandboxOption = False,
+    sandbox_best_effort: BestEffortOption = False,
+    sandbox_allow: AllowOption = None,
+    sandbox_memory: MemoryOption = None,
+    trust_model: TrustOption = None,
     cache_config: Annotated[
         str, typer.Option(help="Response cache, as Triton spells it: local,size=BYTES.", show_default="off")
     ] = "",
@@ -316,6 +330,10 @@ def serve(
             access=access is not None,
             required=require_secure,
         )
+        confined, trusted = read_sandbox(
+            sandbox, sandbox_best_effort, sandbox_allow or (), sandbox_memory or (), trust_model or ()
+        )
+        settings = replace(settings, loading=replace(settings.loading, sandbox=confined, trusted=trusted))
 
         if processes > 1:
             raise typer.Exit(run_workers(settings, log_settings, processes, _report))

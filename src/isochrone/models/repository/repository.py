@@ -26,6 +26,7 @@ from isochrone.models.configuration.self_completion import SelfCompletion, compl
 from isochrone.models.configuration.validation import validate
 from isochrone.models.repository.description import ModelDescription, ModelEntry
 from isochrone.models.repository.digest import regular_files
+from isochrone.models.repository.links import check_links
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.namespaces import Namespaces, plain_name
 from isochrone.models.repository.overrides import OverrideDirectory
@@ -65,7 +66,9 @@ class Repository:
         namespacing: bool = False,
         cache: ModelCache | None = None,
         self_completion: SelfCompletion | None = None,
+        links_stay: bool = False,
     ) -> None:
+        """``links_stay``: a model with a symbolic link out of its repository is an error."""
         self.places = tuple(places)
         self._paths = tuple(place for place in places if isinstance(place, Path))
         self._stopping = threading.Event()
@@ -82,6 +85,7 @@ class Repository:
         self._config_name = config_name
         self._assumed_batch_sizes = assumed_batch_sizes or {}
         self._self_completion = self_completion
+        self._links_stay = links_stay
         for path in self._paths:
             if not os.path.isdir(path):
                 given = "a file" if path.exists() else "nothing there"
@@ -94,7 +98,7 @@ class Repository:
             for name, directory in _model_directories(path):
                 if self._namespaces is not None:
                     name = self._namespaces.served_name(name, path)
-                entry = _entry(name, directory)
+                entry = self._linked_away(name, directory, path) or _entry(name, directory)
                 if entry is not None:
                     _add(entries, entry)
         for remote in self._remote:
@@ -145,6 +149,8 @@ class Repository:
         for each, listed in remote:
             return self._fetch(each, listed, name, config_json, versions, report)
         try:
+            if self._links_stay:
+                check_links(found[0], self._root(found[0]))
             return self._describe(name, found[0], config_json, None, versions)
         except (OSError, ConfigError) as error:
             if not os.path.isdir(found[0]):
@@ -153,6 +159,21 @@ class Repository:
                 raise
             given = error.strerror or str(error)
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
+
+    def _linked_away(self, name: str, directory: Path, root: Path) -> ModelEntry | None:
+        """The entry of a model with a link that it may not have: its files are not read. None: it has none."""
+        if self._links_stay:
+            try:
+                check_links(directory, root)
+            except ConfigError as problem:
+                return ModelEntry(name, directory, (), "", {}, problem)
+            except OSError:  # it vanishes: ``_entry`` finds out
+                pass
+        return None
+
+    def _root(self, directory: Path) -> Path:
+        """The repository that a model's directory is in, by the names of both."""
+        return next(path for path in self._paths if path in directory.parents)
 
     def _listed(self, name: str) -> tuple[list[tuple[RemoteModels, list[StoredFile]]], list[IsochroneError]]:
         """The remote repositories with this model and its files there, and the errors of those that are away."""

@@ -59,7 +59,11 @@ def _contexts(settings: ServeSettings) -> Iterator[LoadContext]:
     local = [place for place in settings.repositories if isinstance(place, Path)]
     try:
         repository = Repository(
-            local, loading.config_name, loading.assumed_batch_sizes, namespacing=loading.namespacing
+            local,
+            loading.config_name,
+            loading.assumed_batch_sizes,
+            namespacing=loading.namespacing,
+            links_stay=loading.sandbox is not None,
         )
         names = list(repository.scan())
     except IsochroneError:

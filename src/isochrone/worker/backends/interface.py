@@ -17,6 +17,7 @@ from isochrone.errors import IsochroneError, ModelFailed
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature
     from isochrone.protocol.messages import InferRequest, Parameters, Tensors
+    from isochrone.secure.sandbox.confinement import Confinement
 
 #: The outputs of a request, its error, or None: the executable sends the answer itself, through an ``Outlet``.
 Answer = Union["Tensors", IsochroneError, None]
@@ -99,6 +100,10 @@ class LoadContext:
     gpu: int | None = None
     #: The share of its memory that may be used after the load.
     gpu_share: float = 1.0
+    #: How the process is confined that runs the model's Python code; None: models are not confined.
+    confinement: Confinement | None = None
+    #: Whether the model may run code of its files unconfined. The operator decides.
+    trusted: bool = True
 
 
 class Executable(abc.ABC):

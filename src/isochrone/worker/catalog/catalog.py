@@ -364,6 +364,8 @@ class Catalog:
         await self.unload(name, dependents=dependents)
 
     def _check_models_may_load(self) -> None:
+        if self._loading.sandbox is not None:
+            raise Unavailable("a model in a sandbox may not load or unload models; the server runs with --sandbox")
         if not self._loading.models_may_load:
             raise Unavailable(
                 "explicit model load / unload is not allowed if polling is enabled or control is off; "

@@ -41,6 +41,9 @@ def load_contexts(
     gpus = [each.gpu for each in configured_instances(config)] or [None]
     parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
     affinity = _affinity(parameters.get("cpus", ""), description.config_source) or _policy_cpus(config, settings)
+    confinement = None
+    if settings.sandbox is not None and backend == "python":
+        confinement = settings.sandbox.confinement(description.name, str(directory.parent))
     return [
         LoadContext(
             description.name,
@@ -57,6 +60,8 @@ def load_contexts(
             description.config_source,
             gpu,
             settings.gpu_limits.get(gpu or 0, 1.0),
+            confinement,
+            settings.trusted is None or description.name in settings.trusted,
         )
         for index, gpu in enumerate(gpus)
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from isochrone.secure.sandbox.settings import SandboxSettings
+
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
@@ -30,3 +32,7 @@ class LoadSettings:
     gpu_limits: Mapping[int, float] = field(default_factory=dict)
     #: Resource → available amount, for the rate limiter. None: no rate limiter.
     rate_limits: Mapping[str, int] | None = None
+    #: How python models are confined; None: they are not.
+    sandbox: SandboxSettings | None = None
+    #: The models that may run code of their files unconfined. None: all.
+    trusted: frozenset[str] | None = None

@@ -233,3 +233,15 @@ def test_a_cluster_has_no_audit_log() -> None:
     fleet = parse(TEXT + "security:\n  audit: {directory: /var/audit}\n")
     found = processes_on(KUBERNETES, fleet, DIRECTORY)
     assert not any("--audit" in spec.arguments for spec in found.values())
+
+
+def test_the_sandbox_is_on_the_command_line_of_every_worker() -> None:
+    text = TEXT + "security: {sandbox: {best_effort: true, memory: 2GiB, allow: [network=web]}}\n"
+    found = processes(parse(text), DIRECTORY)
+    words = ("--sandbox", "--sandbox-best-effort", "--sandbox-memory", str(2 << 30), "--sandbox-allow", "network=web")
+    for spec in found.values():
+        assert (" ".join(words) in " ".join(spec.arguments)) == (spec.role == "worker")
+    trusting = parse("name: a\nsecurity: {sandbox: true}\nmodels: {old: {version: 1, trust: true}, m: {version: 1}}")
+    (worker,) = (spec for spec in processes(trusting, DIRECTORY).values() if spec.role == "worker")
+    assert " ".join(worker.arguments).endswith("--sandbox --trust-model old")
+    assert "--sandbox" not in processes(parse("name: a\nsecurity: {sandbox: false}"), DIRECTORY)["cpu-1"].arguments

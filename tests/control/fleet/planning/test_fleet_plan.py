@@ -285,6 +285,16 @@ def test_settings_without_effect_are_told() -> None:
     assert plan(audited, audited) == []
 
 
+def test_trust_needs_a_sandbox() -> None:
+    text = "name: a\nsecurity: {sandbox: WORD}\nmodels: {m: {version: 1, trust: true}}"
+    fleet = parse(text.replace("WORD", "false"))
+    assert [str(step) for step in plan(fleet, fleet)] == [
+        "ignore model m: trust has no effect without security.sandbox: every model is trusted"
+    ]
+    confined = parse(text.replace("WORD", "true"))
+    assert [str(step) for step in plan(confined, confined)] == []
+
+
 def test_settings_of_placement_need_a_planned_pool() -> None:
     text = "name: a\npools: {cpu: {replicas: WORD}}\nmodels: {m: {version: 1, min_replicas: 2, apart: true}}"
     fleet = parse(text.replace("WORD", "all"))

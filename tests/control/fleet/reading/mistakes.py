@@ -85,6 +85,7 @@ MISTAKES = [
     ("steps: [5%, 0.25]", "quantile: 1", "28: models.pipeline.rollout.canary.quantile: expected a share above 0 and below 1, given 1"),
     ("steps: [5%, 0.25]", "max_seconds: 2", "28: models.pipeline.rollout.canary.min_seconds: expected at most max_seconds, which is 2, given 5"),
     ("  preprocess:\n", "  .hidden:\n", "18: models..hidden: expected one directory name of at most 255 bytes, without '/', '\\' or control characters and not starting with '.', given '.hidden'"),
+    ("models:\n", "security: {sandbox: {allow: [all=m]}}\nmodels:\n", "17: security.sandbox.allow: expected GRANT=MODEL with a grant out of network, processes, given 'all=m'"),
     ("models:\n", "security: {tls: {cert: a.pem}}\nmodels:\n", "17: security.tls.key: expected a file, since cert and key go together, given nothing"),
     ("models:\n", "traffic: {outliers: {consecutive: 1}}\nmodels:\n", "17: traffic.outliers.consecutive: expected a known key (did you mean 'consecutive_failures'?), given an unknown key"),
     ("models:\n", "observability: {log: {levl: info}}\nmodels:\n", "17: observability.log.levl: expected a known key (did you mean 'level'?), given an unknown key"),

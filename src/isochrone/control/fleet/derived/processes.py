@@ -148,10 +148,25 @@ def _workers(
         words += _given("--tier", spec.tier) + _given("--device", spec.device)
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
+        words += _sandbox(fleet)
         words += observing(fleet.observability, name, "worker")
         # Of an autoscaled pool, the group has room for all that it may have: a new size changes no other worker.
         needs = needs_of(spec, pool, largest_size(spec) + spec.warm, index) if placed else None
         yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool, needs)
+
+
+def _sandbox(fleet: FleetSections) -> list[str]:
+    """Flags of the sandbox of python models."""
+    sandbox = fleet.security.sandbox
+    if sandbox is None:
+        return []
+    words = ["--sandbox", *(["--sandbox-best-effort"] if sandbox.best_effort else [])]
+    words += ["--sandbox-memory", str(sandbox.memory)] if sandbox.memory else []
+    for grant in sandbox.allow:
+        words += ["--sandbox-allow", grant]
+    for name in sorted(name for name, model in fleet.models.items() if model.trust):
+        words += ["--trust-model", name]
+    return words
 
 
 def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ _USED = (
     ("observability", "recorder"),
     ("security", "audit"),
     ("security", "access"),
+    ("security", "sandbox"),
 )
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
@@ -51,6 +52,9 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         if spec.autoscale is not None and engine == KUBERNETES:
             yield Step(IGNORE, "pool", pool, NO_AUTOSCALE)
     yield from _unplanned(fleet)
+    if fleet.security.sandbox is None:
+        for name in (name for name, model in fleet.models.items() if model.trust):
+            yield Step(IGNORE, "model", name, "trust has no effect without security.sandbox: every model is trusted")
 
 
 def _unplanned(fleet: Fleet) -> Iterator[Step]:

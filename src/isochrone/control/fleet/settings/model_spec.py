@@ -142,6 +142,9 @@ class Model(ModelDefaults):
 
     source: RepositoryPlace | None = None
     """Directory or URL of the model, if it is outside the repository. It must have the name of the model."""
+    trust: bool = False
+    """With security.sandbox: the files of the model may run code inside the worker, as TorchScript and
+    AOTInductor packages do. A change restarts the workers."""
     stages: Words = ()
     """Models that an ensemble runs. The default comes from its config.pbtxt."""
     changes_with: Words = Field(default=(), alias="with")

@@ -26,8 +26,9 @@ from isochrone.control.fleet.settings.quantities import (
     file_path,
     switch,
 )
-from isochrone.errors import InvalidArgument
+from isochrone.errors import FlagError, InvalidArgument
 from isochrone.models.repository.names import validate_model_name
+from isochrone.secure.sandbox.settings import read_grants
 from isochrone.settings.sections import Section
 from isochrone.settings.validator_errors import wrong
 from isochrone.store.etcd.address import split_password
@@ -265,8 +266,33 @@ class Audit(Section):
     """Personal data that is hashed, dropped or truncated before it is recorded."""
 
 
+class Sandbox(Section):
+    """How workers confine python models; see docs/sandbox.md. true: all defaults; false: they do not."""
+
+    best_effort: bool = False
+    """Also start workers on machines whose kernel lacks a part of it."""
+    memory: Bytes = 0
+    """Memory of one process of a model. 0: half of the machine's."""
+    allow: Words = ()
+    """What models may do beside computing, as GRANT=MODEL with the grants network and processes."""
+
+    @field_validator("allow", mode="after")
+    @classmethod
+    def _are_grants(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            read_grants(allow)
+        except FlagError as error:
+            raise wrong(error.expected, error.given) from None
+        return allow
+
+
 class Security(Section):
-    """Access to the fleet, and the record of it. What is not used yet is checked; the plan of an apply says so."""
+    """Access to the fleet, the record of it, and what its models may do. What is not used yet is checked; the plan of
+    an apply says so."""
+
+    sandbox: Annotated[Sandbox | None, BeforeValidator(switch)] = None
+    """Run every python model in a confined process of its own, and load TorchScript and AOTInductor packages only of
+    models with trust. Off by default. A change restarts the workers."""
 
     audit: Audit = Audit()
     """The audit log."""
@@ -377,7 +403,7 @@ class FleetSections(Section):
     traffic: Traffic = Traffic()
     """Gateway rules that apply to all models together."""
     security: Security = Security()
-    """Access to the fleet, and the record of it."""
+    """Access to the fleet, the record of it, and what its models may do."""
     observability: Observability = Observability()
     """Metrics, traces and logs."""
     kubernetes: Kubernetes = Kubernetes()

@@ -74,7 +74,7 @@ class IsolatedExecutable(Executable):
         self._stream_number = 0
         self._request = SharedBlock.create("isochrone-request")
         self._responses = ResponseBlocks()
-        self._spawner = Spawner(context.model_name)
+        self._spawner = Spawner(context.model_name, context.confinement)
         try:
             child = self._start()
             self._keeper = Keeper(context.model_name, self._replace)

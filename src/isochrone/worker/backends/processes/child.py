@@ -12,11 +12,13 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
+from isochrone.secure.sandbox.confinement import Confinement
+from isochrone.secure.sandbox.launch import Launch, launch_of
+from isochrone.worker.backends.processes.output import Output
 from isochrone.worker.backends.processes.shared_block import SharedBlock
 
 # Limit of the time for a message that the child does not read, or does not finish.
@@ -32,14 +34,17 @@ class Spawner:
     be killed as soon as that thread ends.
     """
 
-    def __init__(self, name: str) -> None:
-        self._orders: SimpleQueue[tuple[list[str], list[int]] | None] = SimpleQueue()
+    def __init__(self, name: str, confinement: Confinement | None = None) -> None:
+        """``confinement``: of its children."""
+        self.confinement = confinement
+        self._orders: SimpleQueue[tuple[Launch, int | None] | None] = SimpleQueue()
         self._results: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"spawner-{name}", daemon=True)
         self._thread.start()
 
-    def start(self, command: list[str], descriptors: list[int]) -> subprocess.Popen[bytes]:
-        self._orders.put((command, descriptors))
+    def start(self, launch: Launch, output: int | None = None) -> subprocess.Popen[bytes]:
+        """``output``: the descriptor for what it prints; None: that of this process."""
+        self._orders.put((launch, output))
         result = self._results.get()
         if isinstance(result, OSError):
             raise result
@@ -52,11 +57,19 @@ class Spawner:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
-            command, descriptors = order
+            launch, output = order
             try:
                 # A process group of its own: Ctrl-C reaches the server alone, and the processes of the model can be
                 # killed with it.
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, process_group=0)
+                process = subprocess.Popen(
+                    launch.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=launch.environment,
+                    pass_fds=launch.descriptors,
+                    process_group=0,
+                )
             except OSError as error:
                 self._results.put(error)
             else:
@@ -75,17 +88,20 @@ class ChildProcess:
         #: The server's ends of its links.
         self.links = [ours for ours, _ in pairs]
         descriptors = [theirs.fileno() for _, theirs in pairs] + [block.descriptor for block in blocks]
-        # -P: the working directory must not come before installed packages.
-        # -u: the output of a model that crashes is not lost in a buffer.
-        command = [sys.executable, "-P", "-u", "-m", module, str(os.getpid()), *map(str, descriptors)]
+        arguments = [str(os.getpid()), *map(str, descriptors)]
+        # The files and the terminal of the worker are not for a confined process.
+        self._output = Output() if spawner.confinement is not None else None
         try:
-            self._process = spawner.start(command, descriptors)
+            with launch_of(module, arguments, descriptors, spawner.confinement) as launch:
+                self._process = spawner.start(launch, None if self._output is None else self._output.writer)
         except OSError:
             self._close_links()
             raise
         finally:
             for _, theirs in pairs:
                 theirs.close()
+            if self._output is not None:
+                self._output.begin()
         for link in self.links:
             # A child that stops in the middle of a message, or stops reading, must not block the server.
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -126,6 +142,8 @@ class ChildProcess:
                 except (ProcessLookupError, PermissionError):
                     pass
                 self._code = self._process.wait()
+                if self._output is not None:
+                    self._output.end()
             return self._code
 
     def release(self) -> None:

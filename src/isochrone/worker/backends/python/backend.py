@@ -14,7 +14,8 @@ By default the model runs inside the server (``isolation: "thread"``): a call co
 but a model that calls ``os._exit``, crashes or hangs harms the server. With
 ``parameters { key: "isolation" value { string_value: "process" } }`` it runs in a process of its own (``isolation``),
 which costs two orders of magnitude more per call (150 µs; 320 µs with 1 MiB each way) and protects the server from all
-three. There, inputs are views of shared memory that are valid during the call, and a model that keeps one must copy it.
+three. With ``isochrone serve --sandbox`` every model has a process of its own, which is confined (``secure.sandbox``).
+There, inputs are views of shared memory that are valid during the call, and a model that keeps one must copy it.
 A call that exceeds ``execution_timeout_ms`` is ended by killing the process.
 """
 
@@ -42,6 +43,8 @@ _LOADER = "isochrone.worker.backends.python.isolated"
 
 def load(context: LoadContext) -> Executable:
     isolation = parameters.choice(context, "isolation", "thread", ("thread", "process"))
+    if context.confinement is not None:
+        isolation = "process"
     decoupled: bool = context.config.model_transaction_policy.decoupled
     filename: str = context.config.default_model_filename or "model.py"
     if is_triton_model(context.directory / filename):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import ConfigError, ModelFailed
+from isochrone.secure.sandbox.explained import hint
 from isochrone.worker.backends.interface import WrongOutputs
 from isochrone.worker.backends.processes import forks
 from isochrone.worker.backends.python.results import ResultCheck, WrongResult
@@ -199,7 +200,7 @@ class UserModel:
         if len(said) > _LONGEST_MESSAGE:
             said = said[:_LONGEST_MESSAGE] + "…"
         raised = type(error).__name__ + (f": {said}" if said else "")
-        return ModelFailed(f"{self._label}: {step} raised {raised}{self._line(error)}")
+        return ModelFailed(f"{self._label}: {step} raised {raised}{hint(error)}{self._line(error)}")
 
     def _line(self, error: BaseException) -> str:
         """The innermost line in the user's files; "" if there is none."""

@@ -105,6 +105,7 @@ class TorchExecutable(Executable):
 
 
 def load(context: LoadContext) -> Executable:
+    _check_trust(context)
     given = parameters.choice(context, "isolation", "", ("thread", "process"))
     # A group of one rank is a model like others, in the worker's process unless the configuration isolates it.
     if is_parallel(context) and parallel_settings(context).layout.ranks > 1 and _is_installed("torch"):
@@ -120,6 +121,30 @@ def load(context: LoadContext) -> Executable:
             version=context.model_version,
         )
     return IsolatedExecutable(context, _LOADER, sent_context(_without_reserved_sms(context, given)))
+
+
+def _check_trust(context: LoadContext) -> None:
+    """Raises if loading the model would run code of its files, and the operator has not said that it may."""
+    if context.trusted:
+        return
+    if is_parallel(context):
+        kind = "model.py of ranks, which run unconfined"
+    else:
+        path = _model_file(context)
+        if path.suffix != ".pt2":
+            kind = f"TorchScript ({path.name}), a program that runs inside the worker"
+        elif compiled_target(path) is not None:
+            kind = f"an AOTInductor package ({path.name}), which is native code"
+        else:
+            return
+    name = context.model_name
+    raise ConfigError(
+        str(context.directory),
+        "model file",
+        "a program saved by torch.export or an ONNX model, which are data; or trust in this model: "
+        f"isochrone serve --trust-model {name}, in a fleet models.{name}.trust: true",
+        kind,
+    )
 
 
 def _is_installed(package: str) -> bool:

@@ -29,6 +29,7 @@ from isochrone.worker.backends.torch.packages import (
 )
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings
 from isochrone.worker.backends.torch.unlocked_file import UnlockedFile, records_in_place
+from isochrone.worker.backends.torch.unpickling import without_unpickling
 from isochrone.worker.backends.torch.weights import free_weights
 
 
@@ -68,6 +69,7 @@ def _exported(torch: Any, path: Path) -> LoadedFile:
         UnlockedFile(path) as file,
         records_in_place(torch, path),
         reading_to_cpu(torch),
+        without_unpickling(torch),
     ):
         program = torch.export.load(file)
     positional, keywords = program.call_spec.in_spec.children()

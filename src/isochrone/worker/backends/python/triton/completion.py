@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from isochrone.errors import ModelFailed
 from isochrone.models.configuration.json_config import parse_json
 from isochrone.protocol.control_json import model_config_json
+from isochrone.secure.sandbox.launch import launch_of
+from isochrone.secure.sandbox.settings import SandboxSettings
+from isochrone.worker.backends.processes.output import Output
 
 FUNCTION = "auto_complete_config"
 #: As long as Triton waits for the process of a model.
@@ -23,17 +25,31 @@ _SECONDS = 30.0
 _LARGEST = 1 << 22
 
 
-def completed_by_model(config: Any, directory: Path) -> Any:
-    """The configuration as the model of a version completes it; ``directory``: of the version."""
+def completed_by_model(config: Any, directory: Path, sandbox: SandboxSettings | None = None) -> Any:
+    """The configuration as the model of a version completes it; ``directory``: of the version. ``sandbox``: the process
+    is confined."""
     failed = f"model '{config.name}': {FUNCTION}"
+    confinement = None if sandbox is None else sandbox.confinement(config.name, str(directory.parent))
     reader, writer = os.pipe()
+    output = None if confinement is None else Output()
     try:
-        command = [sys.executable, "-P", "-u", "-m", f"{__package__}.completion_child"]
-        command += [str(writer), config.name, str(directory.absolute()), config.default_model_filename]
+        arguments = [str(writer), config.name, str(directory.absolute()), config.default_model_filename]
         try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writer], process_group=0, text=True)
+            with launch_of(f"{__package__}.completion_child", arguments, [writer], confinement) as launch:
+                process = subprocess.Popen(
+                    launch.command,
+                    stdin=subprocess.PIPE,
+                    stdout=None if output is None else output.writer,
+                    stderr=None if output is None else output.writer,
+                    env=launch.environment,
+                    pass_fds=launch.descriptors,
+                    process_group=0,
+                    text=True,
+                )
         finally:
             os.close(writer)
+            if output is not None:
+                output.begin()
         with process:
             try:
                 process.communicate(json.dumps(model_config_json(config)), timeout=_SECONDS)
@@ -46,6 +62,8 @@ def completed_by_model(config: Any, directory: Path) -> Any:
         answer = _read_all(reader)
     finally:
         os.close(reader)
+        if output is not None:
+            output.end()
     if not answer:
         raise ModelFailed(f"{failed} ended its process with code {process.returncode}")
     result = json.loads(answer)

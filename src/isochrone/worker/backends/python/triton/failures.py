@@ -18,6 +18,7 @@ from isochrone.errors import (
     Unavailable,
     Unsupported,
 )
+from isochrone.secure.sandbox.explained import hint
 
 #: Files of the worker, of Python's import system, and of what waits for a model's coroutine.
 _NOT_THE_MODELS = (
@@ -91,7 +92,7 @@ def described(error: BaseException) -> str:
         message = str(error)
     except Exception:
         message = "(its message cannot be read)"
-    text = f"{type(error).__name__}: {message or '<EMPTY MESSAGE>'}"
+    text = f"{type(error).__name__}: {message or '<EMPTY MESSAGE>'}{hint(error)}"
     # Triton's own classes are written in C++ and have no frames; neither has the server that calls the model.
     frames = [
         f"  {frame.filename}({frame.lineno}): {frame.name}\n"

@@ -33,6 +33,7 @@ from isochrone.worker.backends.python.triton.samples import no_outlet, sample_ou
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.secure.sandbox.confinement import Confinement
     from isochrone.worker.backends.interface import Answer, PostingOutletOf, TakeAnswers
     from isochrone.worker.backends.processes.frames import Frame
     from isochrone.worker.backends.processes.places import Bytes
@@ -55,7 +56,12 @@ class IsolatedTritonExecutable(Executable):
     ends_long_runs = True
 
     def __init__(
-        self, context: TritonModelContext, server: Server, cpus: tuple[int, ...] = (), timeout_ms: int = 0
+        self,
+        context: TritonModelContext,
+        server: Server,
+        cpus: tuple[int, ...] = (),
+        timeout_ms: int = 0,
+        confinement: Confinement | None = None,
     ) -> None:
         self.decoupled = context.decoupled
         self.begins_on_loop = not context.decoupled
@@ -77,7 +83,7 @@ class IsolatedTritonExecutable(Executable):
         #: Request blocks that the process still uses.
         self._held: set[int] = set()
         self._session: Session | None = None
-        self._spawner = Spawner(context.model_name)
+        self._spawner = Spawner(context.model_name, confinement)
         try:
             self._start()
         except BaseException:
@@ -304,4 +310,4 @@ def _are_small(requests: Sequence[InferRequest]) -> bool:
 
 def load(context: LoadContext, model_context: TritonModelContext) -> Executable:
     timeout_ms = parameters.integer(context, "execution_timeout_ms", 0)
-    return IsolatedTritonExecutable(model_context, context.server, context.cpus, timeout_ms)
+    return IsolatedTritonExecutable(model_context, context.server, context.cpus, timeout_ms, context.confinement)
