@@ -129,6 +129,11 @@ def test_a_gateway_records_which_agent_called_which_model_when(
     assert verdict.is_intact
     assert verdict.is_sealed
     assert [record.action for record in records(log)][-1] == "audit.stop"
+    # The log of the process says where the audit log ended.
+    heads = [event["head"] for event in gateway.log_events() if str(event.get("event", "")).startswith("the audit log")]
+    assert len(heads) == 2
+    assert heads[1] == verdict.head
+    assert verify(log, read_key(str(key)), frozenset(heads)).is_intact
 
 
 def test_control_calls_through_a_gateway_are_recorded_before_they_take_effect(

@@ -189,11 +189,15 @@ def test_a_caller_that_is_cancelled_cancels_no_fetch_of_others() -> None:
     async def scenario(issuer: Issuer, clock: Clock) -> None:
         async with started(issuer, clock) as source:
             clock.now += 11
-            first, second = asyncio.create_task(source.refresh()), asyncio.create_task(source.refresh())
+            # The first begins the fetch, the others join it.
+            first, second, third = (asyncio.create_task(source.refresh()) for _ in range(3))
             await asyncio.sleep(0)
             first.cancel()
-            assert await second
+            second.cancel()
+            assert await third
             assert first.cancelled()
+            assert second.cancelled()
+            assert issuer.key_fetches() == 2
 
     run(scenario)
 

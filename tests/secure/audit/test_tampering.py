@@ -271,6 +271,38 @@ def test_a_forged_number_costs_no_time(copy_of: Callable[[], Path], key: AuditKe
     assert "removed" in kinds(verify(log, key))
 
 
+@pytest.mark.parametrize("segment", ["x", None, -1, 1.5, 10**30, [1]])
+def test_records_of_the_log_itself_that_nobody_wrote(
+    segment: object, copy_of: Callable[[], Path], key: AuditKey
+) -> None:
+    """The verifier itself must survive what an attacker writes with hashes that are right."""
+    log = copy_of()
+    before = read_seal(log)
+    assert before is not None
+
+    def change(values: dict[str, Any]) -> None:
+        if values["action"] == "audit.segment":
+            values["details"] = {"segment": segment, "log": segment}
+        elif values["action"] == "infer":
+            values["action"] = "audit.retention"
+            values["details"] = {"deleted_through": segment, "last_sequence": segment, "last_hash": segment}
+
+    _rewritten(log, change)
+    segments_in(log)[0].path.unlink()
+    found = kinds(verify(log, key))
+    assert "reordered" in found
+    assert "removed" in found
+
+
+def test_an_edited_last_record_is_there(copy_of: Callable[[], Path], key: AuditKey) -> None:
+    log = copy_of()
+    path = segments_in(log)[-1].path
+    path.write_bytes(path.read_bytes()[:-70] + path.read_bytes()[-70:].replace(b"a", b"b").replace(b"1", b"2"))
+    verdict = verify(log, key)
+    assert kinds(verdict) == {"edited"}
+    assert not verdict.is_sealed
+
+
 def test_a_log_has_one_writer(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     first = AuditLog(settings)

@@ -105,6 +105,7 @@ def test_urls_that_are_used(url: str) -> None:
         "file:///etc/passwd",
         "//login.example",
         "https://login.example\\@evil.example",
+        "https://login.example\\.evil.example",
         "https://login.example\n",
         "https://login .example",
         "https://lögin.example",

@@ -225,6 +225,12 @@ def test_names_that_come_twice() -> None:
     assert "header has a name twice" in refusal(signed(RSA, "RS256", claims(), header))
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_are_none(number: str) -> None:
+    payload = json.dumps(claims())[:-1] + f', "x": {number}}}'
+    assert "payload has a number that is none" in refusal(signed(RSA, "RS256", payload.encode()))
+
+
 def test_a_huge_token() -> None:
     assert "longer than" in refusal("a" * (MOST_BYTES + 1))
     assert "longer than" in refusal(signed(RSA, "RS256", claims(pad="x" * MOST_BYTES)))

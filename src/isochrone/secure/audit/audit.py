@@ -57,6 +57,7 @@ class Audit:
     def start(self) -> None:
         """Raises ``FlagError`` and ``OSError``."""
         self.log.open()
+        self._log_head("the audit log is open")
         self._thread.start()
 
     def stop(self) -> None:
@@ -69,6 +70,12 @@ class Audit:
         if left := len(self._taken) + len(self._waiting):
             log.error("records of the audit log were lost at the stop", records=left, error=self._problem)
         self.log.close()
+        self._log_head("the audit log is closed")
+
+    def _log_head(self, event: str) -> None:
+        """Logs often leave the machine: what they say of the head, nobody can change here."""
+        sequence, head = self.log.head
+        log.info(event, directory=str(self.log.directory), sequence=sequence, head=head)
 
     # Changes.
 

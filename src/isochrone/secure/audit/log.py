@@ -89,6 +89,11 @@ class AuditLog:
             self._close_files()
             self._lock.release()
 
+    @property
+    def head(self) -> tuple[int, str]:
+        """The number and the hash of the last record."""
+        return self._end.sequence, self._end.hash
+
     def write(self, entries: Sequence[Entry]) -> int:
         """The sequence number of the last record. Raises ``AuditUnavailable``: then none of them is in the log."""
         with self._lock:

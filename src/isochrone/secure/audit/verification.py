@@ -15,7 +15,7 @@ from isochrone.secure.audit.keys import AuditKey
 from isochrone.secure.audit.reading import Line, lines_of
 from isochrone.secure.audit.records import NO_HASH, RETENTION, SEGMENT, START, Record, is_whole
 from isochrone.secure.audit.seals import Seal, read_seal
-from isochrone.secure.audit.segments import segments_in
+from isochrone.secure.audit.segments import segment_path, segments_in
 
 #: A process that runs may delete an expired segment while it is read.
 _ATTEMPTS: Final = 3
@@ -161,8 +161,9 @@ class _Verifier:
             self._id = self._id or str(details.get("log", ""))
             if details.get("log") != self._id:
                 self._found("forged", line, record.sequence, "its segment is another log's")
-            if line.path.name != f"segment-{details.get('segment', 0):08d}.jsonl":
-                self._found("reordered", line, record.sequence, f"its segment was number {details.get('segment')}")
+            number = details.get("segment")
+            if not isinstance(number, int) or line.path.name != segment_path(self._log, number).name:
+                self._found("reordered", line, record.sequence, f"its segment was number {str(number)[:20]}")
         elif line.number == 1:
             self._found("removed", line, record.sequence, "the first record of its segment is missing")
         if record.action == RETENTION:
@@ -194,7 +195,8 @@ class _Verifier:
         for record in self._checkpoints:
             details = record.details
             through, last, digest = (details.get(name) for name in ("deleted_through", "last_sequence", "last_hash"))
-            if isinstance(through, int) and isinstance(last, int):
+            # It names what was written before it.
+            if isinstance(through, int) and isinstance(last, int) and last < record.sequence:
                 exact = last == first.sequence - 1
                 if segment and (digest == first.previous if exact else last >= first.sequence):
                     return
@@ -216,7 +218,8 @@ class _Verifier:
             self._add("forged", "seal.json", 1, seal.sequence, "the seal was made without the key")
         elif self._id and seal.log != self._id:
             self._add("forged", "seal.json", 1, seal.sequence, "the seal is another log's")
-        elif seal.sequence > verdict.sequence:
+        # An edited last record is there, and reported.
+        elif seal.sequence > max(verdict.sequence, self._highest):
             message = f"the log ends with record {verdict.sequence}; the seal names record {seal.sequence}"
             self._add("truncated", file, number, seal.sequence, message)
         elif self._at_seal and self._at_seal != seal.hash:
@@ -226,8 +229,8 @@ class _Verifier:
             why = "the process was killed before it sealed them, and its next start will note that; or they were added"
             self._add("unsealed", file, number, verdict.sequence, f"{message}: {why}")
         else:
-            verdict.is_sealed = state == "valid"
-            verdict.unsealed = verdict.sequence - seal.sequence
+            verdict.is_sealed = state == "valid" and bool(self._at_seal)
+            verdict.unsealed = max(0, verdict.sequence - seal.sequence)
 
     def _found(self, kind: Kind, line: Line, record: int, message: str) -> None:
         self._add(kind, line.path.name, line.number, record, message)
