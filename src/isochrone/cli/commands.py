@@ -56,6 +56,8 @@ COMMANDS = {
     "events": ("isochrone.cli.fleet.inspecting.events", "Show who changed what, when."),
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
+    "sign": ("isochrone.cli.security.sign", "Sign versions of a model, so that workers can require it."),
+    "verify": ("isochrone.cli.security.verify", "Check the signatures of a repository's versions."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "partition": ("isochrone.cli.optimizing.partition", "Divide a model among a near and a far worker."),
     "profile": (
