@@ -115,6 +115,9 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
     for caller, token in fleet.security.tokens.items():
         expected = "nothing, since pods do not have the file and no caller is asked for a token yet"
         yield Problem(("security", "tokens", caller, "file"), expected, repr(token.file))
+    for index, file in enumerate(fleet.security.signatures.trust):
+        expected = "nothing, since pods do not have the file"
+        yield Problem(("security", "signatures", "trust", index), expected, repr(file))
 
 
 def _of_volumes(fleet: Fleet) -> Iterator[Problem]:

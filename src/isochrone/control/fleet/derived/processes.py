@@ -143,6 +143,8 @@ def _workers(
         words += _given("--tier", spec.tier) + _given("--device", spec.device)
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
+        for file in fleet.security.signatures.trust:
+            words += ["--require-signatures", str(absolute(file, directory))]
         words += observing(fleet.observability, name, "worker")
         # Of an autoscaled pool, the group has room for all that it may have: a new size changes no other worker.
         needs = needs_of(spec, pool, largest_size(spec) + spec.warm, index) if placed else None

@@ -15,7 +15,12 @@ _OF_GATEWAY = ("tier",)
 #: Keys of a model that only planned pools use.
 _OF_PLANNED = ("min_replicas", "alone", "apart")
 #: Parts of sections that are used.
-_USED = (("observability", "tracing"), ("observability", "access_log"), ("observability", "recorder"))
+_USED = (
+    ("security", "signatures"),
+    ("observability", "tracing"),
+    ("observability", "access_log"),
+    ("observability", "recorder"),
+)
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"

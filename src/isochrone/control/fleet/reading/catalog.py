@@ -100,6 +100,7 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
         (("security", "tls", "client_ca"), tls.client_ca),
         (("control", "token_file"), fleet.control.token_file),
         *((("security", "tokens", name, "file"), token.file) for name, token in fleet.security.tokens.items()),
+        *((("security", "signatures", "trust", i), file) for i, file in enumerate(fleet.security.signatures.trust)),
     ]
     return [
         Problem(path, f"a file at {absolute(text, directory)}", "nothing there")

@@ -29,7 +29,8 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
     yield from (f"repository {location(text, directory)}" for text in fleet.repository)
     tls = fleet.security.tls
     tokens = (token.file for token in fleet.security.tokens.values())
-    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, *tokens)
+    signers = fleet.security.signatures.trust
+    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, *tokens, *signers)
     yield from (f"file {absolute(file, directory)}" for file in files if file is not None)
     yield f"address control.listen {fleet.control.listen}"
     yield from (f"address listen {gateway.listen}" for gateway in fleet.gateways.values())

@@ -224,13 +224,25 @@ class Token(Section):
     """Role of the caller."""
 
 
+class Signatures(Section):
+    """Who must have signed the versions that workers load."""
+
+    trust: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()
+    """PEM files with public keys, or with certificates of authorities. Workers of this fleet then load only versions
+    that one of them signed (isochrone sign). Each machine with workers needs the files at the same path. Empty:
+    versions need no signature."""
+
+
 class Security(Section):
-    """Access to the fleet. Checked, but not used yet; the plan of every apply says so."""
+    """Access to the fleet, and what may run. Keys that are not used yet are checked; the plan of every apply names
+    them."""
 
     tls: Tls = Tls()
     """Certificates. Not used yet."""
     tokens: Annotated[dict[Name, Token], BeforeValidator(_empty)] = Field(default={})
     """Tokens by the name of the caller. Not used yet."""
+    signatures: Annotated[Signatures, BeforeValidator(_empty)] = Signatures()
+    """Signatures of model versions."""
 
 
 class Metrics(Section):
@@ -333,7 +345,7 @@ class FleetSections(Section):
     traffic: Traffic = Traffic()
     """Gateway rules that apply to all models together."""
     security: Security = Security()
-    """Access to the fleet. Checked, but not used yet."""
+    """Access to the fleet, and what may run."""
     observability: Observability = Observability()
     """Metrics, traces and logs."""
     kubernetes: Kubernetes = Kubernetes()
