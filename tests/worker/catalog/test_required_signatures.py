@@ -454,3 +454,39 @@ def test_what_a_killed_worker_left_is_removed_by_the_next(bench: Bench) -> None:
     again = other.read("m")
     assert described.directory.exists()
     assert again.directory.exists()
+
+
+def test_models_of_one_name_in_two_repositories_are_verified_each(bench: Bench, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(bench.repository, other)
+    repository = Repository([bench.repository, other], namespacing=True, verified=VerifiedCopies([bench.key.public]))
+    found = repository.read("other::m")
+    assert found.config_source == str(other / "m" / "config.pbtxt")
+    (other / "m" / "labels.txt").write_text("dog\n")
+    with pytest.raises(SignatureRefused, match=r"'labels\.txt' has other bytes"):
+        repository.read("other::m")
+    assert list(repository.read("models::m").provenance) == [1]
+
+
+def test_versions_of_different_configurations_are_not_mixed(bench: Bench) -> None:
+    """Version 1 was signed with a configuration that is gone: only 2, signed with the new one, may be loaded."""
+    bench.write(2)
+    write_config(bench.model, _CONFIG.replace("max_batch_size: 4", "max_batch_size: 8"))
+    sign_version(bench.signer, bench.model, 2)
+    repository = bench.opened()
+    assert repository.read("m", versions=[2]).config.max_batch_size == 8
+    with pytest.raises(SignatureRefused, match=r"'config\.pbtxt' has other bytes"):
+        repository.read("m", versions=[1, 2])
+
+
+def test_a_signed_version_policy_counts_and_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an unsigned configuration selects for a moment is not served against the signed one."""
+    bench.write(2)
+    write_config(bench.model, _CONFIG.replace("all {}", "specific { versions: [2] }"))
+    for version in (1, 2):
+        sign_version(bench.signer, bench.model, version)
+    repository = bench.opened()
+    with monkeypatch.context() as patched:
+        patched.setattr(repository, "_chosen", lambda *_: [1])
+        with pytest.raises(IsochroneError, match="at least one version must be available"):
+            repository.read("m")
