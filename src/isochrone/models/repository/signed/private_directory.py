@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import weakref
 from pathlib import Path
@@ -45,14 +46,17 @@ def _lock(directory: Path) -> int:
 
 def _sweep(parent: Path) -> None:
     """Removes the directories of ended processes."""
-    for left in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+    for left in parent.glob(f"{_PREFIX}*"):
         # Another process may sweep, too.
         with contextlib.suppress(OSError):
-            descriptor = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            found = os.lstat(left)
+            # Everybody can write below TMPDIR: a link there may lead anywhere.
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            descriptor = os.open(left / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(left.parent, ignore_errors=True)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(descriptor)
 
