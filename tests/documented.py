@@ -17,8 +17,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-#: Its blocks depend on each other, so it has a test of its own.
+#: Pages whose blocks depend on each other, so that each has a test of its own.
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+SIGNING = ROOT / "docs" / "signing.md"
 #: Commands that need a whole fleet.
 FLEET_COMMANDS = frozenset(
     ("up", "apply", "status", "top", "rollout", "canary", "drain", "undrain", "scale", "events", "logs", "init")
@@ -27,10 +28,10 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(language: str) -> list[tuple[Path, str]]:
-    """(page, text) in the order of pages and blocks; without the tutorial's."""
+    """(page, text) in the order of pages and blocks; without those of pages that have a test of their own."""
     found = []
     for page in PAGES:
-        if page == TUTORIAL:
+        if page in (TUTORIAL, SIGNING):
             continue
         found += [(page, text) for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
     return found
@@ -39,6 +40,12 @@ def blocks(language: str) -> list[tuple[Path, str]]:
 def tutorial_blocks() -> list[tuple[str, str]]:
     """(language, text) of every block of the tutorial, in its order."""
     return _BLOCK.findall(TUTORIAL.read_text())
+
+
+def signing_commands() -> list[str]:
+    """The commands of the page about signatures, in their order."""
+    found = _BLOCK.findall(SIGNING.read_text())
+    return [line for kind, text in found if kind == "sh" for line in lines_of(text)]
 
 
 def lines_of(text: str) -> list[str]:

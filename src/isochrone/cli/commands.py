@@ -57,6 +57,8 @@ COMMANDS = {
     "audit": ("isochrone.cli.security.audit", "Show, verify and export audit logs."),
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
+    "sign": ("isochrone.cli.security.sign", "Sign versions of a model, so that workers can require it."),
+    "verify": ("isochrone.cli.security.verify", "Check the signatures of a repository's versions."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "partition": ("isochrone.cli.optimizing.partition", "Divide a model among a near and a far worker."),
     "auth": ("isochrone.cli.security.auth", "Make API tokens; explain who may do what."),

@@ -89,6 +89,10 @@ class InferenceService(abc.ABC):
     def model_digest(self, model_name: str, model_version: str) -> str:
         """SHA-256 of a version's artifact and configuration, for metadata and the index; "" if not loaded."""
 
+    def model_provenance(self, model_name: str, model_version: str) -> dict[str, str]:
+        """Who signed a version, when, and from what; {}: it is not loaded, or nobody had to sign it."""
+        return {}
+
     @abc.abstractmethod
     async def load(self, model_name: str, parameters: Mapping[str, Any]) -> None:
         """Return when the model is ready. Parameters are Triton's: ``config`` (str), ``file:…`` (bytes)."""

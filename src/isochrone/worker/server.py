@@ -26,6 +26,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import FetchFailed, FlagError, IsochroneError, NotFound
 from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
+from isochrone.models.repository.signed.copies import VerifiedCopies
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.locations import Location
 from isochrone.observe.access_log.settings import AccessLogSettings
@@ -106,6 +107,8 @@ class ServeSettings:
     allow_origins: tuple[str, ...] = ()
     #: In a fleet: the token that calls which change the worker must carry; "": none.
     control_token: str = field(default="", repr=False)
+    #: Files with the keys and authorities of whom versions must be signed; (): unsigned versions are loaded.
+    trusted_signers: tuple[Path, ...] = ()
     #: Bytes of the response cache; 0: none.
     cache_bytes: int = 0
     #: Services whose port other processes may share (SO_REUSEPORT).
@@ -228,6 +231,7 @@ class Worker:
             cache=ModelCache(settings.model_cache, settings.model_cache_bytes) if settings.model_cache else None,
             self_completion=partial(completed_by_model, sandbox=sandbox),
             links_stay=sandbox is not None,
+            verified=VerifiedCopies(settings.trusted_signers) if settings.trusted_signers else None,
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)

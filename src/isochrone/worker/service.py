@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 from tritonclient.grpc import service_pb2
 
@@ -205,6 +206,11 @@ class WorkerService(InferenceService):
             return self._find(model_name, model_version).digest
         except IsochroneError:
             return ""
+
+    def model_provenance(self, model_name: str, model_version: str) -> dict[str, str]:
+        provenance = self.catalog.provenance(model_name, model_version)
+        found: dict[str, str] = {} if provenance is None else msgspec.to_builtins(provenance)
+        return found
 
     def model_statistics(self, model_name: str, model_version: str) -> service_pb2.ModelStatisticsResponse:
         versions = self.catalog.versions(model_name) if model_name else self.catalog.all_versions()

@@ -17,6 +17,7 @@ from isochrone.control.state.records import (
     GatewayRecord,
     LoadFailuresRecord,
     ProcessRecord,
+    SignersRecord,
     WorkerRecord,
 )
 
@@ -46,6 +47,16 @@ def test_a_reason_does_not_refer_to_where_it_is_shown() -> None:
         gateway("a", unserved="no worker of the fleet is registered, or all are drained; see isochrone status")
     )
     assert detector(records).fault == "no worker of the fleet is registered, or all are drained"
+
+
+def test_who_signed_the_served_version_is_shown_with_it() -> None:
+    records = fleet(gateway("a"))
+    assert detector(records).signed_by == ""
+    version = detector(records).version
+    records.put(KEYS.signers, SignersRecord({"detector": {version: "release@example.com", "9": "somebody"}}))
+    assert detector(records).signed_by == "release@example.com"
+    records.put(KEYS.signers, b"no JSON")
+    assert detector(records).signed_by == ""
 
 
 def test_what_a_worker_cannot_load_is_shown_with_it() -> None:

@@ -10,7 +10,7 @@ from observed_states import POOL, assignment, observed, rollout, settle, with_st
 
 from isochrone.control.rollout.desired_versions import WITHDRAWN
 from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, SEEN, advance
-from isochrone.control.rollout.observed_state import Failure, ObservedState, Verdict
+from isochrone.control.rollout.observed_state import Failure, Loaded, ObservedState, Verdict
 from isochrone.control.state.records import (
     ABORTED,
     ABORTING,
@@ -49,6 +49,13 @@ class TestPreparing:
         decision = advance(with_state(rollout(), PREPARING), observed(worker("w1", BOTH), worker("w2", BOTH)))
         assert decision.record.state == SWITCHING
         assert decision.record.changes["m"].digest == "new"
+
+    def test_who_signed_it_is_recorded_when_it_is_prepared(self) -> None:
+        signed = Loaded("READY", "new", signed_by="key sha256:ab at noon")
+        worker_ = replace(worker("w1", BOTH), models={"m": {"1": Loaded("READY", "old"), "2": signed}})
+        decision = advance(with_state(rollout(), PREPARING), observed(worker_, worker("w2", BOTH)))
+        assert decision.record.changes["m"].signed_by == "key sha256:ab at noon"
+        assert decision.record.summary == "m 1 → 2 (signed by key sha256:ab at noon)"
 
     def test_a_digest_that_differs_on_one_worker_aborts_and_is_named(self) -> None:
         odd = {"m": {"1": "old", "2": "0ther"}}

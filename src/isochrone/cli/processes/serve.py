@@ -51,6 +51,7 @@ from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.audit.settings import read_audit
+from isochrone.secure.signing.trust import Trust
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.tls import server_context
@@ -155,6 +156,15 @@ def serve(
             help="Let load requests bring files along, code among them (Triton's file: parameters).",
         ),
     ] = False,
+    require_signatures: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Load only versions that these signed: a PEM file with public keys or authorities, or a directory of"
+            " such files. May be repeated.",
+            metavar="FILE_OR_DIRECTORY",
+            show_default="unsigned versions are loaded",
+        ),
+    ] = None,
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(help="Origin of a page that may use the server from a browser. May be repeated."),
@@ -277,6 +287,9 @@ def serve(
             membership.check(
                 model_control_mode, allow_http=allow_http, tls=tls_cert is not None, shared_port=reuse_port
             )
+        if require_signatures:
+            # A mistake in these files ends the start, not the first load.
+            Trust(require_signatures)
         settings = ServeSettings(
             repositories=repositories,
             model_cache=_model_cache(repositories, model_cache),
@@ -298,6 +311,7 @@ def serve(
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,
+            trusted_signers=tuple(Path(os.path.abspath(each)) for each in require_signatures or ()),
             cache_bytes=_cache_bytes(cache_config),
             access_log=read_access_log(access_log, access_log_file, name),
             audit=read_audit(audit, audit_requests, audit_key, audit_keep, audit_redact, name, "worker"),

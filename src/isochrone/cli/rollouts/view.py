@@ -106,6 +106,11 @@ def picture(record: RolloutRecord, now: float) -> RenderableType:
     parts: list[RenderableType] = [head, _phases(record, now)]
     if record.workers:
         parts.append(_workers(record))
+    parts += [
+        Text(f"{model} {change.version} is signed by {change.signed_by}")
+        for model, change in record.changes.items()
+        if change.signed_by
+    ]
     parts += [Text(verdict_text(each), style="green" if each.passed else "red") for each in record.verdicts]
     if record.note:
         parts.append(Text(f"{_step(record)}{record.note}", style="cyan"))

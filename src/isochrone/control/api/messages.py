@@ -71,6 +71,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     fault: str = ""
     #: The gateway that reports it, if the epoch cannot be read; "": it can.
     according_to: str = ""
+    #: Who signed the version, when, and from what; "": nobody had to.
+    signed_by: str = ""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):

@@ -53,7 +53,10 @@ def fleet_status(view: View, store: StoreState) -> Status:
         leader=view.leader,
         store=store,
         models=tuple(
-            _model(name, assignments.get(name), changing.get(name), gateways, reported_by, empty)
+            _model(
+                *(name, assignments.get(name), changing.get(name), gateways, reported_by, empty),
+                view.signers.get(name, {}),
+            )
             for name in sorted({*assignments, *wanted, *changing})
         ),
         workers=tuple(
@@ -130,6 +133,7 @@ def _model(
     gateways: Mapping[str, GatewayRecord],
     reported_by: str,
     empty: Collection[str],
+    signers: Mapping[str, str],
 ) -> ModelStatus:
     served = assignment or Assignment(version="")
     state, fault = _answering(name, gateways) if assignment is not None else ("not served", "")
@@ -147,6 +151,7 @@ def _model(
         rollout=rollout.identity if rollout is not None else "",
         fault=fault,
         according_to=reported_by if assignment is not None else "",
+        signed_by=signers.get(served.version, ""),
     )
 
 

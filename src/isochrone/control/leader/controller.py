@@ -177,6 +177,8 @@ class Controller:
         await self._housekeeping.report_workers(self._records.view())
         failures = {name: driver.observed.failures for name, driver in self._drivers.items()}
         await self._housekeeping.report_loads(self._records.view(), failures)
+        workers = [driver.observed for driver in self._drivers.values()]
+        await self._housekeeping.report_signers(self._records.view(), workers)
         await self._housekeeping.tidy(self._records.view())
         if self._slo_totals is not None:
             await self._slo_totals.reconcile(self._records.view())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
 from isochrone.control.leader.records import LeaderRecords
-from isochrone.control.leader.worker_reports import changes, load_failures, worker_faults
+from isochrone.control.leader.worker_reports import changes, load_failures, signers, worker_faults
 from isochrone.control.recovery.repair import find_repair, unreported
-from isochrone.control.rollout.observed_state import Failure
+from isochrone.control.rollout.observed_state import Failure, ObservedWorker
 from isochrone.control.state.events import trimmed
-from isochrone.control.state.records import EpochRecord, Fault, LoadFailuresRecord, encode
+from isochrone.control.state.records import EpochRecord, Fault, LoadFailuresRecord, SignersRecord, encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 
@@ -62,6 +62,13 @@ class Housekeeping:
         if found != view.load_failures or view.is_unreadable(self._keys.load_failures):
             put = Put(self._keys.load_failures, encode(LoadFailuresRecord(found)))
             await self._records.write_transient((), [put if found else Delete(self._keys.load_failures)])
+
+    async def report_signers(self, view: View, workers: Iterable[ObservedWorker]) -> None:
+        """Keep the record of who signed what is served current: status shows it."""
+        found = signers(workers)
+        if found is not None and (found != view.signers or view.is_unreadable(self._keys.signers)):
+            put = Put(self._keys.signers, encode(SignersRecord(found)))
+            await self._records.write_transient((), [put if found else Delete(self._keys.signers)])
 
     async def tidy(self, view: View) -> None:
         """Delete records that are no longer needed, and keep the copy of the epoch current."""

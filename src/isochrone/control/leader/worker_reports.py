@@ -9,9 +9,9 @@ record of its own, which status shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from isochrone.control.rollout.observed_state import Failure
+from isochrone.control.rollout.observed_state import Failure, ObservedWorker
 from isochrone.control.state.records import EventRecord
 from isochrone.control.state.view import View
 
@@ -40,6 +40,22 @@ def load_failures(failures: Mapping[str, Mapping[str, Failure]]) -> dict[str, di
         worker: {model: f"version {', '.join(sorted(each.versions))}: {each.reason}" for model, each in of.items()}
         for worker, of in failures.items()
         if of
+    }
+
+
+def signers(workers: Iterable[ObservedWorker]) -> dict[str, dict[str, str]] | None:
+    """By model, by version that is ready: who signed it, as workers verified it. None: not all have reported yet."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for worker in workers:
+        if worker.models is None:
+            return None
+        for model in worker.models:
+            for version, loaded in worker.ready(model).items():
+                if loaded.signed_by:
+                    found.setdefault(model, {}).setdefault(version, set()).add(loaded.signed_by)
+    return {
+        model: {version: "; ".join(sorted(each)) for version, each in sorted(versions.items())}
+        for model, versions in sorted(found.items())
     }
 
 

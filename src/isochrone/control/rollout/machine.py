@@ -164,7 +164,8 @@ def _prepare(record: RolloutRecord, observed: ObservedState) -> Decision:
             reason = f"{name} version {change.version} is {digest[:12]} in pool {', '.join(change.pools)}, and "
             reason += f"{served.digest[:12]} where it is served; its files or its config.pbtxt differ"
             return _abort(record, observed, reason)
-        changes[name] = msgspec.structs.replace(change, digest=digest)
+        signed_by = _signed_by(name, change, observed)
+        changes[name] = msgspec.structs.replace(change, digest=digest, signed_by=signed_by)
     return _onward(msgspec.structs.replace(record, changes=changes), observed)
 
 
@@ -214,6 +215,13 @@ def _stuck(record: RolloutRecord, worker: ObservedWorker) -> str:
         for version in sorted(worker.loading(name) - {change.version})
     ]
     return f" (it is still loading {', '.join(others)}; restart it if that hangs)" if others else ""
+
+
+def _signed_by(model: str, change: Change, observed: ObservedState) -> str:
+    """Who signed a prepared version, as the first worker that verified it reports."""
+    workers = observed.assigned(model, change.pools)
+    reported = (workers[name].ready(model)[change.version].signed_by for name in sorted(workers))
+    return next(filter(None, reported), "")
 
 
 def _disagreement(model: str, version: str, digests: dict[str, str]) -> str:

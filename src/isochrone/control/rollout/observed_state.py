@@ -31,6 +31,8 @@ class Loaded:
     state: str
     digest: str = ""
     reason: str = ""
+    #: Who signed it, when, and from what; "": nobody had to.
+    signed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class Keys:
         self.reconciled = f"{self.prefix}converged"
         #: What workers cannot load, as the leader sees it.
         self.load_failures = f"{self.prefix}load-failures"
+        #: Who signed what workers serve, as the leader sees it.
+        self.signers = f"{self.prefix}signers"
         #: What the leader measured of the models of planned pools.
         self.figures = f"{self.prefix}figures"
         #: Counts rollouts.

@@ -242,6 +242,8 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     before_memory: int = 0
     #: Pools that serve the model when the rollout starts, and not afterwards.
     left: tuple[str, ...] = ()
+    #: Who signed the version, when, and from what, reported once it is prepared; "": nobody had to.
+    signed_by: str = ""
 
     @property
     def is_new(self) -> bool:
@@ -309,7 +311,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def summary(self) -> str:
         """``detector 1 → 2, tracker none → 1``."""
-        return ", ".join(f"{name} {each.before or 'none'} → {each.version}" for name, each in self.changes.items())
+        return ", ".join(
+            f"{name} {each.before or 'none'} → {each.version}"
+            + (f" (signed by {each.signed_by})" if each.signed_by else "")
+            for name, each in self.changes.items()
+        )
 
     def goes_after(self, worker: WorkerRecord) -> str:
         """The worker that must have loaded it before this one may; "": none."""
@@ -348,6 +354,12 @@ class LoadFailuresRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """By worker, by model: the versions that it cannot load, and why."""
 
     workers: dict[str, dict[str, str]] = {}
+
+
+class SignersRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By model, by version that workers have ready: who signed it, when, and from what."""
+
+    models: dict[str, dict[str, str]] = {}
 
 
 class PoolSizeRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -29,6 +29,7 @@ from isochrone.control.state.records import (
     ProcessRecord,
     ReconciledRecord,
     RolloutRecord,
+    SignersRecord,
     SloTotalsRecord,
     SwitchRecord,
     Unreadable,
@@ -112,6 +113,7 @@ class View:
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
             keys.load_failures: LoadFailuresRecord,
+            keys.signers: SignersRecord,
             keys.figures: FiguresRecord,
         }
         if key in singles:
@@ -187,6 +189,12 @@ class View:
         """By worker, by model: the versions that it cannot load, and why."""
         record = self.read(self.keys.load_failures, LoadFailuresRecord)
         return record.workers if record is not None else {}
+
+    @property
+    def signers(self) -> Mapping[str, Mapping[str, str]]:
+        """By model, by version: who signed it, when, and from what."""
+        record = self.read(self.keys.signers, SignersRecord)
+        return record.models if record is not None else {}
 
     @property
     def switch(self) -> SwitchRecord | None:

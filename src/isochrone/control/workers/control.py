@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
 from isochrone.resolving.http_transport import resolving_transport
+from isochrone.secure.signing.signed_version import Provenance
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord
@@ -57,6 +59,8 @@ class ServedState:
     digest: str = ""
     #: Why it is not ready; of a ready version: why the last load failed.
     reason: str = ""
+    #: Who signed it, when, and from what, for people; "": nobody had to.
+    signed_by: str = ""
 
 
 class WorkerControl:
@@ -116,7 +120,8 @@ class WorkerControl:
             if row.get("state"):
                 digest = str(row.get("digest", "")).removeprefix("sha256:")
                 reason = str(row.get("reason", ""))
-                versions[str(row.get("version", ""))] = ServedState(str(row["state"]), digest, reason)
+                signed_by = _signed_by(row.get("provenance"))
+                versions[str(row.get("version", ""))] = ServedState(str(row["state"]), digest, reason, signed_by)
         return found
 
     async def serve(self, model: str, versions: Sequence[str], seconds: float) -> None:
@@ -269,3 +274,10 @@ def _reason(response: httpx.Response) -> str:
     except (ValueError, AttributeError):
         reported = response.text
     return str(reported).strip() or f"HTTP status {response.status_code}"
+
+
+def _signed_by(given: object) -> str:
+    try:
+        return msgspec.convert(given, Provenance).summary if given is not None else ""
+    except msgspec.ValidationError:
+        return ""

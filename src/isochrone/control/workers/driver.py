@@ -142,7 +142,9 @@ class WorkerDriver:
                 digest = reported.digest
                 if not digest and reported.state == READY and self.record.kind != "isochrone":
                     digest = await self._config_digest(model, version)
-                models.setdefault(model, {})[version] = Loaded(reported.state, digest, reported.reason)
+                models.setdefault(model, {})[version] = Loaded(
+                    reported.state, digest, reported.reason, reported.signed_by
+                )
         was_read, self._read_at = math.isfinite(self._read_at), time.monotonic()
         if models != self._models or not was_read:
             self._models = models

@@ -115,6 +115,9 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
     if fleet.security.access is not None:
         expected = "nothing, since pods do not have the file; authenticate callers at the edge (kubernetes.edge)"
         yield Problem(("security", "access"), expected, repr(fleet.security.access))
+    for index, file in enumerate(fleet.security.signatures.trust):
+        expected = "nothing, since pods do not have the file"
+        yield Problem(("security", "signatures", "trust", index), expected, repr(file))
 
 
 def _of_volumes(fleet: Fleet) -> Iterator[Problem]:

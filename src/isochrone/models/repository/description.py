@@ -11,9 +11,11 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.repository.overrides import OverrideDirectory
+from isochrone.models.repository.signed.copies import PrivateCopy
 from isochrone.models.signature import Signature
 from isochrone.models.sources.cache.trees import Tree
 from isochrone.models.sources.locations import Location
+from isochrone.secure.signing.signed_version import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,11 @@ class ModelDescription:
     """A model without files. The directories are then only where its code looks for files."""
     stated_source: str = ""
     """Where the configuration is from, for errors; "": config.pbtxt in the directory."""
+
+    provenance: Mapping[int, Provenance] = field(default_factory=dict)
+    """Who signed each version; empty where nobody must."""
+    private_copy: PrivateCopy | None = None
+    """The verified files, which are removed with the last description that refers to them."""
 
     @property
     def config_source(self) -> str:

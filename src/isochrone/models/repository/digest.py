@@ -36,7 +36,7 @@ def digest(config: model_config_pb2.ModelConfig, version_directory: Path) -> str
     """
     total = hashlib.sha256(b"isochrone model version 1\n")
     _frame(total, b"config", _canonical(config))
-    for name in sorted(_named_files(config)):
+    for name in sorted(named_files(config)):
         _add_file(total, b"named", os.fsencode(name), version_directory.parent / name)
     for relative, path in sorted(regular_files(version_directory)):
         _add_file(total, b"file", relative, path)
@@ -77,7 +77,7 @@ def _canonical(config: model_config_pb2.ModelConfig) -> bytes:
 
 
 def _stamps(config: model_config_pb2.ModelConfig, version_directory: Path) -> _Stamps:
-    files = {path: stamp(path) for path in (version_directory.parent / name for name in _named_files(config))}
+    files = {path: stamp(path) for path in (version_directory.parent / name for name in named_files(config))}
     files.update((path, stamp(path)) for _, path in regular_files(version_directory))
     return files
 
@@ -106,7 +106,8 @@ def _walk(directory: Path, prefix: bytes, above: frozenset[tuple[int, int]]) -> 
         raise ConfigError(str(error.filename or directory), "files", "a readable directory", given) from None
 
 
-def _named_files(config: model_config_pb2.ModelConfig) -> set[str]:
+def named_files(config: model_config_pb2.ModelConfig) -> set[str]:
+    """Files outside the version, relative to the model's directory, that change answers."""
     names = {output.label_filename for output in config.output if output.label_filename}
     for state in config.sequence_batching.state:
         names.update(f"initial_state/{initial.data_file}" for initial in state.initial_state if initial.data_file)

@@ -31,6 +31,9 @@ from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.namespaces import Namespaces, plain_name
 from isochrone.models.repository.overrides import OverrideDirectory
 from isochrone.models.repository.remote import RemoteModels, empty_version, split_versions
+from isochrone.models.repository.signed.copies import VerifiedCopies
+from isochrone.models.repository.signed.covered import CONFIG_FILE as CONFIG_FILE
+from isochrone.models.repository.signed.covered import CONFIGS
 from isochrone.models.repository.versions import (
     FoundVersions,
     find_versions,
@@ -43,19 +46,20 @@ from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.files import StoredFile
 from isochrone.models.sources.locations import Location, RepositoryUrl
 from isochrone.models.sources.progress import Report
+from isochrone.secure.signing.signed_version import SignatureRefused
 
 log = structlog.get_logger(__name__)
 
-CONFIG_FILE = "config.pbtxt"
-#: Holds the configurations that ``--model-config-name`` chooses among.
-_CONFIGS = "configs"
 _CONFIG_PARAMETER = "load parameter 'config'"
 _VERSIONS_PARAMETER = "load parameter 'versions'"
 _SCAN_ATTEMPTS = 3
 
 
 class Repository:
-    """One or more repositories, as one set of names. ``cache`` is for those that are remote."""
+    """One or more repositories, as one set of names. ``cache`` is for those that are remote.
+
+    ``verified``: only signed versions are described, from copies; None: nobody need sign them.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class Repository:
         cache: ModelCache | None = None,
         self_completion: SelfCompletion | None = None,
         links_stay: bool = False,
+        verified: VerifiedCopies | None = None,
     ) -> None:
         """``links_stay``: a model with a symbolic link out of its repository is an error."""
         self.places = tuple(places)
@@ -86,6 +91,7 @@ class Repository:
         self._assumed_batch_sizes = assumed_batch_sizes or {}
         self._self_completion = self_completion
         self._links_stay = links_stay
+        self._verified = verified
         for path in self._paths:
             if not os.path.isdir(path):
                 given = "a file" if path.exists() else "nothing there"
@@ -129,6 +135,11 @@ class Repository:
         ``report`` gets the progress of a fetch, on any thread.
         """
         validate_model_name(name)
+        if self._verified is not None and (files or config_json is not None):
+            raise SignatureRefused(
+                f"model '{name}' is refused: nobody signed the configuration and files of a load request; sign a"
+                " version in the repository, or serve without --require-signatures"
+            )
         if files:
             if config_json is None:
                 raise ConfigError("load request", "config", "a model configuration, since files are given", "none")
@@ -151,7 +162,7 @@ class Repository:
         try:
             if self._links_stay:
                 check_links(found[0], self._root(found[0]))
-            return self._describe(name, found[0], config_json, None, versions)
+            return self._described(name, found[0], config_json, versions)
         except (OSError, ConfigError) as error:
             if not os.path.isdir(found[0]):
                 raise unknown_model(name) from None
@@ -215,16 +226,50 @@ class Repository:
         # People know the URL, not the directory of the cache.
         local = str(tree.directory)
         try:
-            described = self._describe(name, tree.directory, config_json, None, versions)
+            described = self._described(name, tree.directory, config_json, versions)
             return replace(described, tree=tree, stated_source=described.stated_source.replace(local, place))
         except OSError as error:
             raise _not_kept(place, error) from None
         except ConfigError as error:
-            error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
+            _rename(error, local, place)
             if isinstance(error, NoVersion) and not split_versions(files, name)[1] and self.steps(name, config_json):
                 hint = f" ({empty_version(name)})"
                 error.given, error.args = error.given + hint, (str(error) + hint,)
             raise
+
+    def _described(
+        self, name: str, directory: Path, config_json: str | None, versions: Sequence[int] | None
+    ) -> ModelDescription:
+        """The description of a model in its own directory or, where signatures are required, in a verified copy."""
+        if self._verified is None:
+            return self._describe(name, directory, config_json, None, versions)
+        plain = name if self._namespaces is None else plain_name(name)
+        chosen = self._chosen(name, directory, versions)
+        found = self._verified.open(plain, directory, chosen, self._config_names())
+        copied = found.copy.directory
+        try:
+            described = self._describe(name, copied, None, None, versions, of=directory)
+        except ConfigError as error:
+            _rename(error, str(copied), str(directory))
+            raise
+        return replace(
+            described,
+            stated_source=described.stated_source.replace(str(copied), str(directory)),
+            provenance=found.provenance,
+            private_copy=found.copy,
+        )
+
+    def _chosen(self, name: str, directory: Path, requested: Sequence[int] | None) -> Sequence[int]:
+        """The versions to verify. Their configuration is not verified yet: the copy's decides which are served."""
+        found = find_versions(directory)
+        if requested is not None:
+            require_versions(requested, found.present, _VERSIONS_PARAMETER)
+            return requested
+        config, _, where = self._configuration(directory, None)
+        numbers = versions_to_serve(config.version_policy, found.present, where)
+        if not numbers:
+            raise _no_version(name, config, found, directory, where)
+        return numbers
 
     def _directories(self, name: str) -> list[Path]:
         if self._namespaces is not None:
@@ -242,7 +287,7 @@ class Repository:
 
     def _config_names(self) -> list[str]:
         """Where a configuration may be in a model's directory; the first that exists counts."""
-        return [*([f"{_CONFIGS}/{self._config_name}.pbtxt"] if self._config_name else []), CONFIG_FILE]
+        return [*([f"{CONFIGS}/{self._config_name}.pbtxt"] if self._config_name else []), CONFIG_FILE]
 
     def _config_file(self, directory: Path) -> Path:
         files = [directory / name for name in self._config_names()]
@@ -297,12 +342,14 @@ class Repository:
         config_json: str | None,
         overrides: OverrideDirectory | None,
         requested: Sequence[int] | None,
+        of: Path | None = None,
     ) -> ModelDescription:
+        """``of``: the model's directory in its repository, if ``directory`` is a copy."""
         config, stated, where = self._configuration(directory, config_json)
         plain = name if self._namespaces is None else plain_name(name)
         if config.name not in ("", name, plain):
             raise ConfigError(where, "name", f"'{plain}', as the directory is called", f"'{config.name}'")
-        self._settle_names(config, name, directory)
+        self._settle_names(config, name, of or directory)
         found = find_versions(directory)
         if requested is not None:
             config.version_policy.specific.versions[:] = requested
@@ -376,6 +423,11 @@ def _not_kept(place: str, error: OSError) -> FetchFailed:
     """The disk of the model cache failed: a full one, for example."""
     file = f" ({error.filename})" if error.filename else ""
     return FetchFailed(f"{place}: cannot be kept in the model cache: {error.strerror or error}{file}")
+
+
+def _rename(error: ConfigError, local: str, place: str) -> None:
+    """Names the place that people know in an error, not a copy."""
+    error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
 
 
 def _model_directories(path: Path) -> list[tuple[str, Path]]:

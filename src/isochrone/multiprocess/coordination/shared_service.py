@@ -79,6 +79,9 @@ class SharedService(InferenceService):
     def model_digest(self, model_name: str, model_version: str) -> str:
         return self._local.model_digest(model_name, model_version)
 
+    def model_provenance(self, model_name: str, model_version: str) -> dict[str, str]:
+        return self._local.model_provenance(model_name, model_version)
+
     def load_report(self, model_name: str = "", model_version: str = "") -> LoadReport:
         return self._local.load_report(model_name, model_version)
 

@@ -208,6 +208,8 @@ def _index(call: Call) -> Answer:
         for row in rows:
             if row.get("state") == "READY":
                 row["digest"] = f"sha256:{call.service.model_digest(row['name'], row['version'])}"
+                if provenance := call.service.model_provenance(row["name"], row["version"]):
+                    row["provenance"] = provenance
         return rows
 
     return then(call.service.repository_index(only_ready), answer)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
     from isochrone.observe.model_metrics import FamilySnapshot
     from isochrone.observe.snapshot import CacheSnapshot
+    from isochrone.secure.signing.signed_version import Provenance
     from isochrone.worker.served_version import ServedVersion
 
 log = structlog.get_logger(__name__)
@@ -79,6 +80,8 @@ class Catalog:
         #: The look-up of the hot path, bound once; ``find`` raises the error of a miss.
         self.served: Callable[[tuple[str, str]], ServedVersion | None] = self._served.get
         self._states = VersionStates()
+        #: By (name, version), as its last load found it.
+        self._provenance: dict[tuple[str, str], Provenance] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._turns = LoadTurns()
         self._entries: dict[str, ModelEntry] = {}
@@ -123,6 +126,10 @@ class Catalog:
     def failure(self, name: str) -> str | None:
         """The reason for which no version of a model is served, if its load failed."""
         return self._states.failure(name)
+
+    def provenance(self, name: str, version: str) -> Provenance | None:
+        """Who signed a version that is served; None: nobody had to."""
+        return self._provenance.get((name, version)) if (name, version) in self._served else None
 
     def metrics_of_models(self) -> tuple[FamilySnapshot, ...]:
         """The metrics that models define themselves."""
@@ -347,6 +354,7 @@ class Catalog:
                 del self._served[(name, served.model_version)]
                 self._states.set(name, served.model_version, UNLOADING)
                 replaced.append(served)
+        self._provenance.update(((name, str(each)), found) for each, found in description.provenance.items())
         self._served[(name, "")] = self.versions(name)[-1]
         for served in replaced:
             self._drains.start(served)

@@ -51,6 +51,13 @@ def test_command_lines() -> None:
     assert found["cpu-1"].arguments[-4:] == ("--device", "cpu", "--memory", str(2 << 30))
 
 
+def test_workers_get_the_files_of_whom_they_trust() -> None:
+    found = processes(parse("name: a\nsecurity: {signatures: {trust: [release.pub, /etc/ca.crt]}}"), DIRECTORY)
+    flags = ("--require-signatures", "/srv/demo/release.pub", "--require-signatures", "/etc/ca.crt")
+    assert found["cpu-1"].arguments[-4:] == flags
+    assert not any("--require-signatures" in found[name].arguments for name in ("control-1", "gw"))
+
+
 def test_ports_count_up_and_free_ones_stay_free() -> None:
     fleet = parse(
         "name: a\ncontrol: {listen: '[::1]:9100', count: 2}\n"

@@ -53,7 +53,9 @@ def _head(status: Status) -> Text:
 
 
 def _models(status: Status) -> Table:
-    made = table("models", "model", "version", "previous", "canary", "state", "pools")
+    # Fleets without signatures need no column for them.
+    signed = any(model.signed_by for model in status.models)
+    made = table("models", "model", "version", "previous", "canary", "state", "pools", *(["signed by"] * signed))
     for model in status.models:
         canary = f"{model.canary.version} at {model.canary.weight:.0%}" if model.canary is not None else "–"
         state = f"{model.state} ({model.rollout})" if model.rollout else model.state
@@ -69,6 +71,7 @@ def _models(status: Status) -> Table:
             canary,
             Text(state, style=style),
             ", ".join(model.pools) or "–",
+            *([Text(model.signed_by or "–")] * signed),
         )
     return made
 

@@ -149,6 +149,8 @@ def _workers(
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
         words += _sandbox(fleet)
+        for file in fleet.security.signatures.trust:
+            words += ["--require-signatures", str(absolute(file, directory))]
         words += observing(fleet.observability, name, "worker")
         # Of an autoscaled pool, the group has room for all that it may have: a new size changes no other worker.
         needs = needs_of(spec, pool, largest_size(spec) + spec.warm, index) if placed else None

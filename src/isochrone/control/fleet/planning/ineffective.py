@@ -22,6 +22,7 @@ _USED = (
     ("security", "audit"),
     ("security", "access"),
     ("security", "sandbox"),
+    ("security", "signatures"),
 )
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.

@@ -102,6 +102,7 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
         (("control", "token_file"), fleet.control.token_file),
         (("security", "access"), fleet.security.access),
         (("security", "audit", "key"), fleet.security.audit.key),
+        *((("security", "signatures", "trust", i), file) for i, file in enumerate(fleet.security.signatures.trust)),
     ]
     return [
         Problem(path, f"a file at {absolute(text, directory)}", "nothing there")

@@ -286,9 +286,18 @@ class Sandbox(Section):
         return allow
 
 
+class Signatures(Section):
+    """Who must have signed the versions that workers load."""
+
+    trust: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()
+    """PEM files with public keys, or with certificates of authorities. Workers of this fleet then load only versions
+    that one of them signed (isochrone sign). Each machine with workers needs the files at the same path. Empty:
+    versions need no signature."""
+
+
 class Security(Section):
-    """Access to the fleet, the record of it, and what its models may do. What is not used yet is checked; the plan of
-    an apply says so."""
+    """Access to the fleet, the record of it, and what may run. What is not used yet is checked; the plan of an apply
+    says so."""
 
     sandbox: Annotated[Sandbox | None, BeforeValidator(switch)] = None
     """Run every python model in a confined process of its own, and load TorchScript and AOTInductor packages only of
@@ -301,6 +310,8 @@ class Security(Section):
     access: FilePath | None = None
     """Who may do what at gateways and over the control API: the access file (docs/access.md). Without it every caller
     may do everything."""
+    signatures: Annotated[Signatures, BeforeValidator(_empty)] = Signatures()
+    """Signatures of model versions."""
 
 
 class Metrics(Section):
@@ -403,7 +414,7 @@ class FleetSections(Section):
     traffic: Traffic = Traffic()
     """Gateway rules that apply to all models together."""
     security: Security = Security()
-    """Access to the fleet, the record of it, and what its models may do."""
+    """Access to the fleet, the record of it, and what may run."""
     observability: Observability = Observability()
     """Metrics, traces and logs."""
     kubernetes: Kubernetes = Kubernetes()

@@ -1,0 +1,67 @@
+"""A temporary directory that nobody else may read or write, removed with its process.
+
+What a killed process left is removed by the next one of the same user that needs such a directory: a lock tells that
+its owner has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import weakref
+from pathlib import Path
+
+from isochrone.errors import Internal
+
+_PREFIX = "isochrone-verified-"
+_LOCK = "lock"
+
+
+class PrivateDirectory:
+    """Below TMPDIR. It exists as long as this object."""
+
+    def __init__(self) -> None:
+        try:
+            _sweep(Path(tempfile.gettempdir()))
+            # mkdtemp makes it with mode 0700.
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            lock = _lock(self.path)
+        except OSError as error:
+            raise Internal(f"no temporary directory for verified models: {error}; TMPDIR chooses one") from None
+        self._finalizer = weakref.finalize(self, _end, self.path, lock, os.getpid())
+
+
+def _lock(directory: Path) -> int:
+    """The descriptor of the held lock. It gets its name when it is held: a sweep takes no directory without one."""
+    unnamed = directory / f".{_LOCK}"
+    descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.rename(unnamed, directory / _LOCK)
+    return descriptor
+
+
+def _sweep(parent: Path) -> None:
+    """Removes the directories of ended processes."""
+    for left in parent.glob(f"{_PREFIX}*"):
+        # Another process may sweep, too.
+        with contextlib.suppress(OSError):
+            found = os.lstat(left)
+            # Everybody can write below TMPDIR: a link there may lead anywhere.
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            descriptor = os.open(left / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _end(path: Path, lock: int, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
