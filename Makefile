@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: help setup demo demo-policies test test-system test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
-	bench-gpu-green-contexts soak peers models clean
+	bench-gpu-green-contexts soak peers models clean fuzz
 
 help:
 	@echo "make demo         a fleet under load: versions change while it runs; ends with a summary of all requests"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-compiled  those of the parts with hot modules, compiled; needs a C compiler"
 	@echo "make test-gpu     what needs a GPU, with PYTHON's own torch; fails where no GPU can be used"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
+	@echo "make fuzz         fuzzes the parsers of bytes that strangers send; ARGS='--seconds 60 TARGET', docs/fuzzing.md"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema;"
 	@echo "                  the rendered examples in deploy/"
@@ -135,6 +136,15 @@ test-peers: $(VENV)/.dev $(PEERS)/.ready
 # Whole fleets, restarts and leases: most of them wait. Before a release, and after a change to what they test.
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers and not gpu" $(ARGS)
+
+# atheris has no wheel for every platform; without it, fuzzing is plain mutation, which says so.
+$(VENV)/.fuzz: pyproject.toml | $(VENV)/.dev
+	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris cannot be installed here"
+	@touch $@
+
+# ARGS='--seconds 60 TARGET …'; docs/fuzzing.md lists the targets.
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m fuzz $(ARGS)
 
 bench: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker $(ARGS)
