@@ -174,7 +174,7 @@ test-peers: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m pytest -m peers $(RAY_TESTS) $(ARGS)
 
 # Whole fleets, restarts and leases: most of them wait. Before a release, and after a change to what they test.
-test-long: $(VENV)/.dev
+test-long: $(VENV)/.dev $(SUPPLY)/.ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers and not gpu" $(ARGS)
 
 # atheris has no wheel for every platform; without it, fuzzing is plain mutation, which says so.

@@ -59,7 +59,9 @@ def test_json_without_sense_has_no_parameters(text: bytes) -> None:
     assert read(text) == NONE
 
 
-@pytest.mark.parametrize("parameters", [rb'{"sequence_id": "\ud800"}', rb'{"priority": 1, "a": "\ud800"}', rb'{"\ud800": 1}'])
+@pytest.mark.parametrize(
+    "parameters", [rb'{"sequence_id": "\ud800"}', rb'{"priority": 1, "a": "\ud800"}', rb'{"\ud800": 1}']
+)
 def test_text_without_utf8_beside_a_number_that_is_not_finite_is_for_the_worker_to_reject(parameters: bytes) -> None:
     text = b'{"inputs": [{"data": [NaN]}], "parameters": %b}' % parameters
     assert read(text) == read_bounded(text, len(text)) == NONE

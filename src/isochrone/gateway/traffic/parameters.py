@@ -92,7 +92,7 @@ def _decoded(text: Buffer) -> Parameters | None:
 
 
 def _decoded_not_finite(text: bytes) -> Parameters | None:
-    """The parameters of JSON with NaN or Infinity, which workers accept and msgspec does not; None: it does not parse."""
+    """The same of JSON with NaN or Infinity, which workers accept and msgspec does not."""
     if b"NaN" not in text and b"Infinity" not in text:
         return None
     try:
