@@ -1,8 +1,10 @@
-"""Records of the store, and dumps of flight recorders: written by another version of our processes, or forged."""
+"""Records of the store, dumps of flight recorders, checkpoints: of other versions and makers, damaged, or forged."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from fuzz.target import Target, outcome
 from isochrone.control.state import records
 from isochrone.observe.flights.dump import read_dump
 from isochrone.observe.flights.messages import FlightPage
+from isochrone.worker.backends.transformer.checkpoint.fields import read_fields
+from isochrone.worker.backends.transformer.checkpoint.shape import shape_of
 
 #: Record types by name, so that a byte of an input always names the same.
 KINDS: tuple[type[Any], ...] = tuple(
@@ -31,10 +35,22 @@ def outcome_of_record(content: bytes, kind: type[Any]) -> tuple[bool, Any]:
     return outcome(lambda: records.decode(content, kind))
 
 
+@contextmanager
+def _file_of(data: bytes) -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile(prefix="isochrone-fuzz-") as file:
+        file.write(data)
+        file.flush()
+        yield Path(file.name)
+
+
+def checkpoint(data: bytes) -> None:
+    """The shape that a config.json of a checkpoint states."""
+    with _file_of(data) as path:
+        outcome(lambda: shape_of(read_fields(path, required=True)))
+
+
 def dump(data: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix="isochrone-fuzz-") as folder:
-        path = Path(folder) / "dump.jsonl"
-        path.write_bytes(data)
+    with _file_of(data) as path:
         for page in read_dump(path, "r"):
             msgspec.json.encode(page)
 
@@ -71,7 +87,23 @@ def _encoded(kind: Any) -> bytes:
     return msgspec.json.encode(example(inspect.type_info(kind)))
 
 
+_LLAMA = b"""{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4, "head_dim": 16,
+"num_key_value_heads": 2, "max_position_embeddings": 128, "num_hidden_layers": 2, "intermediate_size": 128,
+"vocab_size": 100, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "sliding_window": null, "rope_scaling":
+{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "rope_theta": 5e5}}"""
+_GPT2 = b'{"architectures":["GPT2LMHeadModel"],"n_embd":64,"n_head":4,"n_layer":2,"n_positions":64,"vocab_size":100}'
+
 TARGETS = (
+    Target(
+        "checkpoint_config",
+        (
+            "isochrone.worker.backends.transformer.checkpoint.fields",
+            "isochrone.worker.backends.transformer.checkpoint.shape",
+        ),
+        "only our errors",
+        checkpoint,
+        (_LLAMA, _GPT2, _LLAMA.replace(b"1e-5", b"9" * 400)),
+    ),
     Target(
         "store_records",
         ("isochrone.control.state.records",),

@@ -12,7 +12,7 @@ from fuzz.target import CORPUS, MAX_BYTES, Target
 from fuzz.targets import TARGETS
 
 #: For each target: few, since most of these run for milliseconds, and the fuzzer itself does millions.
-_MUTATIONS = 600
+_MUTATIONS = 300
 
 each_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
