@@ -64,14 +64,23 @@ def guided(target: Target, seconds: float) -> Run:
         for path in sorted(Path(folder, "corpus").glob("*")):
             if not path.name.startswith("seed-"):
                 run.reached.append(path.read_bytes())
-        run.found = [path.read_bytes() for path in sorted(Path(folder, "found").glob("*"))]
-    counted = re.search(r"Done (\d+) runs|number_of_executed_units: (\d+)", ended.stderr)
-    run.runs = int(counted[1] or counted[2]) if counted else 0
-    places = re.findall(r"cov: (\d+)", ended.stderr)
-    run.coverage = int(places[-1]) if places else None
-    if ended.returncode:
-        run.ended = "\n".join(ended.stderr.splitlines()[-12:])
+        found = sorted(Path(folder, "found").glob("*"))
+        run.found = [path.read_bytes() for path in found if path.name.isdigit()]
+        # Those of libFuzzer itself, as "timeout-…": trying them here could take for ever.
+        kept = [keep(target, path.read_bytes()) for path in found if not path.name.isdigit()]
+    run.runs, run.coverage = counts(ended.stderr)
+    if ended.returncode or kept:
+        names = [f"kept: {path}" for path in kept]
+        run.ended = "\n".join([*ended.stderr.splitlines()[-12:], *names])
     return run
+
+
+def counts(text: str) -> tuple[int, int | None]:
+    """Runs, and places of the code that were reached, by libFuzzer's own words."""
+    runs = re.findall(r"number_of_executed_units: (\d+)|Done (\d+) runs|^#(\d+)\t", text, re.M)
+    places = re.findall(r"cov: (\d+)", text)
+    coverage = int(places[-1]) if places else None
+    return max((int(number) for each in runs for number in each if number), default=0), coverage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

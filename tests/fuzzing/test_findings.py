@@ -65,6 +65,14 @@ def test_without_findings_the_command_succeeds(capsys: pytest.CaptureFixture[str
     assert "http2_server" in capsys.readouterr().err
 
 
+def test_counts_are_those_that_libfuzzer_prints() -> None:
+    lines = "INFO: Seed: 1\n#4\tINITED cov: 40 ft: 76 corp: 3/64b\n#5\tNEW    cov: 41 ft: 86\n"
+    assert command.counts(lines) == (5, 41)
+    assert command.counts(lines + "Done 50546 runs in 9 second(s)\n") == (50546, 41)
+    assert command.counts(lines + "stat::number_of_executed_units: 77\n") == (77, 41)
+    assert command.counts("ModuleNotFoundError") == (0, None)
+
+
 def test_inputs_are_kept_that_reach_what_the_others_do_not() -> None:
     target = next(each for each in TARGETS if each.name == "http1_chunked")
     known, new = target.seeds[0], b"\0+3\r\nabc\r\n0\r\n\r\n"
