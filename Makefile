@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+SUPPLY := .venv-supply
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The development environment runs the source; a wheel is compiled where a C compiler is there (hatch_build.py).
 export ISOCHRONE_COMPILE ?= 0
@@ -13,7 +14,8 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: help setup demo demo-policies test test-system test-attacks test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
-	bench-gpu-green-contexts soak peers models clean
+	bench-gpu-green-contexts soak peers models clean fuzz \
+	setup-locked lock sbom audit
 
 help:
 	@echo "make demo         a fleet under load: versions change while it runs; ends with a summary of all requests"
@@ -26,6 +28,7 @@ help:
 	@echo "make test-compiled  those of the parts with hot modules, compiled; needs a C compiler"
 	@echo "make test-gpu     what needs a GPU, with PYTHON's own torch; fails where no GPU can be used"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
+	@echo "make fuzz         fuzzes the parsers of bytes that strangers send; ARGS='--seconds 60 TARGET', docs/fuzzing.md"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema;"
 	@echo "                  the rendered examples in deploy/"
@@ -37,12 +40,18 @@ help:
 	@echo "                  bench-ray-serve; on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower,"
 	@echo "                  bench-gpu-memory, bench-gpu-generation, bench-gpu-green-contexts: bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
+	@echo "make sbom         lists the packages of the images and of the development environment: CycloneDX, in build/sbom"
+	@echo "make audit        known vulnerabilities of what locks/ names; ARGS='--database all.zip' asks a copy, without a network"
+	@echo "make lock         writes locks/: exact versions with hashes; ARGS=--keep changes only what pyproject.toml requires"
+	@echo "make setup-locked the development environment from locks/dev.txt, whose hashes pip checks"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
 # An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
 # Debian splits venv from python3; virtualenv from PyPI stands in where it is missing.
+new_venv = $(PYTHON) -m venv $(1) || { rm -rf $(1); $(PYTHON) -m pip install --user --break-system-packages virtualenv && $(PYTHON) -m virtualenv $(1); }
+
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --break-system-packages virtualenv && $(PYTHON) -m virtualenv $(VENV); }
+	$(call new_venv,$(VENV))
 	$(BIN)/python -m pip install -q --upgrade pip
 
 # The demo needs the package alone, so its first run takes seconds, not minutes. Writing the sample models needs onnx, too.
@@ -61,6 +70,38 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.models $(VENV)/.demo
 
 setup: $(VENV)/.dev
+
+# Wheels alone: building a source distribution would run code that is in no lock.
+LOCKED := -m pip install -q --no-deps --require-hashes --only-binary :all:
+
+# In place of `make setup`: the same tools and the same tests, with the versions that the lock names.
+setup-locked: locks/dev.txt
+	$(call new_venv,$(VENV))
+	$(BIN)/python $(LOCKED) -r locks/dev.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.dev $(VENV)/.models $(VENV)/.demo
+
+# Tools for what is installed, apart from it: the lists that they write name only what they are asked for.
+$(SUPPLY)/.ready: locks/tools.txt
+	$(call new_venv,$(SUPPLY))
+	$(SUPPLY)/bin/python $(LOCKED) -r locks/tools.txt
+	@touch $@
+
+lock: $(SUPPLY)/.ready
+	$(SUPPLY)/bin/python scripts/lock.py $(ARGS)
+
+# SBOM_OF: another interpreter whose packages are to be listed, such as that of an image.
+SBOM_OF ?= $(BIN)/python
+IMAGE_LOCKS := $(patsubst locks/%.txt,%,$(wildcard locks/image*.txt))
+CYCLONEDX = $(SUPPLY)/bin/python -W ignore -m cyclonedx_py
+sbom: $(SUPPLY)/.ready | $(VENV)/.demo
+	@mkdir -p build/sbom
+	$(CYCLONEDX) environment $(SBOM_OF) --pyproject pyproject.toml --output-reproducible --validate -o build/sbom/environment.cdx.json
+	$(foreach lock,$(IMAGE_LOCKS),$(CYCLONEDX) requirements locks/$(lock).txt --pyproject pyproject.toml \
+		--output-reproducible --validate -o build/sbom/$(lock).cdx.json &&) true
+
+audit: $(SUPPLY)/.ready
+	$(SUPPLY)/bin/python scripts/audit.py $(ARGS)
 
 models: $(VENV)/.models
 	$(BIN)/python examples/build_models.py
@@ -138,8 +179,17 @@ test-peers: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m pytest -m peers $(RAY_TESTS) $(ARGS)
 
 # Whole fleets, restarts and leases: most of them wait. Before a release, and after a change to what they test.
-test-long: $(VENV)/.dev
+test-long: $(VENV)/.dev $(SUPPLY)/.ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers and not gpu" $(ARGS)
+
+# atheris has no wheel for every platform; without it, fuzzing is plain mutation, which says so.
+$(VENV)/.fuzz: pyproject.toml | $(VENV)/.dev
+	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris cannot be installed here"
+	@touch $@
+
+# ARGS='--seconds 60 TARGET …'; docs/fuzzing.md lists the targets.
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m fuzz $(ARGS)
 
 bench: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker $(ARGS)
@@ -236,4 +286,4 @@ bench-gpu-green-contexts:
 	$(GPU_BENCH).green_contexts $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) .venv-lowest build dist bench/results examples/models
+	rm -rf $(VENV) $(PEERS) $(SUPPLY) .venv-lowest build dist bench/results examples/models

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
 #: Pages whose blocks depend on each other, so that each has a test of its own.
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 SIGNING = ROOT / "docs" / "signing.md"

@@ -16,6 +16,7 @@ import pytest
 
 from isochrone.control.fleet.settings.kubernetes_spec import Kubernetes
 from isochrone.engines.kubernetes.render.pods import USER
+from scripts.lock import read_lock, requirements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "deploy").glob("Containerfile*"))
@@ -72,13 +73,27 @@ def test_what_it_copies_exists_and_is_sent_to_the_build(path: Path) -> None:
                 assert source in sent
 
 
-def _extras(path: Path) -> set[str]:
-    """The extras that are installed unless the build is given others."""
+def _lock(path: Path) -> str:
+    """The lock that is installed unless the build is given another one."""
     given = {key: text.strip('"') for key, text in re.findall(r"^ARG (\w+)=(.*)$", path.read_text(), re.M)}
-    (installed,) = re.findall(r'pip install "\.(.*)"', path.read_text())
+    (installed,) = re.findall(r'/opt/isochrone/bin/pip install .* -r "?locks/(.*)\.txt"?', path.read_text())
     for key, text in given.items():
         installed = installed.replace(f"${{{key}}}", text)
-    return set(installed.strip("[]").split(","))
+    return installed
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_what_is_installed_is_locked(path: Path) -> None:
+    installs = re.findall(r"pip install ([^&\n]*)", path.read_text().replace("\\\n", " "))
+    assert len(installs) == 3
+    for arguments in installs:
+        words = set(arguments.split())
+        # From a lock, or our own wheel, made of what a lock names.
+        assert "--no-deps" in words
+        assert words >= {"--require-hashes", "--only-binary", ":all:"} or words >= {"--no-index", "/wheels/*.whl"}
+    assert "--no-build-isolation" in path.read_text(), "an isolated build installs what no lock names"
+    assert (ROOT / "locks" / f"{_lock(path)}.txt").exists()
+    assert (ROOT / "locks" / "build.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -88,19 +103,19 @@ def _extras(path: Path) -> set[str]:
         ("controller", "Containerfile", {"obstore"}),
         ("worker", "Containerfile", {"obstore"}),
         ("worker with GPUs", "Containerfile.gpu", {"obstore", "torch"}),
+        ("whoever verifies signatures", "Containerfile", {"model-signing", "cryptography", "joserfc"}),
+        ("a worker with GPUs that verifies signatures", "Containerfile.gpu", {"model-signing", "cryptography"}),
     ],
 )
 def test_an_image_has_the_packages_that_its_roles_import(role: str, name: str, packages: set[str]) -> None:
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    extras = _extras(ROOT / "deploy" / name)
-    installed = {re.split(r"[>=<]", package)[0] for extra in extras for package in known[extra]}
+    installed = {pin.name for pin in read_lock(ROOT / "locks" / f"{_lock(ROOT / 'deploy' / name)}.txt")}
     assert packages <= installed, role
 
 
 def test_the_image_for_kuberay_has_rays_http_server() -> None:
     """KubeRay's probes ask it, and ray alone does not have it."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (built,) = re.findall(r"-t isochrone-ray:\S+ --build-arg EXTRAS=\[([\w,-]+)\]", FILES[0].read_text())
-    assert [package for extra in built.split(",") for package in known[extra] if package.startswith("ray[default]>=")]
+    (built,) = re.findall(r"-t isochrone-ray:\S+ --build-arg LOCK=([\w-]+)", FILES[0].read_text())
+    assert [each for each in requirements_of(built) if each.startswith("ray[default]>=")]
     assert "ray>=2.56" in known["ray"]
     assert Kubernetes().ray_version == "2.56.0", "what the package requires"

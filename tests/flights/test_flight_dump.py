@@ -40,6 +40,8 @@ def test_misses_are_written_once_and_found_again(tmp_path: Path) -> None:
     assert (dump.written, dump.lost) == (2, 0)
     with file.path.open("ab") as opened:
         opened.write(b'{"role": "worker", "a"')  # the process was killed
+    with file.path.open("ab") as opened:
+        opened.write(b'\n{"role": "w\xff", "a": "a"}\n')  # the disk returned something else
     assert [page.flights[0].id for page in read_dump(file.path, "a")] == ["a"]
     assert [page.flights[0].id for page in read_dump(file.path, "trace-b")] == ["b"]
     assert read_dump(file.path, "c") == []

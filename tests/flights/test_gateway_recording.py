@@ -9,8 +9,10 @@ import pytest
 
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import DeadlineExceeded, IsochroneError
+from isochrone.gateway.flights.reading import id_of
 from isochrone.gateway.flights.recording import FlightRecording
 from isochrone.gateway.flights.records import GatewayFlightRecord
+from isochrone.gateway.front import request_ids
 from isochrone.observe.flights.ring import Flights
 
 pytestmark = pytest.mark.interpreted
@@ -72,3 +74,13 @@ def test_a_record_that_a_fault_left_half_written_is_nobodys() -> None:
     del faulty.epoch
     recording.broken_off(faulty, None, b"faulty", MILLISECOND)
     assert [(record.opening, record.caller_ids) for record in flights.records()] == [(b"", ())]
+
+
+def test_an_id_that_is_no_text_hides_itself_and_not_the_other_requests() -> None:
+    assert id_of(b'{"id":"request-7"}') == "request-7"
+    assert id_of(b'{"id":"\xff"}') == ""
+
+
+def test_an_id_beside_json_that_is_nested_too_deeply_is_not_read() -> None:
+    assert request_ids.of_http(b'{"a":%b,"id":"r"}' % (b"[" * 20 + b"]" * 20), -1) == "r"
+    assert request_ids.of_http(b'{"a":%b,"id":"r"}' % (b"[" * 20_000 + b"]" * 20_000), -1) == ""

@@ -108,6 +108,7 @@ def test_server_timing_reads_back_and_adds_up(durations: list[int]) -> None:
         (b'cache;desc="Cache, ;dur=9 \\" Read";dur=23.2', {"cache": 23.2}),
         (b' a ; DUR = 1 ,b;dur="2.5"', {"a": 1.0, "b": 2.5}),
         (b"a;dur=1, a;dur=2", {"a": 1.0}),
+        (b"a;dur=-5, b;dur=-0, c;dur=2", {"a": 0.0, "b": 0.0, "c": 2.0}),
         (b"a;dur=1;dur=2", {"a": 1.0}),
         (b"a;dur=x, b;dur=nan, c;dur=inf, d;dur=1", {"a": 0.0, "b": 0.0, "c": 0.0, "d": 1.0}),
         (b", , a;dur=1, \xff\xff, =;, b;dur=2,", {"a": 1.0, "b": 2.0}),

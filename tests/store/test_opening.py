@@ -120,3 +120,9 @@ def test_a_sqlite_file_is_its_owners_alone(tmp_path: Path) -> None:
     modes: set[int] = set()
     asyncio.run(write())
     assert modes == {0o600}
+
+
+@pytest.mark.parametrize("url", ["etcd:http:/\n/u:t@a", "etcd:http://u:t@a\r", "etcd:ht\ttp://u:t@a"])
+def test_a_url_in_which_a_password_could_not_be_seen_is_rejected(url: str) -> None:
+    with pytest.raises(ConfigError, match="printable"):
+        read_address(url)

@@ -114,7 +114,7 @@ class ApiClient:
     def _decoded(self, content: bytes, kind: type[Answer], path: str) -> Answer:
         try:
             return msgspec.json.decode(content, type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ApiFailed(f"{self.url}{path} did not answer as a controller does ({error}); is it one?") from None
 
     def _refusal(self, response: httpx.Response) -> ApiFailed:

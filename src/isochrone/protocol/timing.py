@@ -118,5 +118,6 @@ def _duration(parameters: str) -> float:
                 duration = float(given.strip('"'))
             except ValueError:
                 return 0.0
-            return duration if isfinite(duration) else 0.0
+            # A negative one would make the other stages look longer.
+            return duration if isfinite(duration) and duration > 0 else 0.0
     return 0.0

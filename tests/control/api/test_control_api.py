@@ -194,6 +194,8 @@ def test_scale_drain_and_forget(tmp_path: Path) -> None:
         ("GET", "/v1/nowhere", b"", 404, "not_found"),
         ("DELETE", "/v1/status", b"", 405, "method_not_allowed"),
         ("POST", "/v1/rollouts", b"{", 400, "malformed"),
+        ("PUT", "/v1/fleet", b'{"text": "\xff"}', 400, "malformed"),
+        ("POST", "/v1/rollouts", b'{"changes": ' + b"[" * 100_000, 400, "invalid_argument"),
         ("POST", "/v1/rollouts", b"", 400, "invalid_argument"),
         ("POST", "/v1/rollouts", b'{"changes": {"detector": 2}}', 400, "invalid_argument"),
         ("POST", "/v1/rollouts", b'{"changes": {"detector": "2"}, "cutovr": "fast"}', 400, "invalid_argument"),

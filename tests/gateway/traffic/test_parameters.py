@@ -59,6 +59,14 @@ def test_json_without_sense_has_no_parameters(text: bytes) -> None:
     assert read(text) == NONE
 
 
+@pytest.mark.parametrize(
+    "parameters", [rb'{"sequence_id": "\ud800"}', rb'{"priority": 1, "a": "\ud800"}', rb'{"\ud800": 1}']
+)
+def test_text_without_utf8_beside_a_number_that_is_not_finite_is_for_the_worker_to_reject(parameters: bytes) -> None:
+    text = b'{"inputs": [{"data": [NaN]}], "parameters": %b}' % parameters
+    assert read(text) == read_bounded(text, len(text)) == NONE
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"parameters": 3}'])
 def test_text_that_does_not_parse_has_no_parameters(text: bytes) -> None:
     assert read(text) == NONE
@@ -115,6 +123,7 @@ VALUE = json.dumps(SPOKEN).encode()
         ('{"id":"ü\\"}{","parameters":'.encode() + VALUE + b",", b"}"),
         (b'{"parameters":{"timeout":9},"parameters":%b,' % VALUE, b"}"),
         (b'{"other":[NaN,{"parameters":{"timeout":9}}],"parameters":%b,' % VALUE, b"}"),
+        (b"{", b',"parameters":%b,"other":[NaN,-Infinity]}' % VALUE),
     ],
 )
 def test_parameters_at_either_end_of_a_large_part_are_found_without_reading_it(before: bytes, after: bytes) -> None:

@@ -53,6 +53,11 @@ def refused(data: bytes, limits: WireLimits | None = None) -> tuple[int, str]:
         (START + b"x: a\0b\r\n\r\n", 400),
         (START + b"x: a\rb: c\r\n\r\n", 400),
         (START + b"no colon\r\n\r\n", 400),
+        # A parser may skip these; bytes that arrive in pieces were rejected.
+        (b"\n\n" + START + b"\r\n", 400),
+        (b"\r\n\n" + START + b"\r\n", 400),
+        (b"\r" + START + b"\r\n", 400),
+        (b" " + START + b"\r\n", 400),
         # Heads that are no request.
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),

@@ -34,6 +34,6 @@ def http_failure(
     """The error of an answer that is not 200; ``place`` is what was asked, for a server that explains nothing."""
     try:
         text = str(msgspec.json.decode(body)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         text = f"{place} answered HTTP {status} without an explanation"
     return received(_BY_HTTP.get(status, errors.Internal)(text), f"HTTP {status}", request_id, headers)

@@ -84,7 +84,7 @@ async def body_of(request: Request, kind: type[Body]) -> Body:
         return msgspec.json.decode(content or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"the request's body: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedRequest(f"the request's body is not JSON: {error}") from None
 
 

@@ -217,5 +217,5 @@ async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kin
         headers = {control_token.HEADER: gateway.control_token}
         answer = await client.get(f"http://{host}:{gateway.metrics_port}{path}", headers=headers)
         return msgspec.json.decode(answer.content, type=kind) if answer.status_code == 200 else None
-    except (httpx.HTTPError, OSError, msgspec.MsgspecError):
+    except (httpx.HTTPError, OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -116,7 +116,7 @@ def read_http(body: Buffer, json_length: int) -> Tensors:
     position = json_length if json_length >= 0 else len(view)
     try:
         answer = _answer.decode(view[:position])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the answer is not an inference answer: {error}") from None
     outputs: Tensors = {}
     for output in answer.outputs:

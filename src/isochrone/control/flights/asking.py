@@ -105,7 +105,7 @@ async def _read(client: httpx.AsyncClient, target: Target, named: str, problems:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         problems.append(f"{shown}: {type(error).__name__} {error}".rstrip())
         return []
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problems.append(f"{shown}: it did not answer as a metrics port of a worker or gateway does")
         return []
     return [msgspec.structs.replace(page, name=target.name, endpoint=target.endpoint) for page in pages]
@@ -114,7 +114,7 @@ async def _read(client: httpx.AsyncClient, target: Target, named: str, problems:
 def _error_of(response: httpx.Response) -> str:
     try:
         return str(msgspec.json.decode(response.content)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return f"status {response.status_code}"
 
 

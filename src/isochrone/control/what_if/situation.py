@@ -94,7 +94,7 @@ def read_situation(content: bytes, where: str) -> Situation:
     """A situation of JSON. Raises ``InvalidArgument`` that names the text, the place and what was expected."""
     try:
         found = msgspec.json.decode(content, type=Situation)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{where}: expected a situation as --save-situation writes it: {error}") from None
     check_situation(found, where)
     return found

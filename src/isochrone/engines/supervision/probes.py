@@ -63,7 +63,7 @@ async def served(host: str, port: int) -> dict[tuple[str, str], str] | None:
         return None
     try:
         rows = msgspec.json.decode(body, type=list[_Row])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return {(row.name, row.version): row.digest.removeprefix("sha256:") for row in rows if row.state == "READY"}
 

@@ -253,7 +253,7 @@ def all_or_error(answers: Sequence[tuple[str, Response]], per_worker: bool) -> t
                 return status, headers, body
             try:
                 text = msgspec.json.decode(body)["error"]
-            except (msgspec.DecodeError, KeyError, TypeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
                 text = body[:500].decode("utf-8", "replace")
             return status, JSON, msgspec.json.encode({"error": f"worker {name}: {text}"})
     return _as_it_came(answers[0][1])
@@ -267,7 +267,7 @@ def _decoded(answers: Sequence[tuple[str, Response]]) -> list[tuple[str, Any]]:
             raise Unavailable(f"worker {name} answered {answer.status}: {text}")
         try:
             values.append((name, msgspec.json.decode(answer.body)))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unavailable(f"worker {name} answered with something that is not JSON: {error}") from None
     return values
 

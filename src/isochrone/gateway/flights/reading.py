@@ -189,7 +189,7 @@ def id_of(opening: bytes) -> str:
         found = _ID.search(opening)
         try:
             return str(msgspec.json.decode(found[1], type=str)) if found is not None else ""
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return ""
     return request_id(opening).decode("utf-8", "replace")
 

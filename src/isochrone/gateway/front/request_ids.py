@@ -33,7 +33,7 @@ def of_http(body: Buffer, json_length: int) -> str:
     if length <= _READ_WHOLE:
         try:
             return _identified.decode(bytes(body[:length])).id
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return ""
     found = _ID.search(bytes(body[:_GLANCE]))
     return found[1].decode("utf-8", "replace") if found is not None else ""

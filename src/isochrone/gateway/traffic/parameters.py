@@ -79,19 +79,7 @@ def may_contain(text: bytes) -> bool:
 
 def read(text: Buffer) -> Parameters:
     """The parameters of a JSON part, which is parsed completely."""
-    found = _decoded(text)
-    return found if found is not None else _read_not_finite(bytes(text))
-
-
-def _read_not_finite(text: bytes) -> Parameters:
-    """The parameters of a JSON part with NaN or Infinity, which workers accept and msgspec does not."""
-    if b"NaN" not in text and b"Infinity" not in text:
-        return NONE
-    try:
-        parameters = json.loads(text).get("parameters")
-    except (ValueError, AttributeError, RecursionError):
-        return NONE
-    return (_decoded(msgspec.json.encode({"parameters": parameters})) or NONE) if parameters else NONE
+    return _decoded(text) or NONE
 
 
 def _decoded(text: Buffer) -> Parameters | None:
@@ -99,6 +87,22 @@ def _decoded(text: Buffer) -> Parameters | None:
     try:
         parameters = _request.decode(text).parameters
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decoded_not_finite(bytes(text))
+    return NONE if parameters is None else parameters.checked()
+
+
+def _decoded_not_finite(text: bytes) -> Parameters | None:
+    """The same of JSON with NaN or Infinity, which workers accept and msgspec does not."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            return None
+        # A lone surrogate, which Python's parser accepts, has no UTF-8: the worker rejects it, too.
+        finite = msgspec.json.encode({"parameters": found.get("parameters")})
+        parameters = _request.decode(finite).parameters
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None
     return NONE if parameters is None else parameters.checked()
 

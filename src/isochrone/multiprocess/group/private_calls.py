@@ -64,7 +64,7 @@ def raise_error(answer: Response) -> None:
 def error_text(answer: Response) -> str:
     try:
         return str(msgspec.json.decode(answer.body)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return bytes(answer.body[:500]).decode("utf-8", "replace") or f"status {answer.status}"
 
 

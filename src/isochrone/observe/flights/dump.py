@@ -123,7 +123,7 @@ def read_dump(path: Path, request_id: str) -> list[FlightPage]:
                 continue
             try:
                 page = decoder.decode(line)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if any(request_id in (flight.id, *flight.further_ids) for flight in page.flights):
                 found.append(page)

@@ -101,7 +101,7 @@ class Choice:
             return []
         try:
             tokens = _logprobs.decode(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ModelFailed(f"the model's output 'logprobs' cannot be read: {error}") from None
         found: list[TokenLogprobs] = []
         for by_id in tokens or ():

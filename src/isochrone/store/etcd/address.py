@@ -38,6 +38,9 @@ class EtcdAddress:
 
 
 def read_address(url: str) -> EtcdAddress:
+    if not url.isprintable():
+        # urlsplit leaves out ends of lines, so that others who look for the password would not see it.
+        raise ConfigError("store", "url", "printable characters", "a control character")
     hosts, _, query = url.removeprefix("etcd:").partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:

@@ -238,7 +238,7 @@ class EtcdApi:
 def _decoded(content: bytes) -> Any:
     try:
         return msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

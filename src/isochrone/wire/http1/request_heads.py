@@ -14,6 +14,7 @@ from isochrone.wire.head_memo import remember_second
 
 _MAX_MEMOISED_BYTES = 2048
 _MAX_MEMOISED_HEADS = 2048
+_SPACE = 0x20
 
 
 class HeadRejected(Exception):
@@ -74,6 +75,9 @@ def _origin_form(target: bytes) -> bytes:
 
 
 def _parse(raw: bytes, limits: WireLimits) -> Head:
+    if raw[0] <= _SPACE:
+        # The parser would skip these.
+        raise HeadRejected(400, "malformed HTTP/1.1 request: a request line must begin with a method")
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
     try:

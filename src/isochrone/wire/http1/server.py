@@ -262,8 +262,11 @@ class Http1Connection(asyncio.Protocol):
                 raw = data[position:stop]
                 head = listener.heads.get(raw)
                 if head is None:
-                    # RFC 9112 §2.2: empty lines before a request line are ignored.
-                    stripped = raw.lstrip(b"\r\n")
+                    # RFC 9112 §2.2: empty lines before a request line are ignored. They end with CRLF as all lines do:
+                    # whether a bare LF passes must not depend on how the bytes were cut.
+                    stripped = raw
+                    while stripped.startswith(b"\r\n"):
+                        stripped = stripped[2:]
                     if not stripped:
                         position = stop
                         continue

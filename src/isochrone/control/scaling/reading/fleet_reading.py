@@ -135,7 +135,7 @@ class FleetReader:
             await asyncio.sleep(0)
             try:
                 return parse(page)
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 return None
 
 

@@ -83,7 +83,7 @@ def read(path: Path) -> Weights:
         found = msgspec.json.decode(path.read_bytes(), type=Weights)
     except OSError as error:
         raise ConfigError(where, "file", "a readable JSON file", error.strerror or str(error)) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(where, "file", "weights as `isochrone simulate train` writes them", str(error)) from None
     for key, given in (("weights", found.weights), ("ranges", found.ranges)):
         if set(given) != set(NAMES):

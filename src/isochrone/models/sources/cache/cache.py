@@ -163,7 +163,7 @@ class ModelCache:
         try:
             content = self._layout.listing(_key(repository, folder)).read_bytes()
             return msgspec.json.decode(content, type=SavedListing).files
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
 

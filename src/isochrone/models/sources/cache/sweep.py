@@ -49,7 +49,7 @@ def _sweep_listing(layout: CacheLayout, path: Path) -> None:
     """A listing is of use while its store is away, and then only with files."""
     try:
         listing = msgspec.json.decode(path.read_bytes(), type=SavedListing)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         path.unlink()
         return
     if any(_is_here(layout, listing.repository, file) for file in listing.files):

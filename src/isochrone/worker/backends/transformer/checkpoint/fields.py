@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,7 +45,8 @@ class Fields:
         value = self._values.get(key)
         if value is None and default is not _REQUIRED:
             return default
-        if type(value) is bool or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        # The largest float, since a larger integer is no float either.
+        if type(value) is bool or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
             self.reject(key, "a number above 0")
         return float(value)
 
