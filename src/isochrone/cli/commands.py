@@ -55,6 +55,7 @@ COMMANDS = {
     ),
     "events": ("isochrone.cli.fleet.inspecting.events", "Show who changed what, when."),
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
+    "certs": ("isochrone.cli.security.certs", "Make and renew certificates of a development authority."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "partition": ("isochrone.cli.optimizing.partition", "Divide a model among a near and a far worker."),
