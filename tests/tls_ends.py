@@ -6,12 +6,15 @@ import ssl
 
 
 def handshake(
-    client: ssl.SSLContext, server: ssl.SSLContext, name: str | None = "localhost"
+    client: ssl.SSLContext,
+    server: ssl.SSLContext,
+    name: str | None = "localhost",
+    session: ssl.SSLSession | None = None,
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     """Carries bytes between two ends until both are done; raises what either raises."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
-        client.wrap_bio(to_client, to_server, server_hostname=name),
+        client.wrap_bio(to_client, to_server, server_hostname=name, session=session),
         server.wrap_bio(to_server, to_client, server_side=True),
     )
     waiting = list(ends)
