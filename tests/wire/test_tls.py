@@ -58,7 +58,7 @@ def test_a_client_that_offers_other_protocols_is_refused() -> None:
     for offered in (["spdy/1"], ["http/1.0", "h3"]):
         context = ssl.create_default_context(cafile=str(CERTIFICATE))
         context.set_alpn_protocols(offered)
-        with pytest.raises(ssl.SSLError, match="CALLBACK_FAILED"):
+        with pytest.raises(ssl.SSLError, match="alert no application protocol"):
             handshake(context, server)
     assert server.failures == 2
     context.set_alpn_protocols(["h3", "http/1.1"])
@@ -66,19 +66,19 @@ def test_a_client_that_offers_other_protocols_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "suites", "reason"),
+    ("version", "suites", "alert"),
     [
-        (ssl.TLSVersion.TLSv1, "ALL:@SECLEVEL=0", "UNSUPPORTED_PROTOCOL"),
-        (ssl.TLSVersion.TLSv1_1, "ALL:@SECLEVEL=0", "UNSUPPORTED_PROTOCOL"),
-        (ssl.TLSVersion.TLSv1_2, "ECDHE+AES+SHA:AES128-GCM-SHA256:DHE+AESGCM:@SECLEVEL=0", "NO_SHARED_CIPHER"),
+        (ssl.TLSVersion.TLSv1, "ALL:@SECLEVEL=0", "alert protocol version"),
+        (ssl.TLSVersion.TLSv1_1, "ALL:@SECLEVEL=0", "alert protocol version"),
+        (ssl.TLSVersion.TLSv1_2, "ECDHE+AES+SHA:AES128-GCM-SHA256:DHE+AESGCM:@SECLEVEL=0", "alert handshake failure"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_old_versions_and_weak_suites_are_refused(version: ssl.TLSVersion, suites: str, reason: str) -> None:
+def test_old_versions_and_weak_suites_are_refused(version: ssl.TLSVersion, suites: str, alert: str) -> None:
     context = client_context(CERTIFICATE)
     context.set_ciphers(suites)
     context.minimum_version = context.maximum_version = version
-    with pytest.raises(ssl.SSLError, match=reason):
+    with pytest.raises(ssl.SSLError, match=alert):
         handshake(context, server_context(CERTIFICATE, KEY))
 
 

@@ -19,7 +19,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import ConfigError
 from isochrone.observe.sparing import Sparing
-from isochrone.secure.certificates.file_stamps import Stamp, stamp_of
+from isochrone.secure.certificates.file_stamps import FollowedFiles
 from isochrone.secure.certificates.identity import identities
 from isochrone.wire.certificates import first_expiry
 from isochrone.wire.client_hello import offered_protocols
@@ -57,37 +57,38 @@ class ServerTls(ssl.SSLContext):
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         """Raises ``ConfigError``."""
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._paths = [path for path in (certificate, key, client_ca) if path is not None]
-        self._stamp = stamp_of(self._paths)
+        self._files = FollowedFiles([path for path in (certificate, key, client_ca) if path is not None])
         self._current, self.expires = self._load()
-        #: Stamp of files that could not be loaded, and whether the log says so.
-        self._failed: tuple[Stamp, bool] | None = None
         #: Handshakes that failed since the process started.
         self.failures = 0
         self._sparing = Sparing()
 
-    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        made = self._current.wrap_bio(*arguments, **options)
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **options: Any) -> ssl.SSLObject:
+        made = self._current.wrap_bio(incoming, outgoing, *more, **options)
         assert isinstance(made, ServerSide)
-        made.owner = self
+        made.owner, made.outgoing = self, outgoing
         return made
 
     def refresh(self) -> None:
         """Load the files again if they have changed. Files that do not fit yet are tried again at the next call; until
         then, and if they are broken, the earlier ones serve."""
-        stamp = stamp_of(self._paths)
-        if stamp == self._stamp:
-            self._failed = None
+        stamp = self._files.changed()
+        if stamp is None:
             return
         try:
             loaded, expires = self._load()
             self._refuse_expired(expires)
         except ConfigError as error:
-            self._keep(stamp, error)
+            if self._files.failed(stamp):
+                log.warning(
+                    "the certificate cannot be loaded again; the earlier one serves",
+                    error=str(error),
+                    expires=_date(self.expires),
+                )
             return
         self._current, self.expires = loaded, expires
-        self._stamp, self._failed = stamp, None
-        log.info("the certificate was loaded again", file=str(self._certificate), expires=_date(self.expires))
+        self._files.loaded(stamp)
+        log.info("the certificate was loaded again", file=str(self._certificate), expires=_date(expires))
 
     def handshake_failed(self, error: ssl.SSLError) -> None:
         """A client gets nothing from this listener: say why, at most once a minute."""
@@ -123,20 +124,39 @@ class ServerTls(ssl.SSLContext):
         if expires is not None and expires <= now and (self.expires is None or self.expires > now):
             raise ConfigError(str(self._certificate), "certificate", "one that is valid", "one that has expired")
 
-    def _keep(self, stamp: Stamp, error: ConfigError) -> None:
-        """Files are replaced one by one: at the first look they may not fit yet."""
-        if self._failed is None or self._failed[0] != stamp:
-            self._failed = (stamp, False)
-        elif not self._failed[1]:
-            self._failed = (stamp, True)
-            log.warning(
-                "the certificate cannot be loaded again; the earlier one serves",
-                error=str(error),
-                expires=_date(self.expires),
-            )
+
+class AlertingEnd(ssl.SSLObject):
+    """One end of a connection, which tells the other end why a handshake failed.
+
+    Event loops close the transport as soon as a handshake raises, and drop the alert that waits to be sent: the peer
+    sees a connection that ends without a reason. So a failed handshake seems to go on until the alert is written. Then
+    the peer closes, or sends more and the failure is raised.
+    """
+
+    outgoing: ssl.MemoryBIO | None = None
+    failure: ssl.SSLError | None = None
+    is_established: bool = False
+
+    def do_handshake(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self.failed(error)
+            if self.outgoing is None or not self.outgoing.pending:
+                raise
+            self.failure = error
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert is not sent yet") from None
+        self.is_established = True
+
+    def failed(self, error: ssl.SSLError) -> None:
+        """Called once, for the first failure."""
 
 
-class ServerSide(ssl.SSLObject):
+class ServerSide(AlertingEnd):
     """The server's end of one connection."""
 
     owner: ServerTls | None = None
@@ -144,15 +164,9 @@ class ServerSide(ssl.SSLObject):
     hello: bytes | None = None
     _identity: tuple[str, ...] | None = None
 
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            if self.owner is not None:
-                self.owner.handshake_failed(error)
-            raise
+    def failed(self, error: ssl.SSLError) -> None:
+        if self.owner is not None:
+            self.owner.handshake_failed(error)
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.connections import Connections
 from isochrone.observe.flights.messages import EJECTED, EPOCH
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -100,6 +101,8 @@ class Fleet:
         self._held_since = 0
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
+        #: What connections to workers need; None: they have no TLS.
+        self.upstream_tls: ClientTls | None = None
         self._limits = limits
         self._outliers = outliers
         self._random = Random(seed)
@@ -276,11 +279,17 @@ class Fleet:
 
     def make_member(self, upstream: Upstream, now: int) -> Member:
         """A server that nothing is sent to yet."""
-        member = Member(upstream, Connections(upstream, self._limits, self.turn), now)
+        member = Member(upstream, Connections(upstream, self._limits, self.turn, tls=self.upstream_tls), now)
         if upstream.metrics_port:
             pages = replace(upstream, port=upstream.metrics_port)
+            # Metrics pages are plain, as ours are.
             member.metrics_connections = Connections(pages, self._limits)
         return member
+
+    @property
+    def scheme(self) -> bytes:
+        """Of requests to workers."""
+        return b"http" if self.upstream_tls is None else b"https"
 
     # Changes.
 

@@ -18,6 +18,7 @@ from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http1.client import Call, Http1ClientConnection
@@ -81,8 +82,14 @@ class Connections:
         turn: Turn | None = None,
         max_connections: int = 1024,
         timeout: float = 1.0,
+        tls: ClientTls | None = None,
     ) -> None:
         self.upstream = upstream
+        self._tls = tls
+        self._server_name = "" if tls is None else tls.server_name or upstream.name
+        #: Each keeps a session, by which the next connection needs a short handshake.
+        self._http1_tls = None if tls is None else tls.to_server()
+        self._http2_tls = None if tls is None else tls.to_server(http2=True)
         self._limits = limits
         #: Shared with the listener: callers' and workers' connections take turns together.
         self._turn = turn
@@ -104,6 +111,10 @@ class Connections:
         self._closed = False
         #: The IP address of the last connection, whether that is still open or not; "": there was none.
         self.peer_host = ""
+
+    @property
+    def scheme(self) -> bytes:
+        return b"http" if self._tls is None else b"https"
 
     @property
     def open(self) -> int:
@@ -192,6 +203,8 @@ class Connections:
             limits=self._limits,
             heads=self._heads,
             turn=self._turn,
+            tls=self._http1_tls,
+            server_name=self._server_name,
             timeout=self._timeout,
         )
 
@@ -286,7 +299,13 @@ class Connections:
         upstream = self.upstream
         try:
             connection = await connect_http2(
-                upstream.host, upstream.grpc_port, limits=self._limits, turn=self._turn, timeout=self._timeout
+                upstream.host,
+                upstream.grpc_port,
+                limits=self._limits,
+                turn=self._turn,
+                tls=self._http2_tls,
+                server_name=self._server_name,
+                timeout=self._timeout,
             )
         except IsochroneError as error:
             self._connecting_http2 = False
