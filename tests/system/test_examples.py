@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from development_ca import DevelopmentCa
 from documented import EXAMPLES, ROOT, blocks, check_installable, curl, is_of_a_fleet, lines_of
 from gateway_process import GatewayProcess, StartGateway, start_gateway
 from server_process import ServerProcess, StartServer, start_server
@@ -79,6 +80,13 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository: Path = tmp_path_factory.mktemp("samples") / "models"
     runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](repository)
     return repository
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The development authority of docs/tls.md, with its certificates for servers."""
+    made = DevelopmentCa(tmp_path_factory.mktemp("certificates") / "ca").issue("worker", "localhost", "127.0.0.1")
+    return made.issue("gateway", "localhost", "127.0.0.1", client=True).directory
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +162,16 @@ def commands_to_run() -> list[Any]:
 
 @pytest.mark.parametrize(("page", "command"), commands_to_run())
 def test_a_command_of_the_docs(
-    page: str, command: str, server: ServerProcess, gateway: GatewayProcess, samples: Path, pictures: Path
+    page: str,
+    command: str,
+    server: ServerProcess,
+    gateway: GatewayProcess,
+    samples: Path,
+    pictures: Path,
+    certificates: Path,
 ) -> None:
+    # The authority of docs/tls.md.
+    command = re.sub(r"(?<= )ca(?=[ /]|$)", str(certificates), command)
     words = shlex.split(command, comments=True)
     match words[:2]:
         case ["make", target]:
@@ -169,6 +185,23 @@ def test_a_command_of_the_docs(
             options = without_ports(words[3:])
             with start_server(repository, *options, log_path=samples.parent / "documented.log") as other:
                 assert other.http_port
+        case ["isochrone", "certs"]:
+            if words[2] == "init":
+                command = command.replace(str(certificates), f"{certificates}-new")
+            result = shell(command)
+            assert result.returncode == 0, result.stderr
+            assert result.stdout
+        case ["isochrone", "gateway"] if "--upstream-ca" in words:
+            files = certificates / "worker"
+            secured = ("--tls-cert", str(files / "tls.crt"), "--tls-key", str(files / "tls.key"))
+            log = samples.parent / "documented.log"
+            with start_server(
+                samples, *secured, "--tls-client-ca", str(certificates / "ca.crt"), log_path=log
+            ) as other:
+                options = without_ports(words[2:])
+                options[options.index("--upstream") + 1] = f"localhost:{other.http_port}"
+                with start_gateway([], *options, log_path=log.with_suffix(".gateway")) as other_gateway:
+                    other_gateway.wait_workers(1)
         case ["isochrone", "gateway"]:
             options = without_ports(shlex.split(at(server, command), comments=True)[2:])
             with start_gateway([], *options, log_path=samples.parent / "documented.log") as other_gateway:

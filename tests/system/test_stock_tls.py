@@ -85,7 +85,7 @@ def test_stock_clients_over_tls(
 
 @pytest.mark.parametrize(
     ("offered", "chosen"),
-    [(["h2", "http/1.1"], "h2"), (["http/1.1"], "http/1.1"), (["h2"], "h2"), ([], None), (["spdy/1"], None)],
+    [(["h2", "http/1.1"], "h2"), (["http/1.1"], "http/1.1"), (["h2"], "h2"), ([], None), (["spdy/1", "h2"], "h2")],
 )
 def test_alpn(
     tls_server: ServerProcess, certificate: tuple[Path, Path], offered: list[str], chosen: str | None

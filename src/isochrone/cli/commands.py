@@ -56,6 +56,7 @@ COMMANDS = {
     "events": ("isochrone.cli.fleet.inspecting.events", "Show who changed what, when."),
     "audit": ("isochrone.cli.security.audit", "Show, verify and export audit logs."),
     "logs": ("isochrone.cli.fleet.inspecting.logs", "Print the logs of a fleet's processes on this machine."),
+    "certs": ("isochrone.cli.security.certs", "Make and renew certificates of a development authority."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "sign": ("isochrone.cli.security.sign", "Sign versions of a model, so that workers can require it."),
     "verify": ("isochrone.cli.security.verify", "Check the signatures of a repository's versions."),

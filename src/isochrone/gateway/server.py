@@ -55,6 +55,7 @@ from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
+from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
 from isochrone.wire.listeners import Listeners
@@ -69,6 +70,8 @@ _COLLECTIONS = (100, 1, 4000)
 _FLUSH_EVERY = 8
 #: Between two looks for the end of a minute of which the slowest are traced.
 _SLOWEST_SECONDS = 1.0
+#: Between two looks for changed files of certificates; listeners look as often.
+_CERTIFICATES_SECONDS = 1.0
 #: For the export of the last traces when the gateway stops.
 _TRACE_SECONDS = 1.0
 
@@ -97,6 +100,8 @@ class GatewaySettings:
     #: Origins of pages that may use the gateway from a browser, beside its own.
     allow_origins: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
+    #: For connections to workers; None: they are plain.
+    upstream_tls: ClientTls | None = None
     #: The access file; None: every caller may do everything.
     access: Path | None = None
     #: The file with the token of its own calls to workers.
@@ -278,6 +283,9 @@ class GatewayServer:
         await self.listen_further()
         turn = gateway.fleet.turn = listener.turn
         turn.flush_every = _FLUSH_EVERY
+        if settings.upstream_tls is not None:
+            gateway.fleet.upstream_tls = settings.upstream_tls
+            self._tasks.append(asyncio.ensure_future(self._follow_certificates(settings.upstream_tls)))
         gateway.set_upstreams("command line", settings.upstreams)
         self._tasks.append(asyncio.ensure_future(gateway.run()))
         for upstream in settings.dns:
@@ -316,6 +324,11 @@ class GatewayServer:
         while True:
             await asyncio.sleep(_SLOWEST_SECONDS)
             tracing.tick(now_ns())
+
+    async def _follow_certificates(self, tls: ClientTls) -> None:
+        while True:
+            await asyncio.sleep(_CERTIFICATES_SECONDS)
+            tls.refresh()
 
     async def _export_metrics(self, exporter: MetricsExporter, metrics: GatewayMetricsApplication) -> None:
         while True:

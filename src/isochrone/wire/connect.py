@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from isochrone.errors import Unavailable
 from isochrone.resolving.resolver import LOOKUP_SECONDS, DoesNotResolve, is_literal, resolver
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.client_tls import ServerSessions
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.http2.client import Http2ClientConnection
@@ -89,11 +90,14 @@ async def _connect(
         async with asyncio.timeout_at(ends):
             transport = await _first_connection(connection, addresses, port, tls, server_name or host)
     except TimeoutError:
+        if isinstance(tls, ServerSessions) and tls.failure is not None:
+            raise Unavailable(f"cannot connect to {host}:{port}: {tls.failure}") from None
         raise Unavailable(f"{host}:{port} did not accept a connection within {seconds:g} s{_outdated(host)}") from None
     except DoesNotResolve as error:
         raise Unavailable(f"cannot connect to {host}:{port}: {error}") from None
     except (OSError, ssl.SSLError) as error:
-        raise Unavailable(f"cannot connect to {host}:{port}: {error}{_outdated(host)}") from None
+        reason = tls.failure or error if isinstance(tls, ServerSessions) else error
+        raise Unavailable(f"cannot connect to {host}:{port}: {reason}{_outdated(host)}") from None
     connected = transport.get_extra_info("socket")
     if connected is not None and connected.family != socket.AF_UNIX:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

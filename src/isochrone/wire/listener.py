@@ -21,6 +21,7 @@ from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.frames import PREFACE
 from isochrone.wire.http2.server import Http2ServerConnection
+from isochrone.wire.tls import ServerTls, peer_identity
 from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.
@@ -155,6 +156,8 @@ class Listener:
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         self.tick += 1
         warn_if_exhausted()
+        if isinstance(self.tls, ServerTls):
+            self.tls.refresh()
         # After a stall the last sweep may be under way: two would check twice as many in one turn.
         if self._checking is None:
             self._check(list(self.connections), 0)
@@ -226,6 +229,8 @@ class _Sniffer(asyncio.Protocol):
         listener = self.listener
         listener.connections.discard(self)
         listener.connections.add(connection)
+        if listener.tls is not None:
+            connection.peer_identity = peer_identity(self.transport.get_extra_info("ssl_object"))
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
         connection.data_received(self.seen)

@@ -24,10 +24,16 @@ from isochrone.cli.processes.upstream_flags import (
     SeedOption,
     Sources,
     StoreOption,
+    TlsClientCaOption,
     TlsKeyOption,
+    UpstreamCaOption,
+    UpstreamCertOption,
+    UpstreamKeyOption,
     UpstreamOption,
+    UpstreamServerNameOption,
     read_listen,
     read_tls,
+    read_upstream_tls,
 )
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
@@ -79,6 +85,11 @@ def pick(
     ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve Envoy over TLS.")] = None,
     tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    upstream_ca: UpstreamCaOption = None,
+    upstream_cert: UpstreamCertOption = None,
+    upstream_key: UpstreamKeyOption = None,
+    upstream_server_name: UpstreamServerNameOption = "",
     log_json: LogJsonOption = False,
 ) -> None:
     """Choose a worker for each request of an Envoy, which forwards it there. The choice is a gateway's: by load,
@@ -97,7 +108,8 @@ def pick(
             monitoring=MonitorRules(interval=probe_interval, timeout=probe_timeout),
             exit_timeout=exit_timeout_secs,
             reuse_port=reuse_port,
-            tls=read_tls(tls_cert, tls_key),
+            tls=read_tls(tls_cert, tls_key, tls_client_ca),
+            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name, store),
             limits=parse_limits(limit or [], max_control_frames_per_second=MAX_CONTROL_FRAMES_PER_SECOND),
             seed=seed,
         )

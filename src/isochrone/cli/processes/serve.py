@@ -262,6 +262,8 @@ def serve(
             raise StartFailed("--load-model=* loads all models; give it alone")
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
+        if tls_client_ca is not None and tls_cert is None:
+            raise StartFailed("--tls-client-ca needs --tls-cert and --tls-key")
         membership = WorkerMembership(
             store,
             fleet,

@@ -24,8 +24,8 @@ from isochrone.errors import IsochroneError
 from isochrone.protocol.tensors.binary import from_binary, to_binary
 from isochrone.protocol.timing import parse_server_timing
 
-#: The library's messages for a connection that ended before or during the TLS handshake.
-_TLS_FAILURES = ("handshake", "Socket closed", "Connection reset", "Broken pipe")
+#: The library's messages for a connection that ended before, during or right after the TLS handshake.
+_TLS_FAILURES = ("handshake", "Unwrap failed", "Socket closed", "Connection reset", "Broken pipe")
 #: Tensors often exceed the library's limit of 4 MiB.
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 

@@ -33,6 +33,7 @@ from isochrone.gateway.upstream.connections import Connections
 from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.observe.flights.messages import EJECTED, EPOCH
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -101,6 +102,8 @@ class Fleet:
         self._held_since = 0
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
+        #: What connections to workers need; None: they have no TLS.
+        self.upstream_tls: ClientTls | None = None
         self._limits = limits
         #: Of questions to workers. Set before the first member is made.
         self.credential: OwnCredential | None = None
@@ -279,11 +282,19 @@ class Fleet:
 
     def make_member(self, upstream: Upstream, now: int) -> Member:
         """A server that nothing is sent to yet."""
-        member = Member(upstream, Connections(upstream, self._limits, self.turn, credential=self.credential), now)
+        connections = Connections(upstream, self._limits, self.turn, tls=self.upstream_tls, credential=self.credential)
+        member = Member(upstream, connections, now)
         if upstream.metrics_port:
             pages = replace(upstream, port=upstream.metrics_port)
-            member.metrics_connections = Connections(pages, self._limits, credential=self.credential)
+            # Metrics pages are plain, as ours are: a token that belongs to TLS does not go there.
+            own = self.credential if self.upstream_tls is None else None
+            member.metrics_connections = Connections(pages, self._limits, credential=own)
         return member
+
+    @property
+    def scheme(self) -> bytes:
+        """Of requests to workers."""
+        return b"http" if self.upstream_tls is None else b"https"
 
     # Changes.
 

@@ -156,9 +156,10 @@ class GrpcRoute(Route):
         dropped = _NOT_FORWARDED if gateway.tracing is None else _NOT_FORWARDED | {TRACE_PARENT}
         passed = tuple(field for field in head.headers if field[0] not in dropped)
         own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
-        self.plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
+        scheme = gateway.fleet.scheme
+        self.plain = request_block(b"POST", scheme, b"isochrone", head.target, (*own, *passed))
         asking = (*own, *passed, (ORCA_FORMAT_HEADER, b"bin"))
-        self.asking = request_block(b"POST", b"http", b"isochrone", head.target, asking)
+        self.asking = request_block(b"POST", scheme, b"isochrone", head.target, asking)
 
     def handle(self, exchange: Exchange) -> None:
         stream = cast("ServerStream", exchange)

@@ -200,7 +200,9 @@ class HttpRoute(Route):
             fields += self._pins(replica_set)
             authority = self._head.get(b"host") or b"isochrone"
             block = (
-                request_block(self._head.method, b"http", authority, self._target(replica_set.version), fields)
+                request_block(
+                    self._head.method, self.gateway.fleet.scheme, authority, self._target(replica_set.version), fields
+                )
                 + replica_set.stage_field
             )
             if len(self._blocks) > 64:

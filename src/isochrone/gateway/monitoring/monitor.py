@@ -25,6 +25,7 @@ from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.calls import ask_http
 from isochrone.gateway.upstream.load_reports import pending_requests, report_of
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.receiver import Response
@@ -371,19 +372,22 @@ def _is_late(seconds: float, timeout: float) -> bool:
     return seconds > 2 * timeout
 
 
-async def is_alive(upstream: Upstream, seconds: float) -> bool:
+async def is_alive(upstream: Upstream, seconds: float, tls: ClientTls | None = None) -> bool:
     """Whether the process of an endpoint answers on a fresh connection in so many seconds, ready or not."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    if await _answers(upstream, seconds):
+    if await _answers(upstream, seconds, tls):
         return True
-    return _is_late(clock() - began, seconds) and await _answers(upstream, seconds)
+    return _is_late(clock() - began, seconds) and await _answers(upstream, seconds, tls)
 
 
-async def _answers(upstream: Upstream, seconds: float) -> bool:
+async def _answers(upstream: Upstream, seconds: float, tls: ClientTls | None) -> bool:
+    context, name = (None, "") if tls is None else (tls.to_server(), tls.server_name or upstream.name)
     try:
         async with asyncio.timeout(seconds):
-            connection = await connect_http1(upstream.host, upstream.port, timeout=seconds)
+            connection = await connect_http1(
+                upstream.host, upstream.port, tls=context, server_name=name, timeout=seconds
+            )
             try:
                 host = ((b"host", upstream.address.encode()),)
                 await connection.request(b"GET", b"/v2/health/ready", host)

@@ -7,7 +7,7 @@ that speaks OpenAI's API alone, such as vLLM, is ``10.0.0.7:8000,api=openai``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from isochrone.errors import ConfigError
 
@@ -30,6 +30,13 @@ class Upstream:
     region: str = ""
     #: "openai": it speaks OpenAI's API alone; "": the Open Inference Protocol.
     api: str = ""
+    #: The name that ``host`` is an address of: its certificate has the name.
+    resolved_from: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """The name in its certificate."""
+        return self.resolved_from or self.host
 
     @property
     def address(self) -> str:
@@ -38,7 +45,7 @@ class Upstream:
 
     def at(self, host: str) -> Upstream:
         """The same at another address: a name has been resolved."""
-        return replace(self, host=host)
+        return replace(self, host=host, resolved_from=self.name)
 
 
 def parse_upstream(text: str, where: str = "--upstream") -> Upstream:

@@ -44,7 +44,7 @@ async def ask_grpc(
     """``message`` with its prefix, as it came; so is the answer's body. Raises as ``ask_http`` does."""
     receiver = Gathering(asyncio.get_running_loop(), _MAX_ANSWER)
     fields: Headers = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), *headers)
-    block = request_block(b"POST", b"http", connections.upstream.address.encode(), path, fields)
+    block = request_block(b"POST", connections.scheme, connections.upstream.address.encode(), path, fields)
     sent = connections.open_stream(block, [message], receiver)
     return await _await(receiver, sent, connections.upstream.address, seconds)
 

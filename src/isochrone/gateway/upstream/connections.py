@@ -19,6 +19,7 @@ from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.client import Call, Http1ClientConnection
@@ -82,11 +83,17 @@ class Connections:
         turn: Turn | None = None,
         max_connections: int = 1024,
         timeout: float = 1.0,
+        tls: ClientTls | None = None,
         credential: OwnCredential | None = None,
     ) -> None:
         self.upstream = upstream
         #: Of the gateway's own questions; callers' requests carry theirs.
         self.credential = credential
+        self._tls = tls
+        self._server_name = "" if tls is None else tls.server_name or upstream.name
+        #: Each keeps a session, by which the next connection needs a short handshake.
+        self._http1_tls = None if tls is None else tls.to_server()
+        self._http2_tls = None if tls is None else tls.to_server(http2=True)
         self._limits = limits
         #: Shared with the listener: callers' and workers' connections take turns together.
         self._turn = turn
@@ -112,6 +119,10 @@ class Connections:
     def own_fields(self) -> Headers:
         """Of a question of the gateway's own: its credential. What a caller asks for carries the caller's."""
         return () if self.credential is None else self.credential.fields()
+
+    @property
+    def scheme(self) -> bytes:
+        return b"http" if self._tls is None else b"https"
 
     @property
     def open(self) -> int:
@@ -200,6 +211,8 @@ class Connections:
             limits=self._limits,
             heads=self._heads,
             turn=self._turn,
+            tls=self._http1_tls,
+            server_name=self._server_name,
             timeout=self._timeout,
         )
 
@@ -294,7 +307,13 @@ class Connections:
         upstream = self.upstream
         try:
             connection = await connect_http2(
-                upstream.host, upstream.grpc_port, limits=self._limits, turn=self._turn, timeout=self._timeout
+                upstream.host,
+                upstream.grpc_port,
+                limits=self._limits,
+                turn=self._turn,
+                tls=self._http2_tls,
+                server_name=self._server_name,
+                timeout=self._timeout,
             )
         except IsochroneError as error:
             self._connecting_http2 = False

@@ -47,6 +47,8 @@ class ExchangeConnection(TurnConnection, Protocol):
     in_callback: bool
     memory: Http1Memory
     out: list[Buffer]
+    #: URIs and DNS names of the client's certificate; (): it has shown none.
+    peer_identity: tuple[str, ...]
     progress: Progress
     reading_paused: bool
     tick: int

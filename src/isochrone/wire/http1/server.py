@@ -52,6 +52,7 @@ class Http1Connection(asyncio.Protocol):
         "listener",
         "memory",
         "out",
+        "peer_identity",
         "progress",
         "reading_paused",
         "receiver",
@@ -66,6 +67,8 @@ class Http1Connection(asyncio.Protocol):
         self.listener = listener
         self.transport = cast(asyncio.Transport, None)
         self.tick = listener.tick
+        #: The listener sets it, for a client that has shown a certificate.
+        self.peer_identity: tuple[str, ...] = ()
         #: No further request is read; the connection closes after the last answer.
         self.closing = False
         #: The server is stopping: one more request is answered.

@@ -39,6 +39,8 @@ class Http2ServerConnection(AcceptedConnection):
         self.listener = listener
         super().__init__(listener.limits, listener.loop, listener.budget)
         self.tick = listener.tick
+        #: The listener sets it, for a client that has shown a certificate.
+        self.peer_identity = ()
         #: Tick at which the connection last had a stream: the idle timeout starts there.
         self.busy_at = listener.tick
         self.preface_left = frames.PREFACE

@@ -40,6 +40,8 @@ class AcceptedConnection(Http2Connection):
     """The part of a server-side connection that its streams use."""
 
     listener: ConnectionHost
+    #: URIs and DNS names of the client's certificate; (): it has shown none.
+    peer_identity: tuple[str, ...]
 
 
 class ServerStream(Stream):
