@@ -43,7 +43,7 @@ class Authenticated:
         self._need = need
 
     def route(self, head: Head) -> Route:
-        grant = head.grant = self._keeper.grant(head.get(b"authorization") or b"")
+        grant = head.grant = self._keeper.grant(head.get(b"authorization") or b"", head.peer)
         route = self._application.route(head)
         if isinstance(route, _ERRORS) and not grant.refusal:
             return route

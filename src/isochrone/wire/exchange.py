@@ -34,6 +34,7 @@ class Head:
         "is_http2",
         "keep_alive",
         "method",
+        "peer",
         "route",
         "target",
     )
@@ -56,6 +57,8 @@ class Head:
         #: A gRPC call: errors are statuses in trailers, and the first bytes of the body announce its size.
         self.is_grpc = False
         self.route: Route | None = None
+        #: Names in the certificate of the peer, whose connection then has heads of its own.
+        self.peer: tuple[str, ...] = ()
         #: What its credential allows (``secure.access``); None: the server has no access rules.
         self.grant: Grant | None = None
         #: The head is routed, has a body of announced length and nothing unusual: the fast path applies.

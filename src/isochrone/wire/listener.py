@@ -230,7 +230,9 @@ class _Sniffer(asyncio.Protocol):
         listener.connections.discard(self)
         listener.connections.add(connection)
         if listener.tls is not None:
-            connection.peer_identity = peer_identity(self.transport.get_extra_info("ssl_object"))
+            peer = connection.peer_identity = peer_identity(self.transport.get_extra_info("ssl_object"))
+            if peer and isinstance(connection, Http1Connection):
+                connection.heads = RequestHeads(listener.limits, peer)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
         connection.data_received(self.seen)

@@ -88,7 +88,10 @@ def token(
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An access file.", show_default=False)],
     who: Annotated[
-        str, typer.Argument(help="token:NAME, group:NAME, oidc:NAME, certificate:NAME or anonymous", show_default=False)
+        str,
+        typer.Argument(
+            help="token:NAME, group:NAME, oidc:PROVIDER/NAME, certificate:NAME or anonymous", show_default=False
+        ),
     ],
     what: Annotated[str, typer.Argument(help=f"One of {', '.join(PERMISSIONS)}.", show_default=False)],
     model: Annotated[str, typer.Option(help="The model that it concerns.", show_default="all models")] = "",

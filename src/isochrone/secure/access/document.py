@@ -80,7 +80,8 @@ class AssignmentSection(Section):
     """Roles of some callers."""
 
     to: list[str] = Field(min_length=1)
-    """Callers: token:NAME, group:NAME, oidc:PROVIDER/NAME, group:PROVIDER/NAME; '*' stands for any characters."""
+    """Callers: token:NAME, group:NAME, oidc:PROVIDER/NAME, group:PROVIDER/NAME, certificate:NAME; '*' stands for any
+    characters."""
     roles: list[str] = Field(min_length=1)
     """Names of roles."""
 

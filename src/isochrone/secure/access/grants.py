@@ -20,11 +20,15 @@ _SOME_MODEL = "/"
 class Grant:
     """One credential's; renewed in place."""
 
-    __slots__ = ("__weakref__", "_allowed", "credential", "identity", "policy", "refusal")
+    __slots__ = ("__weakref__", "_allowed", "credential", "identity", "peer", "policy", "refusal")
 
-    def __init__(self, credential: bytes, identity: Identity, policy: Policy, refusal: str) -> None:
+    def __init__(
+        self, credential: bytes, peer: tuple[str, ...], identity: Identity, policy: Policy, refusal: str
+    ) -> None:
         #: As it was sent; b"": none was.
         self.credential = credential
+        #: Names in the certificate of its connection.
+        self.peer = peer
         self._allowed: set[tuple[str, str, int]] = set()
         self.renew(identity, policy, refusal)
 
@@ -43,7 +47,7 @@ class Grant:
         if self.refusal:
             raise Unauthenticated(self.refusal)
         decision = self.policy.decide(self.identity, permission, model, priority)
-        if not decision.allowed and not self.credential:
+        if not decision.allowed and not self.credential and not self.peer:
             way = "send 'Authorization: Bearer TOKEN'; commands take ISOCHRONE_API_TOKEN"
             raise Unauthenticated(f"{permission} needs a credential: {way}")
         if not decision.allowed:

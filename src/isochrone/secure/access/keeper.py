@@ -40,8 +40,8 @@ class AccessKeeper:
         self._stamp = _stamp(path)
         self.access: Access = load_access(path)
         self._providers = Providers(self.access.providers)
-        #: By the value of ``Authorization``.
-        self._grants: dict[bytes, Grant] = {}
+        #: By the value of ``Authorization``, and by the names in a certificate where none was sent.
+        self._grants: dict[tuple[bytes, tuple[str, ...]], Grant] = {}
         #: All that are in use, remembered or not: heads of messages keep theirs.
         self._in_use: WeakSet[Grant] = WeakSet()
         self._tasks = BackgroundTasks()
@@ -57,16 +57,18 @@ class AccessKeeper:
         await self._tasks.end()
         await self._providers.stop()
 
-    def grant(self, credential: bytes) -> Grant:
-        """The grant for a value of ``Authorization``; b"": the caller sent none."""
-        grant = self._grants.get(credential)
+    def grant(self, credential: bytes, peer: tuple[str, ...] = ()) -> Grant:
+        """The grant for a value of ``Authorization`` (b"": the caller sent none), or else for the names in the
+        certificate that the caller's connection has shown."""
+        key = credential, () if credential else peer
+        grant = self._grants.get(key)
         if grant is None:
-            identity, refusal = self._identify(credential)
-            grant = Grant(credential, identity, self.access.policy, refusal)
+            identity, refusal = self._identify(*key)
+            grant = Grant(*key, identity, self.access.policy, refusal)
             self._in_use.add(grant)
             if len(self._grants) >= _MOST_REMEMBERED:
                 self._grants.clear()
-            self._grants[credential] = grant
+            self._grants[key] = grant
         return grant
 
     def look(self) -> None:
@@ -76,7 +78,7 @@ class AccessKeeper:
         now = self._clock()
         for grant in list(self._in_use):
             if changed or (not grant.refusal and grant.identity.expires <= now):
-                identity, refusal = self._identify(grant.credential)
+                identity, refusal = self._identify(grant.credential, grant.peer)
                 grant.renew(identity, self.access.policy, refusal)
 
     def _read_again(self) -> bool:
@@ -96,8 +98,11 @@ class AccessKeeper:
         log.info("access file read", path=str(self.path))
         return True
 
-    def _identify(self, credential: bytes) -> tuple[Identity, str]:
-        """The identity that a credential proves, or why it proves none."""
+    def _identify(self, credential: bytes, peer: tuple[str, ...]) -> tuple[Identity, str]:
+        """The identity that a credential or a certificate proves, or why it proves none."""
+        if not credential and peer:
+            first, *others = (f"certificate:{name}" for name in peer)
+            return Identity(first, aliases=tuple(others)), ""
         if not credential:
             return ANONYMOUS, ""
         if credential[: len(_SCHEME)].lower() != _SCHEME:

@@ -14,6 +14,8 @@ from isochrone.wire.head_memo import remember_second
 
 _MAX_MEMOISED_BYTES = 2048
 _MAX_MEMOISED_HEADS = 2048
+#: Of one connection whose peer has shown a certificate.
+_MAX_HEADS_OF_PEER = 64
 _SPACE = 0x20
 
 
@@ -46,12 +48,14 @@ class _Collector:
 
 
 class RequestHeads:
-    """The memoised heads of one listener."""
+    """The memoised heads of one listener, or of one connection whose ``peer`` has shown a certificate."""
 
-    __slots__ = ("_limits", "_memo", "_seen", "get")
+    __slots__ = ("_limits", "_memo", "_most", "_peer", "_seen", "get")
 
-    def __init__(self, limits: WireLimits) -> None:
+    def __init__(self, limits: WireLimits, peer: tuple[str, ...] = ()) -> None:
         self._limits = limits
+        self._peer = peer
+        self._most = _MAX_HEADS_OF_PEER if peer else _MAX_MEMOISED_HEADS
         self._memo: dict[bytes, Head] = {}
         #: Hashes of heads seen once; see ``head_memo``.
         self._seen: set[int] = set()
@@ -61,8 +65,9 @@ class RequestHeads:
     def parse(self, raw: bytes) -> Head:
         """Parse a head that is not memoised; raises ``HeadRejected``."""
         head = _parse(raw, self._limits)
+        head.peer = self._peer
         if len(raw) <= _MAX_MEMOISED_BYTES and not head.expects_continue:
-            remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
+            remember_second(raw, head, self._memo, self._seen, self._most)
         return head
 
 

@@ -46,6 +46,7 @@ class Http1Connection(asyncio.Protocol):
         "exchanges",
         "filled",
         "head",
+        "heads",
         "in_callback",
         "last_chance",
         "lingering",
@@ -69,6 +70,8 @@ class Http1Connection(asyncio.Protocol):
         self.tick = listener.tick
         #: The listener sets it, for a client that has shown a certificate.
         self.peer_identity: tuple[str, ...] = ()
+        #: The listener's; its own, if its client has shown a certificate.
+        self.heads: RequestHeads = listener.heads
         #: No further request is read; the connection closes after the last answer.
         self.closing = False
         #: The server is stopping: one more request is answered.
@@ -116,7 +119,7 @@ class Http1Connection(asyncio.Protocol):
         ):
             # Most reads are one complete request with a memoised head, on an idle connection.
             stop = data.find(b"\r\n\r\n") + 4
-            head = self.listener.heads.get(data[:stop])
+            head = self.heads.get(data[:stop])
             if head is not None and head.direct and stop + head.content_length == len(data):
                 self.tick = self.listener.tick
                 exchange = Http1Exchange(self, head)
@@ -263,7 +266,7 @@ class Http1Connection(asyncio.Protocol):
                     return
                 stop += 4
                 raw = data[position:stop]
-                head = listener.heads.get(raw)
+                head = self.heads.get(raw)
                 if head is None:
                     # RFC 9112 §2.2: empty lines before a request line are ignored. They end with CRLF as all lines do:
                     # whether a bare LF passes must not depend on how the bytes were cut.
@@ -277,7 +280,7 @@ class Http1Connection(asyncio.Protocol):
                         if len(raw) > listener.limits.max_head_bytes:
                             limit = listener.limits.max_head_bytes
                             raise HeadRejected(431, f"the request's head is larger than max_head_bytes ({limit})")
-                        head = listener.heads.parse(stripped)
+                        head = self.heads.parse(stripped)
                     except HeadRejected as rejection:
                         self._reject(rejection.status, str(rejection))
                         return

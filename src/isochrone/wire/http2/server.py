@@ -219,6 +219,7 @@ class Http2ServerConnection(AcceptedConnection):
             self.count_control()
             self.put(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
             return None
+        head.peer = self.peer_identity
         if decoder.generation == before and len(block) <= _MAX_MEMOISED_BYTES:
             remember_second(block, head, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS)
         return head
