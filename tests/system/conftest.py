@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from stock_clients import KINDS, StockClient
 from triton_models import TritonWorker, write_basics
-from watching import wait_for
 
 from gateway_process import Fleet, StartGateway
 from sample_models import ALL, write_models
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 
 @pytest.fixture(scope="session")

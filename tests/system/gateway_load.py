@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 from stock_clients import Array, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import wait_for
 
 from server_process import ServerProcess
+from watching import wait_for
 
 
 class Load:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from triton_models import FOUNTAIN, TritonWorker, parameter
+
 from watching import wait_for
 
 ISOLATED = parameter("isolation", "process")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from watching import wait_for
 
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, EpochRecord, encode
@@ -19,6 +18,7 @@ from isochrone.store.base import Put
 from isochrone.store.opening import open_store
 from sample_models import write_config, write_models, write_python
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 KEYS = Keys("plant")
 

@@ -15,7 +15,6 @@ from hostile_client import HOST, ask
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import wait_for
 
 from gateway_process import GatewayProcess, StartGateway
 from isochrone.control.state.keys import Keys
@@ -25,6 +24,7 @@ from isochrone.protocol.access.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import plus_constant, write_models
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 CODE = base64.b64encode(b"raise SystemExit('it ran')\n").decode()
 EVIL = json.dumps({"parameters": {"config": json.dumps({"backend": "python"}), "file:1/model.py": CODE}}).encode()

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from gateway_load import Load
 from stock_clients import StockClient
-from watching import wait_for
 
 from bench.ports import free_ports
 from gateway_process import GatewayProcess
 from sample_models import write_config, write_models, write_python
 from up_process import isochrone, start_up
+from watching import wait_for
 
 pytestmark = pytest.mark.long
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from triton_models import parameter
-from watching import wait_for
 
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 _CONFIG = """
 backend: "python"

@@ -20,11 +20,11 @@ import pytest
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import wait_for
 
 from gateway_process import Fleet, StartGateway
 from sample_models import plus_constant, write_config, write_models, write_onnx
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
 ONE = {"IN": np.array([1], np.int32)}

@@ -16,9 +16,9 @@ from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from watching import wait_for
 
 OK = b'{"model_name":"echo","outputs":[]}'
 _UNITS = {b"n": 1e-9, b"u": 1e-6, b"m": 1e-3, b"S": 1.0}

@@ -14,12 +14,12 @@ import pytest
 from gateway_load import Load
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
-from watching import metrics, release_until, total, wait_for
 
 from bench.ports import ports_in_a_row
 from gateway_process import GatewayProcess, StartGateway
 from sample_models import HELD, write_models
 from server_process import ServerProcess, StartServer
+from watching import metrics, release_until, total, wait_for
 
 pytestmark = pytest.mark.long
 

@@ -20,10 +20,10 @@ from hostile_client import HOST, ask, connected, message, parse_answers, read_to
 from hostile_upstreams import Connection, http_upstream
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import load_now, release_until, total, wait_for
 
 from gateway_process import Fleet, StartGateway
 from sample_models import HELD
+from watching import load_now, release_until, total, wait_for
 
 MIB = 1 << 20
 BODY = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[7]}]}'

@@ -20,10 +20,10 @@ from hostile_client import ECHO_BYTES
 from hostile_models import write_repository
 from hostile_upstreams import Behaviour, Call, Connection, Stop, grpc_upstream, http_upstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import metrics
 
 from gateway_process import GatewayProcess, StartGateway
 from server_process import ServerProcess, StartServer
+from watching import metrics
 
 OK = b'{"model_name":"echo","outputs":[{"name":"y","datatype":"FP32","shape":[2],"data":[1.5,-2.0]}]}'
 

@@ -20,12 +20,12 @@ import uvloop
 from hostile_client import ask, connected, read_to_end
 from stock_clients import KINDS, StockClient
 from typer.testing import CliRunner
-from watching import wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
 from isochrone.cli.main import app
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
+from watching import wait_for
 
 ONE = {"IN": np.array([1], np.int32)}
 CERTIFICATES = Path(__file__).parents[1] / "wire" / "certificates"

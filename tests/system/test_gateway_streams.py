@@ -16,9 +16,9 @@ import tritonclient.grpc
 from stock_clients import KINDS, Array, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import load_now, wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from watching import load_now, wait_for
 
 ONES = np.ones((1, 16), np.float32)
 MODELS = ("accumulate", "accumulate_oldest", "accumulate_state")

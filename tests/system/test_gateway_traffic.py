@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import metrics, metrics_page, wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from watching import metrics, metrics_page, wait_for
 
 FOUR = np.zeros((1, 4), np.float32)
 BODY = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'

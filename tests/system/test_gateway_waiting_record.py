@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from stock_clients import StockClient
 from tritonclient.utils import InferenceServerException
-from watching import wait_for
 
 from gateway_process import GatewayProcess, StartGateway
 from isochrone.control.fleet.reading.parsing import parse_fleet
@@ -22,6 +21,7 @@ from isochrone.store.base import Put
 from isochrone.store.opening import open_store
 from sample_models import write_models
 from server_process import StartServer
+from watching import wait_for
 
 pytestmark = pytest.mark.long
 

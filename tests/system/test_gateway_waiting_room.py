@@ -15,12 +15,12 @@ from gateway_load import streamed
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import gauge, total, wait_for
 
 from bench.ports import ports_in_a_row
 from gateway_process import GatewayProcess, StartGateway
 from sample_models import write_models
 from server_process import StartServer
+from watching import gauge, total, wait_for
 
 MODEL = "identity_int32"
 SENT = np.arange(16, dtype=np.int32)

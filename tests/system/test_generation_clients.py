@@ -15,11 +15,11 @@ import numpy as np
 import openai
 import pytest
 import tritonclient.grpc
-from watching import wait_for
 
 from gateway_process import Fleet, StartGateway
 from generation_models import write_sample
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 MODEL = "llama"
 PROMPT = "the worker answers within"

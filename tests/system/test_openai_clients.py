@@ -13,13 +13,13 @@ from typing import Any
 
 import openai
 import pytest
-from watching import load_now, wait_for
 
 from documented import blocks
 from gateway_process import Fleet, StartGateway
 from sample_models import release_file
 from server_process import ServerProcess, StartServer
 from text_models import write_text_models
+from watching import load_now, wait_for
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from typing import Any
 
 import openai
 import pytest
-from watching import gauge, wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
 from server_process import ServerProcess, StartServer
 from text_models import write_text_models
+from watching import gauge, wait_for
 
 MODEL = "org/large-model"
 

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import save_model
 from stock_clients import StockClient
 from tritonclient.utils import InferenceServerException
-from watching import wait_for
 
 from sample_models import write_config
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 pytestmark = pytest.mark.long
 

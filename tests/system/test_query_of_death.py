@@ -19,13 +19,13 @@ import yaml
 from gateway_load import Load
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
-from watching import gauge, wait_for
 
 from bench.ports import free_ports
 from gateway_process import GatewayProcess, StartGateway
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 from up_process import isochrone, start_up
+from watching import gauge, wait_for
 
 pytestmark = pytest.mark.long
 

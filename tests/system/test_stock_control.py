@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
-from watching import load_now, release_one, wait_for
 
 from sample_models import HELD, plus_constant, write_models, write_onnx
 from server_process import ServerProcess, StartServer
+from watching import load_now, release_one, wait_for
 
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
 

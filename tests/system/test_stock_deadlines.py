@@ -14,10 +14,10 @@ import pytest
 import tritonclient.http
 from stock_clients import StockClient
 from tritonclient.utils import InferenceServerException
-from watching import load_now, release_one, release_until, wait_for
 
 from sample_models import HELD
 from server_process import ServerProcess
+from watching import load_now, release_one, release_until, wait_for
 
 
 def sleep_for(number: int) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import metrics
 
 from server_process import ServerProcess
+from watching import metrics
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)

@@ -13,11 +13,11 @@ import tritonclient.grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from watching import load_now, release_until, wait_for
 
 from gateway_process import StartGateway
 from sample_models import HELD, write_models
 from server_process import StartServer
+from watching import load_now, release_until, wait_for
 
 
 class Load(threading.Thread):

@@ -17,10 +17,10 @@ import tritonclient.grpc.aio
 from stock_clients import Array, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
-from watching import connections, load_now, release_one, release_until, wait_for
 
 from sample_models import HELD, write_models
 from server_process import ServerProcess, StartServer
+from watching import connections, load_now, release_one, release_until, wait_for
 
 ONES = np.ones((1, 16), np.float32)
 

@@ -14,6 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 from triton_models import TritonWorker, message, parameter
 from tritonclient.grpc import service_pb2_grpc
+
 from watching import wait_for
 
 

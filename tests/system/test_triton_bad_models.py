@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 from triton_models import TritonWorker, parameter
+
 from watching import wait_for
 
 _EXECUTE = "def execute(self, requests):\n    return []\n"

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from triton_models import FOUNTAIN, TritonWorker, parameter
+
 from watching import wait_for
 
 #: Calls the model that ``NEXT`` names, and passes its answer or its error on.

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stock_clients import StockClient
-from watching import wait_for
 
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
@@ -18,6 +17,7 @@ from isochrone.protocol.access.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import write_config, write_models, write_python
 from server_process import ServerProcess, StartServer
+from watching import wait_for
 
 KEYS = Keys("farm")
 
