@@ -22,6 +22,14 @@ AccessOption = Annotated[
         show_default="off: every caller may do everything",
     ),
 ]
+FleetKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="With --store: the fleet's key, which proves that this process belongs to the fleet.",
+        show_default="none: whatever can write to the store belongs to the fleet",
+    ),
+]
 UpstreamTokenOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="File with the token that the gateway's own calls to workers carry."),

@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
-from isochrone.cli.processes.access_flags import AccessOption
+from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption
 from isochrone.cli.processes.audit_flags import (
     AuditKeepOption,
     AuditKeyOption,
@@ -37,6 +37,7 @@ from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings, read_audit
 from isochrone.secure.exposure import is_loopback
+from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
@@ -97,6 +98,7 @@ def control(
         ),
     ] = "",
     access: AccessOption = None,
+    fleet_key: FleetKeyOption = None,
     console: Annotated[
         bool | None,
         typer.Option(
@@ -116,6 +118,7 @@ def control(
         host, port = _address(listen, "--listen")
         scaler = _address(scaler_listen, "--scaler-listen") if scaler_listen else None
         xds = _address(xds_listen, "--xds-listen") if xds_listen else None
+        read_fleet_key(fleet_key)
         opened = open_store(store)
         logs.configure(json=log_json)
         if console:

@@ -11,7 +11,13 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import AccessOption, RequireSecureOption, UpstreamTokenOption, check_exposure
+from isochrone.cli.processes.access_flags import (
+    AccessOption,
+    FleetKeyOption,
+    RequireSecureOption,
+    UpstreamTokenOption,
+    check_exposure,
+)
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -65,6 +71,7 @@ from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.audit.settings import read_audit
+from isochrone.secure.fleet_key import read_fleet_key
 
 EPILOG = """
 \b
@@ -131,6 +138,7 @@ def gateway(
     upstream_server_name: UpstreamServerNameOption = "",
     access: AccessOption = None,
     require_secure: RequireSecureOption = False,
+    fleet_key: FleetKeyOption = None,
     upstream_token_file: UpstreamTokenOption = None,
     trace_config: TraceOption = None,
     access_log: AccessLogOption = "off",
@@ -186,7 +194,7 @@ def gateway(
         check_exposure(
             "this gateway", [host], tls=settings.tls is not None, access=access is not None, required=require_secure
         )
-        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)
+        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, read_fleet_key(fleet_key))
 
         def link_of(number: int, bound: int) -> Callable[[GatewayServer], Link]:
             return replace(membership, name=f"{name or f'{socket.gethostname()}-{bound}'}.{number}").link

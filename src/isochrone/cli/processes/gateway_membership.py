@@ -14,6 +14,7 @@ from isochrone.gateway.server import GatewayServer
 
 if TYPE_CHECKING:
     from isochrone.control.agents.gateway_link import GatewayLink
+    from isochrone.secure.fleet_key import FleetKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class GatewayMembership:
     name: str
     advertise: str
     lease_seconds: float
+    #: None: whatever can write to the store belongs to the fleet.
+    key: FleetKey | None = None
 
     def link(self, server: GatewayServer) -> GatewayLink:
         """The link, once the ports are known."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from isochrone.cli.processes.access_flags import FleetKeyOption
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
@@ -41,6 +42,7 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
 from isochrone.gateway.server import GatewaySettings, StartFailed
 from isochrone.observe import logs
+from isochrone.secure.fleet_key import read_fleet_key
 
 EPILOG = """
 \b
@@ -90,6 +92,7 @@ def pick(
     upstream_cert: UpstreamCertOption = None,
     upstream_key: UpstreamKeyOption = None,
     upstream_server_name: UpstreamServerNameOption = "",
+    fleet_key: FleetKeyOption = None,
     log_json: LogJsonOption = False,
 ) -> None:
     """Choose a worker for each request of an Envoy, which forwards it there. The choice is a gateway's: by load,
@@ -114,7 +117,7 @@ def pick(
             seed=seed,
         )
         logs.configure(json=log_json)
-        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)
+        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, read_fleet_key(fleet_key))
         health = None if health_port < 0 else health_port
         raise typer.Exit(uvloop.run(_serve(settings, health, membership)))
     except (StartFailed, IsochroneError, OSError) as error:

@@ -14,7 +14,7 @@ import structlog
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import AccessOption, RequireSecureOption, check_exposure
+from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption, RequireSecureOption, check_exposure
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -51,6 +51,7 @@ from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.audit.settings import read_audit
+from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.secure.signing.trust import Trust
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -208,6 +209,7 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
     access: AccessOption = None,
+    fleet_key: FleetKeyOption = None,
     require_secure: RequireSecureOption = False,
     store: Annotated[
         str, typer.Option(help="Register in a fleet's store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off")
@@ -275,6 +277,7 @@ def serve(
             memory,
             lease_seconds,
             tuple(str(each) if isinstance(each, RepositoryUrl) else os.path.abspath(each) for each in repositories),
+            read_fleet_key(fleet_key),
         )
         if store and processes > 1:
             raise StartFailed(

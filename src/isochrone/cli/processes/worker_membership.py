@@ -17,6 +17,7 @@ from isochrone.worker.server import StartFailed
 if TYPE_CHECKING:
     from isochrone.control.agents.worker_link import WorkerLink
     from isochrone.control.state.records import WorkerRecord
+    from isochrone.secure.fleet_key import FleetKey
 
 #: Names are parts of keys in the store, and of lines on a terminal.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -36,6 +37,8 @@ class WorkerMembership:
     memory: int
     lease_seconds: float
     repositories: tuple[str, ...] = ()
+    #: None: whatever can write to the store belongs to the fleet.
+    key: FleetKey | None = None
     #: Random per process. Only processes that can read it in the store may change the worker.
     control_token: str = field(init=False, repr=False)
 

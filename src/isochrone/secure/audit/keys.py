@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from pathlib import Path
 from typing import Final
 
-from isochrone.errors import FlagError
+from isochrone.secure.secret_file import read_secret
 
-#: Bytes: below, it could be guessed; above, it is some other file.
-_LEAST: Final = 16
-_MOST: Final = 4096
 _REDACTED_DIGITS: Final = 24
 
 
@@ -41,13 +37,4 @@ class AuditKey:
 
 def read_key(file: str, flag: str = "--audit-key") -> AuditKey | None:
     """Of a file with any bytes, without white space at the ends; "": no key. Raises ``FlagError``."""
-    if not file:
-        return None
-    try:
-        secret = Path(file).read_bytes().strip()
-    except OSError as error:
-        raise FlagError(flag, "a file that can be read", f"{file} ({error.strerror or error})") from None
-    if not _LEAST <= len(secret) <= _MOST:
-        given = f"{file}, which has {len(secret)}"
-        raise FlagError(flag, f"a file of {_LEAST} to {_MOST} bytes, as 'openssl rand -hex 32' writes one", given)
-    return AuditKey(secret)
+    return AuditKey(read_secret(file, flag)) if file else None

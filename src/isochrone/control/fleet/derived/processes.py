@@ -51,7 +51,9 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
     lease = f"{fleet.store.lease_seconds:g}"
     # Without the password: every user of the machine can read command lines.
     store, _ = split_password(store_url(fleet, directory))
-    identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease)
+    key = fleet.security.key
+    proof = ("--fleet-key", str(absolute(key, directory))) if key is not None else ()
+    identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease, *proof)
     hosts = tuple(word for host in fleet.control.hosts for word in ("--allow-host", host))
     console = () if fleet.control.console is None else ("--console" if fleet.control.console else "--no-console",)
     file = fleet.control.token_file

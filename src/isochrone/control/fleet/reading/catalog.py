@@ -101,6 +101,7 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
         (("security", "tls", "client_ca"), tls.client_ca),
         (("control", "token_file"), fleet.control.token_file),
         (("security", "access"), fleet.security.access),
+        (("security", "key"), fleet.security.key),
         (("security", "audit", "key"), fleet.security.audit.key),
         *((("security", "signatures", "trust", i), file) for i, file in enumerate(fleet.security.signatures.trust)),
     ]

@@ -27,9 +27,18 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
         # Arguments of workers may be paths, addresses or switches.
         yield from (f"argument {word}" for word in spec.arguments)
     yield from (f"repository {location(text, directory)}" for text in fleet.repository)
-    tls = fleet.security.tls
-    audit, signers = fleet.security.audit, fleet.security.signatures.trust
-    files = (fleet.control.token_file, tls.cert, tls.key, tls.client_ca, fleet.security.access, audit.key, *signers)
+    security, tls = fleet.security, fleet.security.tls
+    audit, signers = security.audit, security.signatures.trust
+    files = (
+        fleet.control.token_file,
+        tls.cert,
+        tls.key,
+        tls.client_ca,
+        security.access,
+        security.key,
+        audit.key,
+        *signers,
+    )
     yield from (f"file {absolute(file, directory)}" for file in files if file is not None)
     if audit.directory:
         yield f"directory {audit.directory}"

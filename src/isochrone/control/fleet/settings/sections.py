@@ -305,6 +305,9 @@ class Security(Section):
 
     audit: Audit = Audit()
     """The audit log."""
+    key: FilePath | None = None
+    """The fleet's key: a file of 16 bytes or more, the same on each machine, as 'openssl rand -hex 32' writes one. Only
+    processes that have it belong to the fleet."""
     tls: Tls = Tls()
     """Certificates. Checked, but not used yet: the plan of every apply says so."""
     access: FilePath | None = None
