@@ -26,7 +26,8 @@ def test_white_space_at_the_ends_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"0123456789abcdef")
     (tmp_path / "line").write_bytes(b"0123456789abcdef\n")
     plain, line = read_fleet_key(tmp_path / "plain"), read_fleet_key(tmp_path / "line")
-    assert plain is not None and line is not None
+    assert plain is not None
+    assert line is not None
     assert plain.derived("x") == line.derived("x")
     assert read_fleet_key(None) is None
 
