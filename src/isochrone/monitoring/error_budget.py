@@ -41,6 +41,7 @@ FAULTS: Final = (
 EXCUSED: Final = (
     "quota",
     "quarantined",
+    "unauthenticated",
     "permission_denied",
     "restricted",
     "too_large",

@@ -18,13 +18,15 @@ from isochrone.whole_files import write_whole
 EPILOG = """
 \b
 Examples:
-  openssl ecparam -name prime256v1 -genkey -noout -out release.key
-  openssl ec -in release.key -pubout -out release.pub
   isochrone sign ./models detector --key release.key
   isochrone sign ./models detector --version all --key release.key --source git:4f2a9c1
   isochrone sign ./models detector --key release.key --certificate release.crt --chain issuing.crt
 
-The first two commands make a key, and its public half for isochrone verify and isochrone serve --require-signatures.
+\b
+A key, and its public half for isochrone verify and isochrone serve --require-signatures:
+  openssl ecparam -name prime256v1 -genkey -noout -out release.key
+  openssl ec -in release.key -pubout -out release.pub
+
 The signature of version 3 is the file 3.sig beside it, in OpenSSF's format. It covers the version's files, config.pbtxt
 and what that names: after a change, sign all versions again.
 """
