@@ -219,6 +219,10 @@ def test_a_command_of_the_docs(
             result = shell(command.replace("detector.html", str(samples.parent / "detector.html")))
             assert result.returncode == 0, result.stderr
             assert "recommended" in result.stdout.lower()
+        case ["isochrone", "auth"]:
+            result = shell(command)
+            assert result.returncode == 0, result.stderr
+            assert "sha256" in result.stdout
         case ["isochrone", "login" | "logout"]:
             # Nobody is logged in, and there is no such provider: tests/peers/test_openid_provider.py has one.
             result = shell(command, XDG_CONFIG_HOME=str(samples.parent / "config"))

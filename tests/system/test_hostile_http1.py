@@ -34,7 +34,7 @@ def _unharmed(victim: Victim) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (b"\x00\x01\x02 garbage\r\n\r\n", "Invalid method"),
+        (b"\x00\x01\x02 garbage\r\n\r\n", "a request line must begin with a method"),
         (b"GET /v2\r\n\r\n", "names no HTTP version"),
         (b"GET /v2 HTTP/3.7\r\n" + HOST_LINE + b"\r\n", "Invalid HTTP version"),
         (b"G=T /v2 HTTP/1.1\r\n" + HOST_LINE + b"\r\n", "Invalid method"),
