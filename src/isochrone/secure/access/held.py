@@ -11,7 +11,7 @@ from typing import Final
 #: Requests of one process. Their bodies count in its memory budget.
 MOST_HELD: Final = 256
 #: A provider answers within tens of milliseconds. One that does not must not hold callers up for long.
-LONGEST_SECONDS: Final = 2.0
+LONGEST_SECONDS: Final = 5.0
 
 
 class HeldRequests:

@@ -47,7 +47,7 @@ class KeySource:
         self._schedule = Schedule(provider.refresh_seconds)
         self._fetching: asyncio.Task[bool] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        #: Set when the next regular fetch is due earlier than it was.
+        #: Set when the next regular fetch may be due earlier than it was.
         self._moved = asyncio.Event()
         #: As it was fetched last.
         self._document: dict[str, Any] | None = None
@@ -103,9 +103,10 @@ class KeySource:
             self._moved.clear()
             left = self._schedule.due - self._clock()
             if left > 0:
-                # In the meantime a token may cause a fetch, which moves the next one.
+                # Not ``wait_for``, which loses a cancellation that comes together with the event (Python 3.11).
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._moved.wait(), left)
+                    async with asyncio.timeout(left):
+                        await self._moved.wait()
             else:
                 await asyncio.wait([self._fetch()])
 
@@ -122,6 +123,8 @@ class KeySource:
             self._report(str(error))
         finally:
             self._schedule.ended(self._clock(), fetched=fetched)
+            # A fetch that a token caused and that failed is tried again earlier than the next one was due.
+            self._moved.set()
         return fetched
 
     def _take(self, document: dict[str, Any]) -> KeySet:
