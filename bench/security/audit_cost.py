@@ -4,9 +4,9 @@ Two gateways before the same workers, one with `--audit --audit-requests --audit
 core. In turns, round by round, `isochrone bench` sends requests in an open loop (10,000 a second unless told otherwise)
 to one and to the other, with ids and agents; who comes first changes. Figures: the rate that was reached, latencies,
 and the CPU time of the gateway's process per request, the thread that writes the log included. Where this machine does
-not reach the rate, that is said, with the rate that one core of the gateway carries by that CPU time: the loop's thread
-and the log's share the interpreter's lock. At the end the log is verified, and must have one record for each answered request: requests that are not on record cost nothing. See
-bench/README.md.
+not reach the rate, that is said, with the rate that one core of the gateway carries by that CPU time: the threads of
+the loop and of the log share the interpreter's lock. At the end the log is verified, and must have one record for each
+answered request: requests that are not on record cost nothing. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -138,12 +138,9 @@ def show(gateways: list[Gateway], found: dict[str, int], rate: float) -> None:
     print(f"one record: {statistics.median(extra):.1f} µs of CPU [{min(extra):.1f}–{max(extra):.1f}], ", end="")
     print(f"{found['bytes'] / max(1, found['records']):.0f} bytes; {found['records']:,} records verified")
     reached, cpu = statistics.median(on.rates), statistics.median(on.cpu_us)
-    verdict = (
-        "carried" if reached >= _REACHED * rate else "not carried on this machine, by generator, gateway or workers"
-    )
-    print(
-        f"{rate:,.0f} audited requests/s: {verdict}; {reached:,.0f}/s used {reached * cpu / 1e6:.2f} cores of the gateway"
-    )
+    verdict = "carried" if reached >= _REACHED * rate else "not carried by generator, gateway or workers here"
+    print(f"{rate:,.0f} audited requests/s: {verdict}; ", end="")
+    print(f"{reached:,.0f}/s used {reached * cpu / 1e6:.2f} cores of the gateway")
     print(f"by this CPU time, one core carries {1e6 / cpu:,.0f} audited requests/s, ", end="")
     print(f"{1e6 / statistics.median(off.cpu_us):,.0f} without")
 
