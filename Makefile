@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: help setup demo demo-policies test test-system test-attacks test-compiled test-gpu test-peers test-long test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory bench-autoscaling bench-trees bench-images bench-activation-cache bench-partitioning bench-python-models \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	bench-ray bench-ray-serve bench-gpu bench-gpu-serve bench-gpu-two-tower bench-gpu-memory bench-gpu-generation \
-	bench-gpu-green-contexts soak peers models clean fuzz \
+	bench-gpu-green-contexts bench-security soak peers models clean fuzz \
 	setup-locked lock sbom audit
 
 help:
@@ -34,7 +34,7 @@ help:
 	@echo "                  the rendered examples in deploy/"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
 	@echo "                  bench-connections, bench-memory, bench-trees, bench-images, bench-activation-cache,"
-	@echo "                  bench-partitioning, bench-python-models; of the gateway"
+	@echo "                  bench-partitioning, bench-python-models; of security bench-security; of the gateway"
 	@echo "                  bench-gateway, bench-antagonists, bench-overload, bench-decisions; of the control plane"
 	@echo "                  bench-rollouts, bench-faults, bench-canaries, bench-applies, bench-autoscaling; on Ray bench-ray,"
 	@echo "                  bench-ray-serve; on a GPU bench-gpu, or its parts bench-gpu-serve, bench-gpu-two-tower,"
@@ -241,6 +241,9 @@ bench-overload: $(VENV)/.dev
 
 bench-decisions: $(VENV)/.dev
 	$(BIN)/python -m bench.gateway.decisions $(ARGS)
+
+bench-security: $(VENV)/.dev
+	$(BIN)/python -m bench.security $(ARGS)
 
 bench-rollouts: $(VENV)/.dev
 	$(BIN)/python -m bench.control.rollouts $(ARGS)

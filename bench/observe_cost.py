@@ -41,7 +41,7 @@ AGENTS = 50
 REQUESTS = 1000
 AGENT_HEADER = "x-agent-id"
 OFF = "everything off"
-_CONFIG = f"""
+MODEL_CONFIG = f"""
 name: "{MODEL}"
 backend: "identity"
 input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [{WIDTH}] }}
@@ -125,10 +125,10 @@ class Server:
     p99_us: list[float] = field(default_factory=list)
 
     def cpu_seconds(self) -> float:
-        return sum(_cpu_seconds(each.pid) for each in self.processes)
+        return sum(cpu_seconds(each.pid) for each in self.processes)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -271,8 +271,9 @@ def load(server: Server, given: argparse.Namespace, script: Path, seconds: float
         output = _run([*command, "-s", str(script), server.url], seconds)
         if "Non-2xx" in output or "Socket errors" in output:
             raise SystemExit(f"bench.observe_cost: requests failed:\n{output}")
-        rate, requests = float(_found(r"Requests/sec:\s+([\d.]+)", output)), int(_found(r"(\d+) requests in", output))
-        p99 = _microseconds(_found(r"(?m)^\s+99%\s+(\S+)$", output))
+        rate = float(found_in(r"Requests/sec:\s+([\d.]+)", output))
+        requests = int(found_in(r"(\d+) requests in", output))
+        p99 = microseconds(found_in(r"(?m)^\s+99%\s+(\S+)$", output))
     else:
         words = ["bench", server.url, "--model", MODEL, "--concurrency", str(given.in_flight), "--json"]
         words += ["--seconds", f"{seconds:g}", "--warmup-seconds", "0", "--header", f"{AGENT_HEADER}: agent-1"]
@@ -289,14 +290,14 @@ def _run(command: Sequence[str], seconds: float) -> str:
     return done.stdout
 
 
-def _found(pattern: str, text: str) -> str:
+def found_in(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if found is None:
         raise SystemExit(f"bench.observe_cost: the generator's output has no {pattern}:\n{text}")
     return found[1]
 
 
-def _microseconds(text: str) -> float:
+def microseconds(text: str) -> float:
     number, unit = re.fullmatch(r"([\d.]+)(us|ms|s)", text).groups()  # type: ignore[union-attr]
     return float(number) * {"us": 1, "ms": 1e3, "s": 1e6}[unit]
 
@@ -438,7 +439,7 @@ def main() -> int:
         place = Path(name)
         files = place / "models" / MODEL
         (files / "1").mkdir(parents=True)
-        (files / "config.pbtxt").write_text(_CONFIG)
+        (files / "config.pbtxt").write_text(MODEL_CONFIG)
         script = write_script(place)
         for setup in setups:
             results[setup] = measure(setup, given, place, script, url)

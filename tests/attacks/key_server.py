@@ -18,6 +18,11 @@ class KeyServer:
         self.keys = keys
         #: How often its keys were fetched.
         self.fetches = 0
+        #: The bytes of every answer, in place of the right ones; b"": it closes the connection.
+        self.broken: bytes | None = None
+        #: Cleared: it answers nothing until it is set.
+        self.answers = threading.Event()
+        self.answers.set()
 
     def document(self, path: str) -> dict[str, Any] | None:
         if path == "/.well-known/openid-configuration":
@@ -34,7 +39,13 @@ def key_server(*keys: Any) -> Iterator[KeyServer]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            document = served[0].document(self.path)
+            provider = served[0]
+            assert provider.answers.wait(60)
+            if provider.broken is not None:
+                self.close_connection = True
+                self.wfile.write(provider.broken)
+                return
+            document = provider.document(self.path)
             content = json.dumps(document).encode()
             self.send_response(200 if document is not None else 404)
             self.send_header("content-type", "application/json")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import IsochroneError
+from isochrone.protocol.access.held_requests import HeldRequest, HeldStream
 from isochrone.protocol.access.needs import Need, needed_by
 from isochrone.protocol.application import error_route
 from isochrone.protocol.grpc.calls import GrpcErrorRoute, fail, message_of, parse
@@ -68,7 +69,9 @@ class _Checked(Route):
         try:
             self._check(exchange)
         except IsochroneError as error:
-            _refuse(exchange, error)
+            held = self._grant.held
+            if held is None or not HeldRequest(exchange, self).waits(held):
+                _refuse(exchange, error)
         else:
             self._route.handle(exchange)
 
@@ -119,6 +122,9 @@ class _CheckedStream(Route):
         try:
             self._grant.require_for_any(self._need.permission)
         except IsochroneError as error:
+            held, stream = self._grant.held, HeldStream(exchange, self)
+            if held is not None and stream.waits(held):
+                return stream
             _refuse(exchange, error)
             return _Refused()
         return self._route.open(exchange)

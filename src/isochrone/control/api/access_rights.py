@@ -26,6 +26,9 @@ class AccessRights(Rights):
         """Whether callers without a credential may read the fleet's state."""
         return self.keeper.access.policy.decide(ANONYMOUS, FLEET_READ).allowed
 
+    async def decided(self, headers: Mapping[str, str]) -> None:
+        await self.keeper.decided(self._grant(headers))
+
     def may_change(self, headers: Mapping[str, str]) -> bool:
         try:
             self.require(headers, FLEET_CHANGE)

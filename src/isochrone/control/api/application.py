@@ -81,6 +81,7 @@ def create_app(
 
 def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        await service.rights.decided(request.headers)
         if operation.changes and service.audit is not None:
             return await recorded(service.audit, service, operation, request)
         service.rights.require(request.headers, operation.permission)

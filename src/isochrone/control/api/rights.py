@@ -32,6 +32,9 @@ class Rights:
     def needs_token(self) -> bool:
         return bool(self.token)
 
+    async def decided(self, headers: Mapping[str, str]) -> None:
+        """Return when nothing is being fetched any more that a decision about these headers depends on."""
+
     def may_change(self, headers: Mapping[str, str]) -> bool:
         """Whether a request with these headers may change the fleet."""
         if not self.token:

@@ -8,6 +8,7 @@ by more than the keeper's interval.
 from __future__ import annotations
 
 from isochrone.errors import PermissionDenied, Unauthenticated
+from isochrone.secure.access.held import HeldRequests
 from isochrone.secure.access.identity import Identity
 from isochrone.secure.access.policy import Policy
 
@@ -20,7 +21,7 @@ _SOME_MODEL = "/"
 class Grant:
     """One credential's; renewed in place."""
 
-    __slots__ = ("__weakref__", "_allowed", "credential", "identity", "peer", "policy", "refusal")
+    __slots__ = ("__weakref__", "_allowed", "credential", "held", "identity", "peer", "policy", "refusal")
 
     def __init__(
         self, credential: bytes, peer: tuple[str, ...], identity: Identity, policy: Policy, refusal: str
@@ -30,6 +31,8 @@ class Grant:
         #: Names in the certificate of its connection.
         self.peer = peer
         self._allowed: set[tuple[str, str, int]] = set()
+        #: Where requests wait while the key of the token is fetched; None: it is decided what the credential proves.
+        self.held: HeldRequests | None = None
         self.renew(identity, policy, refusal)
 
     def renew(self, identity: Identity, policy: Policy, refusal: str) -> None:

@@ -17,8 +17,9 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import ConfigError
 from isochrone.secure.access.document import Access, load_access
 from isochrone.secure.access.grants import Grant
+from isochrone.secure.access.held import LONGEST_SECONDS, MOST_HELD, HeldRequests
 from isochrone.secure.access.identity import ANONYMOUS, Identity
-from isochrone.secure.access.providers import Providers
+from isochrone.secure.access.providers import Proof, Providers
 from isochrone.secure.access.tokens import LONGEST, digest_of
 
 log = structlog.get_logger(__name__)
@@ -39,11 +40,15 @@ class AccessKeeper:
         self._clock = clock
         self._stamp = _stamp(path)
         self.access: Access = load_access(path)
-        self._providers = Providers(self.access.providers)
+        self._providers = Providers(self.access.providers, self._keys_fetched)
         #: By the value of ``Authorization``, and by the names in a certificate where none was sent.
         self._grants: dict[tuple[bytes, tuple[str, ...]], Grant] = {}
         #: All that are in use, remembered or not: heads of messages keep theirs.
         self._in_use: WeakSet[Grant] = WeakSet()
+        #: Grants whose keys are being fetched, and the requests that wait for them.
+        self._open: list[Grant] = []
+        self._held = HeldRequests()
+        self._longest: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
         #: The last error of the file; "": it is in force as it is.
         self.fault = ""
@@ -56,6 +61,7 @@ class AccessKeeper:
     async def stop(self) -> None:
         await self._tasks.end()
         await self._providers.stop()
+        self._decide()
 
     def grant(self, credential: bytes, peer: tuple[str, ...] = ()) -> Grant:
         """The grant for a value of ``Authorization`` (b"": the caller sent none), or else for the names in the
@@ -63,8 +69,10 @@ class AccessKeeper:
         key = credential, () if credential else peer
         grant = self._grants.get(key)
         if grant is None:
-            identity, refusal = self._identify(*key)
-            grant = Grant(*key, identity, self.access.policy, refusal)
+            proof = self._identify(*key)
+            grant = Grant(*key, proof.identity, self.access.policy, proof.refusal)
+            if proof.is_open and len(self._open) < MOST_HELD:
+                self._leave_open(grant)
             self._in_use.add(grant)
             if len(self._grants) >= _MOST_REMEMBERED:
                 self._grants.clear()
@@ -78,8 +86,36 @@ class AccessKeeper:
         now = self._clock()
         for grant in list(self._in_use):
             if changed or (not grant.refusal and grant.identity.expires <= now):
-                identity, refusal = self._identify(grant.credential, grant.peer)
-                grant.renew(identity, self.access.policy, refusal)
+                proof = self._identify(grant.credential, grant.peer)
+                grant.renew(proof.identity, self.access.policy, proof.refusal)
+
+    async def decided(self, grant: Grant) -> None:
+        """Return when no key is being fetched for it any more."""
+        decided = asyncio.Event()
+        if grant.held is None or not grant.held.hold(decided.set):
+            return
+        await decided.wait()
+
+    def _leave_open(self, grant: Grant) -> None:
+        grant.held = self._held
+        self._open.append(grant)
+        if self._longest is None:
+            self._longest = asyncio.get_running_loop().call_later(LONGEST_SECONDS, self._decide)
+
+    def _keys_fetched(self) -> None:
+        self.look()
+        self._decide()
+
+    def _decide(self) -> None:
+        """What is refused now is refused: waiting requests go on."""
+        if self._longest is not None:
+            self._longest.cancel()
+            self._longest = None
+        grants, self._open = self._open, []
+        for grant in grants:
+            grant.held = None
+        held, self._held = self._held, HeldRequests()
+        held.release()
 
     def _read_again(self) -> bool:
         """Whether another file is in force from now on."""
@@ -98,27 +134,27 @@ class AccessKeeper:
         log.info("access file read", path=str(self.path))
         return True
 
-    def _identify(self, credential: bytes, peer: tuple[str, ...]) -> tuple[Identity, str]:
+    def _identify(self, credential: bytes, peer: tuple[str, ...]) -> Proof:
         """The identity that a credential or a certificate proves, or why it proves none."""
         if not credential and peer:
             first, *others = (f"certificate:{name}" for name in peer)
-            return Identity(first, aliases=tuple(others)), ""
+            return Proof(Identity(first, aliases=tuple(others)))
         if not credential:
-            return ANONYMOUS, ""
+            return Proof(ANONYMOUS)
         if credential[: len(_SCHEME)].lower() != _SCHEME:
-            return ANONYMOUS, "Authorization: expected 'Bearer TOKEN'"
+            return Proof(ANONYMOUS, "Authorization: expected 'Bearer TOKEN'")
         if len(credential) > LONGEST:
-            return ANONYMOUS, f"the token is longer than {LONGEST} bytes"
+            return Proof(ANONYMOUS, f"the token is longer than {LONGEST} bytes")
         token = credential[len(_SCHEME) :].strip().decode("utf-8", "replace")
         record = self.access.tokens.get(digest_of(token))
         if record is None:
             return self._providers.identify(token, self._clock())
         if record.revoked:
-            return ANONYMOUS, f"{record.name} is revoked"
+            return Proof(ANONYMOUS, f"{record.name} is revoked")
         if record.expires is not None and record.expires <= self._clock():
-            return ANONYMOUS, f"{record.name} has expired"
+            return Proof(ANONYMOUS, f"{record.name} has expired")
         expires = float("inf") if record.expires is None else record.expires
-        return Identity(record.name, record.groups, expires), ""
+        return Proof(Identity(record.name, record.groups, expires))
 
     async def _follow(self) -> None:
         while True:

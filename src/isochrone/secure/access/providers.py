@@ -6,8 +6,8 @@ another's word, or as that of an API token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Unauthenticated
@@ -22,10 +22,24 @@ _UNKNOWN = "the token is not known here"
 _DOTS = 2
 
 
+class Proof(NamedTuple):
+    """What a credential proves."""
+
+    identity: Identity
+    #: Why it proves nothing; "": it does.
+    refusal: str = ""
+    #: A key is being fetched that may change this.
+    is_open: bool = False
+
+
 class Providers:
     """In the event loop that starts it."""
 
-    def __init__(self, settings: Mapping[str, Provider]) -> None:
+    def __init__(self, settings: Mapping[str, Provider], fetched: Callable[[], None] = lambda: None) -> None:
+        """``fetched`` is called after each fetch that a token caused, whether it succeeded or not."""
+        self._fetched = fetched
+        #: Those that are asked for keys because of a token.
+        self._asked: set[KeySource] = set()
         self._sources: dict[str, KeySource] = {}
         self._known: dict[str, object] = {}
         self._tasks = BackgroundTasks()
@@ -67,25 +81,37 @@ class Providers:
         self._known = keys
         return not same
 
-    def identify(self, token: str, now: float) -> tuple[Identity, str]:
+    def identify(self, token: str, now: float) -> Proof:
         """The caller that a signed token names, or why it proves none."""
         if token.count(".") != _DOTS or not self._sources:
-            return ANONYMOUS, _UNKNOWN
+            return Proof(ANONYMOUS, _UNKNOWN)
         reasons = []
+        is_open = False
         for name, source in self._sources.items():
             try:
                 claims = source.verifier.verify(token, now)
             except Unauthenticated as error:
                 reasons.append(error.message if len(self._sources) == 1 else f"{name}: {error.message}")
-                self._fetch_if_unknown(source, error)
+                is_open |= self._fetches_for(source, error)
                 continue
             groups = frozenset(f"{name}/{group}" for group in claims.groups)
-            return Identity(f"oidc:{name}/{claims.name}", groups, claims.expires), ""
-        return ANONYMOUS, "; ".join(reasons)
+            return Proof(Identity(f"oidc:{name}/{claims.name}", groups, claims.expires))
+        return Proof(ANONYMOUS, "; ".join(reasons), is_open)
 
-    def _fetch_if_unknown(self, source: KeySource, error: Unauthenticated) -> None:
-        """Keys that have been rotated come with the next look; the source limits how often it asks for them."""
+    def _fetches_for(self, source: KeySource, error: Unauthenticated) -> bool:
+        """Whether the key that a token names is being fetched; the source limits how often it asks for keys."""
         from isochrone.secure.oidc.key_set import UnknownKey
 
-        if isinstance(error, UnknownKey) and self._is_running:
-            self._tasks.start(source.refresh())
+        if not (isinstance(error, UnknownKey) and self._is_running and source.wants_keys()):
+            return False
+        if source not in self._asked:
+            self._asked.add(source)
+            self._tasks.start(self._refresh(source))
+        return True
+
+    async def _refresh(self, source: KeySource) -> None:
+        try:
+            await source.refresh()
+        finally:
+            self._asked.discard(source)
+        self._fetched()

@@ -6,6 +6,7 @@ While the provider does not answer, the last keys remain, up to ``Provider.max_a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,10 @@ class KeySource:
         self._schedule = Schedule(provider.refresh_seconds)
         self._fetching: asyncio.Task[bool] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        #: Set when the next regular fetch may be due earlier than it was.
+        self._moved = asyncio.Event()
+        #: As it was fetched last.
+        self._document: dict[str, Any] | None = None
 
     async def start(self) -> None:
         """Return when keys are at hand, or the first attempt to fetch them has failed. A server starts without them."""
@@ -65,16 +70,29 @@ class KeySource:
     async def refresh(self) -> bool:
         """After ``UnknownKey``: whether keys were fetched, so that verifying again may help.
 
-        All callers wait for one fetch, and within ten seconds of its beginning there is no other.
+        All callers wait for one fetch, and within ten seconds of its beginning they cause no other.
         """
-        if self._fetching is not None and not self._fetching.done():
+        if self._is_fetching():
+            assert self._fetching is not None
             return await asyncio.shield(self._fetching)
         if not self._schedule.admits(self._clock()):
             return False
-        return await asyncio.shield(self._fetch())
+        return await asyncio.shield(self._fetch(is_asked=True))
 
-    def _fetch(self) -> asyncio.Task[bool]:
-        self._schedule.started(self._clock())
+    def wants_keys(self) -> bool:
+        """Whether keys are being fetched, or ``refresh`` would fetch them. If not, the next fetch is as soon as
+        tokens may cause one: the token that is refused now is accepted then, if its key exists."""
+        if self._is_fetching() or self._schedule.admits(self._clock()):
+            return True
+        if self._schedule.hasten():
+            self._moved.set()
+        return False
+
+    def _is_fetching(self) -> bool:
+        return self._fetching is not None and not self._fetching.done()
+
+    def _fetch(self, *, is_asked: bool = False) -> asyncio.Task[bool]:
+        self._schedule.started(self._clock(), is_asked=is_asked)
         self._fetching = asyncio.create_task(self._fetch_once(), name=f"fetch of keys of {self.provider.issuer}")
         return self._fetching
 
@@ -82,10 +100,13 @@ class KeySource:
         while True:
             if self._fetching is not None and not self._fetching.done():
                 await asyncio.wait([self._fetching])
+            self._moved.clear()
             left = self._schedule.due - self._clock()
             if left > 0:
-                # In the meantime a token may cause a fetch, which moves the next one.
-                await asyncio.sleep(left)
+                # Not ``wait_for``, which loses a cancellation that comes together with the event (Python 3.11).
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._moved.wait()
             else:
                 await asyncio.wait([self._fetch()])
 
@@ -94,7 +115,7 @@ class KeySource:
         try:
             async with fetcher(self.provider) as provider:
                 document = await self._key_document(provider)
-            self.verifier.keys = keys = read_key_set(document, self._wall_clock())
+            keys = self._take(document)
             fetched = True
             self._keep(document, keys)
             self._report("")
@@ -102,7 +123,19 @@ class KeySource:
             self._report(str(error))
         finally:
             self._schedule.ended(self._clock(), fetched=fetched)
+            # A fetch that a token caused and that failed is tried again earlier than the next one was due.
+            self._moved.set()
         return fetched
+
+    def _take(self, document: dict[str, Any]) -> KeySet:
+        keys = self.verifier.keys
+        if keys is not None and document == self._document:
+            # The same object: no token has to be verified again.
+            keys.fetched = self._wall_clock()
+        else:
+            keys = self.verifier.keys = read_key_set(document, self._wall_clock())
+            self._document = document
+        return keys
 
     async def _key_document(self, provider: Fetcher) -> dict[str, Any]:
         found = read_discovery(self.provider, await provider.get(discovery_url(self.provider)))

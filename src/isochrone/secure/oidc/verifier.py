@@ -25,7 +25,7 @@ class Verifier:
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
-        #: None: not fetched yet. Replaced as a whole.
+        #: None: not fetched yet. Replaced as a whole if the provider has other keys.
         self.keys: KeySet | None = None
         _, jws = libraries()
         known = jws.JWSRegistry.algorithms

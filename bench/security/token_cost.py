@@ -1,6 +1,6 @@
 """What verifying a token of an OpenID provider costs: microseconds of CPU time, per algorithm.
 
-    python -m bench.oidc_cost [--rounds 7] [--tokens 2000]
+    python -m bench.security.token_cost [--rounds 7] [--tokens 2000]
 
 Each round verifies every token once, in the form in which servers do it for a token that they have not seen before; the
 algorithms take turns. It prints the median and the best round. "unsigned" is all but the signature: what a token

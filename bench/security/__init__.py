@@ -1,0 +1,1 @@
+"""What security costs. See bench/README.md."""
