@@ -19,7 +19,7 @@ from isochrone.console.login.local import cookie_of, next_page, own_origin, set_
 from isochrone.console.login.logins import Logins
 from isochrone.console.login.page import HEADERS, failed_page, leaving_page, login_page
 from isochrone.console.login.provider_logins import ProviderLogins
-from isochrone.console.login.sessions import LONGEST_SECONDS, Session
+from isochrone.console.login.sessions import Session
 from isochrone.console.places import LOGIN, LOGIN_CALLBACK, LOGIN_PROVIDER, LOGOUT, SESSION
 from isochrone.control.api.service import ControlService
 from isochrone.errors import IsochroneError, Unauthenticated
@@ -190,8 +190,7 @@ def _session_of(request: Request) -> Session | None:
 
 
 def _logged_in(request: Request, session: Session, response: Response) -> Response:
-    seconds = int(LONGEST_SECONDS)
-    set_cookie(response, request.headers, SESSION_COOKIE, session.id, is_secure=session.is_secure, seconds=seconds)
+    set_cookie(response, request.headers, SESSION_COOKIE, session.id, is_secure=session.is_secure)
     return response
 
 
