@@ -12,11 +12,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 import pytest
-from code_provider import CodeProvider, code_provider
-from console_process import ConsoleProcess, console_process
+from guarded_servers import write_access
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from code_provider import AUDIENCE, CLIENT, CodeProvider, code_provider
+from console_process import ConsoleProcess, console_process
 from isochrone.console.places import (
     ASSETS,
     ASSETS_DIRECTORY,
@@ -47,7 +48,13 @@ def provider() -> Iterator[CodeProvider]:
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, provider: CodeProvider) -> Iterator[ConsoleProcess]:
-    with console_process(tmp_path_factory.mktemp("console"), provider) as console:
+    folder = tmp_path_factory.mktemp("console")
+    tokens = write_access(folder / "access.yaml")
+    settings = f'{{issuer: "{provider.issuer}", audience: "{AUDIENCE}", client_id: {CLIENT}, refresh_seconds: 10}}'
+    text = (folder / "access.yaml").read_text() + '  - {to: ["oidc:plant/ada"], roles: [operator]}\n'
+    text += '  - {to: ["group:plant/of-bob"], roles: [reader]}\n'
+    (folder / "access.yaml").write_text(f"providers:\n  plant: {settings}\n{text}")
+    with console_process(folder, tokens) as console:
         yield console
         said = console.log.read_text() + "".join(each.read_text() for each in console.audit.rglob("*.jsonl"))
         secrets = [*console.tokens.values(), *provider.issued]

@@ -81,16 +81,18 @@ export async function readRights() {
     button.setAttribute("aria-label", `Rights of this browser: ${text}`);
     (button.querySelector("div") || button).textContent = text;
   }
-  const words = document.querySelector('[data-live="rights-text"]');
-  if (words) {
-    words.textContent = session.logins
-      ? `You are ${session.identity || "not logged in"}. Allowed: ${session.permissions.join(", ") || "nothing"}.`
-      : !rights.needs_token
+}
+
+/** In the dialog of rights, which exists while it is open. */
+export function rightsText(place) {
+  if (!rights.known) return;
+  draw(place, session.logins
+    ? `You are ${session.identity || "not logged in"}. Allowed: ${session.permissions.join(", ") || "nothing"}.`
+    : !rights.needs_token
       ? "This controller has no token: everybody who reaches it may change the fleet."
       : rights.may_change
         ? "The token of this tab is the controller's: actions are allowed."
-        : "Without the controller's token, this console is read-only.";
-  }
+        : "Without the controller's token, this console is read-only.");
 }
 
 export function useToken(user, token) {

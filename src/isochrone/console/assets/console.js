@@ -1,6 +1,6 @@
 // Draws the live parts of whatever page is open, and has the theme, the keys and the state of the connection.
 
-import { act, ask, logOut, readRights, session, toast, useFields, useToken } from "./actions.js";
+import { act, ask, logOut, readRights, rightsText, session, toast, useFields, useToken } from "./actions.js";
 import { draw, h } from "./drawing.js";
 import { events } from "./events.js";
 import { fleetMap, gateways, models, summary } from "./fleet.js";
@@ -13,7 +13,7 @@ import { whatIf } from "./what_if.js";
 const PARTS = {
   "fleet-name": (place, { fleet }) => fleet && draw(place, fleet.fleet),
   connection, warnings, summary, "fleet-map": fleetMap, models, gateways, waterfall, chooser, percentiles,
-  "heat-map": heatMap, rollouts, "served-versions": servedVersions, events, request, "what-if": whatIf,
+  "rights-text": rightsText, "heat-map": heatMap, rollouts, "served-versions": servedVersions, events, request, "what-if": whatIf,
 };
 
 function connection(place) {

@@ -40,7 +40,7 @@ def own_origin(headers: Headers) -> str:
         same = (page.hostname, page.port or default) == (server.hostname, server.port or default)
     except ValueError:
         return ""
-    if not same or default is None or not page.hostname:
+    if not same or default is None or not page.hostname or "@" in server.netloc:
         return ""
     # Not as it was sent: a path or a user has no place in an origin.
     return f"{page.scheme}://{server.netloc}"

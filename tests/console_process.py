@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import unescape
@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from code_provider import AUDIENCE, CLIENT, CodeProvider
-from guarded_servers import write_access
 
 from logged_ports import wait_ports
 
@@ -29,7 +27,7 @@ class ConsoleProcess:
     port: int
     log: Path
     access: Path
-    tokens: dict[str, str]
+    tokens: Mapping[str, str]
     audit: Path
 
     def browser(self, **settings: Any) -> httpx.Client:
@@ -67,14 +65,9 @@ class ConsoleProcess:
 
 
 @contextmanager
-def console_process(folder: Path, provider: CodeProvider | None = None) -> Iterator[ConsoleProcess]:
+def console_process(folder: Path, tokens: Mapping[str, str]) -> Iterator[ConsoleProcess]:
+    """``folder`` has access.yaml."""
     access = folder / "access.yaml"
-    tokens = write_access(access)
-    if provider is not None:
-        settings = f'{{issuer: "{provider.issuer}", audience: "{AUDIENCE}", client_id: {CLIENT}, refresh_seconds: 10}}'
-        text = access.read_text() + '  - {to: ["oidc:plant/ada"], roles: [operator]}\n'
-        text += '  - {to: ["group:plant/of-bob"], roles: [reader]}\n'
-        access.write_text(f"providers:\n  plant: {settings}\n{text}")
     log = folder / "control.log"
     command = [
         *(sys.executable, "-m", "isochrone", "control", "--store", f"sqlite:{folder / 'fleet.db'}", "--fleet", "plant"),
