@@ -66,7 +66,10 @@ def cookie_of(headers: Headers, name: str, *, is_secure: bool) -> str:
 def set_cookie(
     response: Response, headers: Headers, name: str, value: str, *, is_secure: bool, seconds: int | None = None
 ) -> None:
-    """Not readable by scripts. ``Lax``: the provider's answer is a link from another site. Without ``seconds``, the browser forgets it at its end."""
+    """Not readable by scripts. Without ``seconds``, the browser forgets it at its end.
+
+    ``Lax``: the provider's answer is a link from another site.
+    """
     response.set_cookie(
         _cookie_name(headers, name, is_secure),
         value,
