@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isochrone.console.admission import SOCKET, Kind, kind_of
 from isochrone.console.login.local import may_use_cookie, own_origin
-from isochrone.console.login.logins import Logins
+from isochrone.console.login.logins import Logins, credential_of
 from isochrone.console.login.sessions import Session
 from isochrone.console.places import (
     LIVE,
@@ -85,6 +85,7 @@ class Gate:
         if path in OPEN:
             await self._app(scope, receive, send)
             return
+        await logins.rights.decided(headers if session is None else credential_of(session))
         error = logins.refusal(session, headers)
         kind = kind_of(path.removeprefix(MOUNT))
         if error is not None and kind is Kind.PAGE and scope["type"] == "http" and scope["method"] in _READING:
