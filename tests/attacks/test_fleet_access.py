@@ -43,13 +43,14 @@ models: {{identity_fp32: {{version: 1}}}}
 
     with start_up(str(tmp_path / "fleet.yaml"), log=tmp_path / "up.log") as up:
         said = up.wait_for("Ctrl-C stops everything")
-        assert "/console" not in said, "its pages would show the fleet to everyone"
+        assert f"http://127.0.0.1:{control}/console/" in said
         path = "/v2/models/identity_fp32/infer"
         assert ask(gateway, "POST", path, {"authorization": f"Bearer {tokens['caller']}"}, inference())[0] == 200
         for caller, status in (("", 401), ("expired", 401), ("revoked", 401), ("reader", 403), ("nothing", 403)):
             headers = {"authorization": f"Bearer {tokens[caller]}"} if caller else {}
             assert ask(gateway, "POST", path, headers, inference())[0] == status, caller
-            assert ask(control, "GET", "/console/", headers)[0] in (401, 403, 404)
+            answer = ask(control, "GET", "/console/history", headers)
+            assert answer[0] == (200 if caller == "reader" else 403 if caller == "nothing" else 401)
             tried["a fleet's gateway and console"] += 2
         assert command(tokens["reader"], "status")[0] == 0
         for caller, words in (

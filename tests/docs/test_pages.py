@@ -114,5 +114,6 @@ def test_the_headers_of_the_protocol_are_listed() -> None:
     source = (ROOT / "src" / "isochrone").rglob("*.py")
     code = set(re.findall(r"[\"'](x-isochrone-[a-z-]+)[\"']", "".join(path.read_text() for path in source)))
     section = (ROOT / "docs" / "protocol.md").read_text().partition("\n## Headers")[2].partition("\n## ")[0]
-    # The name of the user that the command line sends to the control API.
-    assert set(re.findall(r"x-isochrone-[a-z-]+", section)) == code - {"x-isochrone-user"}
+    # What the command line and the console send to the control API.
+    of_control = {"x-isochrone-user", "x-isochrone-page-token"}
+    assert set(re.findall(r"x-isochrone-[a-z-]+", section)) == code - of_control

@@ -37,6 +37,11 @@ function provider(issuer, names) {
         grant_types: ['authorization_code', 'refresh_token', 'urn:ietf:params:oauth:grant-type:device_code'],
         redirect_uris: ['http://127.0.0.1/callback'], response_types: ['code'], id_token_signed_response_alg: alg,
       },
+      {
+        client_id: 'console', application_type: 'native', token_endpoint_auth_method: 'none',
+        grant_types: ['authorization_code', 'refresh_token'],
+        redirect_uris: ['http://127.0.0.1/console/login/callback'], response_types: ['code'], id_token_signed_response_alg: alg,
+      },
       ...['client_secret_basic', 'client_secret_post'].map((method) => ({
         client_id: `robot_${method}`, client_secret: 'a secret:with%signs', token_endpoint_auth_method: method,
         grant_types: ['client_credentials'], redirect_uris: [], response_types: [], id_token_signed_response_alg: alg,

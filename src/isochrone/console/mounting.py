@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -24,8 +25,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from isochrone.console.admission import MOST_PAGES, Kind, PageLimit, kind_of
 from isochrone.console.live.aggregation import Aggregation
 from isochrone.console.live.routes import live_routes
-from isochrone.console.places import ASSETS, ASSETS_DIRECTORY, MOUNT
+from isochrone.console.login.gate import Gate
+from isochrone.console.login.logins import Logins
+from isochrone.console.login.provider_logins import ProviderLogins
+from isochrone.console.login.routes import login_routes, without_logins
+from isochrone.console.places import ASSETS, ASSETS_DIRECTORY, MOUNT, SESSION, THEME
 from isochrone.console.theme import style_sheet
+from isochrone.control.api.access_rights import AccessRights
+from isochrone.control.api.rights import Rights
 from isochrone.control.api.service import ControlService
 from isochrone.errors import Unsupported
 
@@ -65,9 +72,17 @@ def require_installed() -> None:
 class Console:
     """The console of one controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, rights: Rights | None = None) -> None:
+        """``rights``: those of the API. With those of an access file, browsers log in."""
         self._aggregation: Aggregation | None = None
         self._pages: _Pages | None = None
+        self.logins = Logins(rights) if isinstance(rights, AccessRights) else None
+        self._providers = ProviderLogins(self.logins) if self.logins is not None else None
+
+    @property
+    def middleware(self) -> list[Middleware]:
+        """For ``create_app``, behind its guard: without it, nobody who logged in is known."""
+        return [Middleware(Gate, logins=self.logins)] if self.logins is not None else []
 
     def routes(self, service: ControlService) -> list[BaseRoute]:
         """For ``create_app``, which makes the service. In the event loop that serves them."""
@@ -81,10 +96,15 @@ class Console:
         async def colors(request: Request) -> Response:
             return Response(theme, media_type="text/css", headers={"cache-control": "no-cache"})
 
+        if self.logins is not None and self._providers is not None:
+            login = login_routes(service, self.logins, self._providers)
+        else:
+            login = [Route(SESSION, without_logins, methods=["GET"])]
         return [
             Route("/", root, methods=["GET"]),
+            *login,
             *live_routes(aggregation),
-            Route(f"{ASSETS}/theme.css", colors, methods=["GET"]),
+            Route(THEME, colors, methods=["GET"]),
             Mount(ASSETS, StaticFiles(directory=ASSETS_DIRECTORY)),
             Mount(MOUNT, self._pages),
         ]
@@ -93,9 +113,15 @@ class Console:
         """Aggregate until cancelled; then NiceGUI is stopped, if it was started."""
         assert self._aggregation is not None
         assert self._pages is not None
+        parts = [asyncio.ensure_future(self._aggregation.run())]
+        if self._providers is not None:
+            parts.append(asyncio.ensure_future(self._providers.run()))
         try:
-            await self._aggregation.run()
+            await asyncio.gather(*parts)
         finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
             await self._pages.close()
 
 
@@ -131,6 +157,9 @@ class _Pages:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(_HEADERS)
+                if kind is Kind.PAGE:
+                    # Nothing to go back to after a logout.
+                    headers["cache-control"] = "no-store"
                 if "/_nicegui/" in scope["path"] and message["status"] == 200:
                     headers["cache-control"] = _FOR_EVER
             await send(message)

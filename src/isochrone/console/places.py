@@ -10,6 +10,14 @@ MOUNT: Final = "/console"
 LIVE: Final = f"{MOUNT}/live"
 HISTORY: Final = f"{MOUNT}/history"
 ASSETS: Final = f"{MOUNT}/assets"
+THEME: Final = f"{ASSETS}/theme.css"
+#: A page of its own, which NiceGUI has no part in.
+LOGIN: Final = f"{MOUNT}/login"
+LOGIN_PROVIDER: Final = f"{LOGIN}/provider"
+LOGIN_CALLBACK: Final = f"{LOGIN}/callback"
+LOGIN_STYLE: Final = f"{ASSETS}/login.css"
+LOGOUT: Final = f"{MOUNT}/logout"
+SESSION: Final = f"{MOUNT}/session"
 #: Of all pages, below ``MOUNT``.
 PAGE_PATHS: Final = ("/", "/latency", "/rollouts", "/events", "/request", "/what-if")
 

@@ -132,7 +132,7 @@ def control(
             scaler,
             xds,
             rights,
-            _serves_console(console, rights),
+            is_installed() if console is None else console,
             read_audit(audit, False, audit_key, audit_keep, audit_redact, name, "controller"),
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
@@ -144,16 +144,6 @@ def _rights(token_file: str, access: Path | None) -> Rights:
     if token_file:
         raise FlagError("--token-file", "nothing beside --access, whose file has tokens of its own", token_file)
     return AccessRights(AccessKeeper(access))
-
-
-def _serves_console(wanted: bool | None, rights: Rights) -> bool:
-    """Pages show the fleet to everyone: with an access file, only where everyone may see it."""
-    if isinstance(rights, AccessRights) and not rights.anyone_may_read():
-        if wanted:
-            expected = "no --console with this --access file, or 'anonymous: [health, fleet-read]' in it"
-            raise FlagError("--console", expected, "an access file that lets nobody read without a token")
-        return False
-    return is_installed() if wanted is None else wanted
 
 
 def _address(text: str, flag: str) -> tuple[str, int]:
@@ -201,7 +191,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             return
         figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
         controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds, figures.history)
-        console = Console() if reached.console else None
+        console = Console(reached.rights) if reached.console else None
         api = create_app(
             store,
             mirror,
@@ -211,6 +201,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             allowed_origins=reached.origins,
             rights=reached.rights,
             further_routes=console.routes if console is not None else None,
+            further_middleware=console.middleware if console is not None else (),
             history=figures.history,
             simulator=SimulatorProcess(),
             audit=audit,

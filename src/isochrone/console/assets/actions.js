@@ -1,13 +1,18 @@
-// Actions: operations of the control API, sent by this browser with the token of its session.
+// Actions: operations of the control API, sent by this browser. Where people log in, the cookie of the session is the
+// credential, which no script can read, and the token of the page shows that the console sends it; else this tab's token.
 
 import { draw, h } from "./drawing.js";
 
 const TOKEN = "isochrone-token";
 const USER = "isochrone-user";
 export const rights = { needs_token: false, may_change: false, known: false };
+/** Of `/console/session`. Without logins, only the first member. */
+export const session = { logins: false, identity: "", page_token: "", permissions: [] };
+const SESSION = "/console/session";
 let toasting = 0;
 
 function headers() {
+  if (session.logins) return session.page_token ? { "x-isochrone-page-token": session.page_token } : {};
   const user = sessionStorage.getItem(USER);
   const token = sessionStorage.getItem(TOKEN);
   // A header cannot have other characters; useToken takes no token that has.
@@ -38,7 +43,7 @@ export async function act(action) {
   const answer = await ask(action.method, action.path, action.method === "GET" ? undefined : action.body || {});
   const about = answer.body.identity ? `${action.label}: ${answer.body.identity} is ${answer.body.state}` : action.label;
   toast(answer.ok ? about : `${action.label}: ${answer.body.error}`, answer.ok);
-  if (answer.status === 403) await readRights();
+  if (answer.status === 401 || answer.status === 403) await readRights();
 }
 
 export function toast(text, good = true) {
@@ -49,7 +54,23 @@ export function toast(text, good = true) {
   toasting = setTimeout(() => place.replaceChildren(), good ? 6000 : 15000);
 }
 
+/** Without a session that may look at the fleet, this page has nothing to show any more. */
+function goToLogin() {
+  const page = `${location.pathname}${location.search}`;
+  location.assign(`/console/login?next=${encodeURIComponent(page)}`);
+}
+
+export async function logOut() {
+  const answer = await ask("POST", "/console/logout");
+  if (answer.ok) location.assign(answer.body.next);
+  else toast(`Log out: ${answer.body.error}`, false);
+}
+
 export async function readRights() {
+  const known = await ask("GET", SESSION);
+  if (known.status === 401 || known.status === 403) return goToLogin();
+  if (known.ok) Object.assign(session, known.body);
+  if (session.logins) document.documentElement.dataset.session = session.identity ? "open" : "none";
   const answer = await ask("GET", "/v1/rights");
   if (!answer.ok) return;
   Object.assign(rights, answer.body, { known: true });
@@ -60,14 +81,18 @@ export async function readRights() {
     button.setAttribute("aria-label", `Rights of this browser: ${text}`);
     (button.querySelector("div") || button).textContent = text;
   }
-  const words = document.querySelector('[data-live="rights-text"]');
-  if (words) {
-    words.textContent = !rights.needs_token
+}
+
+/** In the dialog of rights, which exists while it is open. */
+export function rightsText(place) {
+  if (!rights.known) return;
+  draw(place, session.logins
+    ? `You are ${session.identity || "not logged in"}. Allowed: ${session.permissions.join(", ") || "nothing"}.`
+    : !rights.needs_token
       ? "This controller has no token: everybody who reaches it may change the fleet."
       : rights.may_change
         ? "The token of this tab is the controller's: actions are allowed."
-        : "Without the controller's token, this console is read-only.";
-  }
+        : "Without the controller's token, this console is read-only.");
 }
 
 export function useToken(user, token) {

@@ -1,6 +1,6 @@
 // Draws the live parts of whatever page is open, and has the theme, the keys and the state of the connection.
 
-import { act, ask, readRights, toast, useFields, useToken } from "./actions.js";
+import { act, ask, logOut, readRights, rightsText, session, toast, useFields, useToken } from "./actions.js";
 import { draw, h } from "./drawing.js";
 import { events } from "./events.js";
 import { fleetMap, gateways, models, summary } from "./fleet.js";
@@ -13,7 +13,7 @@ import { whatIf } from "./what_if.js";
 const PARTS = {
   "fleet-name": (place, { fleet }) => fleet && draw(place, fleet.fleet),
   connection, warnings, summary, "fleet-map": fleetMap, models, gateways, waterfall, chooser, percentiles,
-  "heat-map": heatMap, rollouts, "served-versions": servedVersions, events, request, "what-if": whatIf,
+  "rights-text": rightsText, "heat-map": heatMap, rollouts, "served-versions": servedVersions, events, request, "what-if": whatIf,
 };
 
 function connection(place) {
@@ -97,15 +97,21 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-/** Pages whose operation the controller has not are not offered. */
+/** Pages whose operation the controller has not, or the reader may not use, are not offered. */
 async function offerPages() {
   const links = document.querySelectorAll("nav a[data-operation]");
   if (!links.length) return;
   const { ok, body } = await ask("GET", "/v1/openapi.json");
-  for (const link of links) link.hidden = !(ok && Object.keys(body.paths ?? {}).some((path) => path.startsWith(link.dataset.operation)));
+  for (const link of links) {
+    const { operation, permission } = link.dataset;
+    const may = !session.logins || !permission || session.permissions.includes(permission);
+    link.hidden = !(ok && may && Object.keys(body.paths ?? {}).some((path) => path.startsWith(operation)));
+  }
 }
 
-window.isochrone = { act, useToken, useFields };
+window.isochrone = { act, logOut, useToken, useFields };
+// The stream was refused: it may be that the session has ended.
+document.addEventListener("isochrone-refused", readRights);
 
 /** The framework mounts the page after this module has run, and may draw parts of it again later. */
 function start() {
@@ -113,8 +119,7 @@ function start() {
   const page = document.querySelector("nav a[aria-current]");
   // On a phone the navigation may be wider than the screen.
   if (page) page.parentElement.scrollLeft = page.offsetLeft - page.parentElement.clientWidth / 2;
-  readRights();
-  offerPages();
+  readRights().then(offerPages);
   redraw();
 }
 const mounted = new MutationObserver(() => {

@@ -59,6 +59,7 @@ export function connect() {
     // The browser tries again by itself, except after an answer such as 503.
     if (source && source.readyState === EventSource.CLOSED) {
       disconnect("reconnecting");
+      document.dispatchEvent(new Event("isochrone-refused"));
       setTimeout(connect, 3000);
     }
   };

@@ -11,7 +11,7 @@ from typing import Final
 from nicegui import events, ui
 
 from isochrone.console.pages.actions import Action, action_of
-from isochrone.console.places import ASSETS, MOUNT
+from isochrone.console.places import ASSETS, LOGIN, MOUNT
 
 #: Path, title and shortcut of every page, in the order of the navigation. Those with the beginning of an
 #: operation's path appear when the controller has it.
@@ -23,6 +23,8 @@ PAGES: Final = (
     ("/request", "One request", "o", "/v1/why/"),
     ("/what-if", "What if", "w", "/v1/what-if"),
 )
+#: What the operation of a page needs, beyond what every page does.
+_PERMISSIONS: Final = {"/v1/why/": "records"}
 _SHORTCUTS: Final = (
     *(((f"g {key}"), f"go to {title}") for _, title, key, _ in PAGES),
     ("t", "light, dark, or as the system"),
@@ -60,7 +62,9 @@ def framed(path: str) -> Iterator[None]:
                 if each == path:
                     link.props("aria-current=page")
                 if operation:
-                    link.props(f'data-operation="{operation}" hidden')
+                    link.props(
+                        f'data-operation="{operation}" data-permission="{_PERMISSIONS.get(operation, "")}" hidden'
+                    )
                 with link:
                     ui.label(name)
         with ui.element("div").classes("tools"):
@@ -135,21 +139,26 @@ def _button(text: str, name: str) -> ui.element:
 
 
 def _rights_button() -> None:
-    """The token is never sent to this server's pages, only with actions: the fields have no listener here."""
+    """The token is never sent to this server's pages, only with actions: the fields have no listener here. Where people
+    log in, there are no fields."""
     with ui.dialog() as dialog, ui.card().classes("dialog").props('role=dialog aria-label="Rights"'):
         with ui.element("h2"):
             ui.label("Rights")
         ui.element("p").props("data-live=rights-text")
-        with ui.element("label"):
+        with ui.element("label").classes("own-token"):
             ui.label("Your name, for the fleet's events")
             ui.element("input").props('data-user type=text maxlength=100 autocomplete=off name="user"')
-        with ui.element("label"):
+        with ui.element("label").classes("own-token"):
             ui.label("Token; kept until this tab is closed")
             ui.element("input").props('data-token type=password autocomplete=off name="token"')
         with ui.element("div").classes("buttons"):
-            forget = _button("Forget", "Forget the token").on("click", dialog.close)
+            with ui.element("a").classes("button main log-in").props(f'href="{LOGIN}"'):
+                ui.label("Log in")
+            leave = _button("Log out", "Log out").classes("log-out").props("data-log-out")
+            leave.on("click", js_handler="() => isochrone.logOut()")
+            forget = _button("Forget", "Forget the token").classes("own-token").on("click", dialog.close)
             forget.on("click", js_handler="() => isochrone.useToken('', '')")
-            use = _button("Use", "Use this token").classes("main").on("click", dialog.close)
+            use = _button("Use", "Use this token").classes("main own-token").on("click", dialog.close)
             use.props("data-use-token").on("click", js_handler="() => isochrone.useFields()")
     _button("Rights", "Rights of this browser").props("data-rights-button").on("click", dialog.open)
 

@@ -9,7 +9,7 @@ from isochrone.errors import IsochroneError
 from isochrone.secure.access.grants import Grant
 from isochrone.secure.access.identity import ANONYMOUS
 from isochrone.secure.access.keeper import AccessKeeper
-from isochrone.secure.access.permissions import FLEET_CHANGE, FLEET_READ, HEALTH
+from isochrone.secure.access.permissions import FLEET_CHANGE, HEALTH
 from isochrone.secure.oidc.settings import Provider
 
 
@@ -21,10 +21,6 @@ class AccessRights(Rights):
     @property
     def needs_token(self) -> bool:
         return True
-
-    def anyone_may_read(self) -> bool:
-        """Whether callers without a credential may read the fleet's state."""
-        return self.keeper.access.policy.decide(ANONYMOUS, FLEET_READ).allowed
 
     async def decided(self, headers: Mapping[str, str]) -> None:
         await self.keeper.decided(self._grant(headers))
@@ -41,8 +37,12 @@ class AccessRights(Rights):
         return "" if identity is ANONYMOUS else identity.name
 
     def login_provider(self) -> Provider | None:
-        found = [each for each in self.keeper.access.providers.values() if each.client_id]
+        found = [*self.login_providers().values()]
         return found[0] if len(found) == 1 else None
+
+    def login_providers(self) -> dict[str, Provider]:
+        """By their names in the access file: the providers that people can log in at."""
+        return {name: each for name, each in self.keeper.access.providers.items() if each.client_id}
 
     def require(self, headers: Mapping[str, str], permission: str) -> None:
         if permission != HEALTH:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import msgspec
 import structlog
@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from isochrone.control.api.guarding import Guard
 from isochrone.control.api.messages import ErrorAnswer
@@ -21,6 +22,7 @@ from isochrone.control.api.recording import recorded
 from isochrone.control.api.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
+from isochrone.control.api.while_allowed import while_allowed
 from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
 from isochrone.control.what_if.asking import Simulator
@@ -47,6 +49,7 @@ def create_app(
     allowed_origins: Collection[str] = (),
     rights: Rights | None = None,
     further_routes: Callable[[ControlService], Iterable[BaseRoute]] | None = None,
+    further_middleware: Sequence[Middleware] = (),
     history: History | None = None,
     simulator: Simulator | None = None,
     audit: Audit | None = None,
@@ -56,6 +59,7 @@ def create_app(
     ``write_error``: why nothing can be written to the store, if that is known. ``names``: host names of the API, beside
     this machine's own. ``allowed_origins``: of pages that may use it from a browser. ``rights``: who may change the
     fleet; None: every client. ``further_routes``: what else is served at the same address, behind the same guard.
+    ``further_middleware``: what requests pass after the guard, and before any route.
     ``history``: the figures of the fleet that this controller collects. ``simulator``: answers what-if questions.
     ``audit``: records changes before they take effect; None: nothing does.
     """
@@ -71,7 +75,7 @@ def create_app(
             *(Route(each.path, _endpoint(service, each), methods=[each.method]) for each in OPERATIONS),
             *(further_routes(service) if further_routes is not None else ()),
         ],
-        middleware=[Middleware(Guard, names=names, allowed_origins=allowed_origins)],
+        middleware=[Middleware(Guard, names=names, allowed_origins=allowed_origins), *further_middleware],
         exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route(service), Exception: _broken},
     )
     # ``serve_api`` sets it before it stops.
@@ -85,9 +89,32 @@ def _endpoint(service: ControlService, operation: Operation) -> Callable[[Reques
         if operation.changes and service.audit is not None:
             return await recorded(service.audit, service, operation, request)
         service.rights.require(request.headers, operation.permission)
-        return await operation.handler(service, request)
+        response = await operation.handler(service, request)
+        if not operation.streams or not service.rights.needs_token:
+            return response
+        return _WhileAllowed(response, lambda: _may(service, request, operation))
 
     return endpoint
+
+
+class _WhileAllowed(Response):
+    """Another response, as long as its caller may have it."""
+
+    def __init__(self, response: Response, is_allowed: Callable[[], bool]) -> None:
+        super().__init__()
+        self._response = response
+        self._is_allowed = is_allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await while_allowed(self._response, scope, receive, send, self._is_allowed)
+
+
+def _may(service: ControlService, request: Request, operation: Operation) -> bool:
+    try:
+        service.rights.require(request.headers, operation.permission)
+    except IsochroneError:
+        return False
+    return True
 
 
 def _refused(request: Request, error: Exception) -> Response:

@@ -58,11 +58,7 @@ def next_steps(
 
 
 def has_console(fleet: Fleet) -> bool:
-    """Whether the controllers serve it: on another machine, NiceGUI may be there or not, and nothing is promised.
-
-    Nor is it with an access file, which decides that."""
-    if fleet.security.access is not None:
-        return False
+    """Whether the controllers serve it: on another machine, NiceGUI may be there or not, and nothing is promised."""
     return fleet.control.console or (fleet.control.console is None and find_spec("nicegui") is not None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -49,9 +49,25 @@ async def log_in_with_browser(provider: Provider, show: Callable[[str], None]) -
             answer = await asyncio.wait_for(redirect.answer(), _BROWSER_SECONDS)
         except TimeoutError:
             raise LoginFailed("no browser has logged in within five minutes; try --device") from None
-        code = request.code_of(answer, client.found)
-        tokens = read_tokens(await client.ask(request.exchange(code)))
-        return await client.checked(tokens, nonce=request.nonce)
+        return await _exchanged(client, request, answer)
+
+
+async def login_endpoint(provider: Provider) -> str:
+    """The provider's login page, for ``CodeRequest.url``."""
+    async with _client(provider) as client:
+        return client.endpoint("authorization_endpoint")
+
+
+async def log_in_with_answer(request: CodeRequest, answer: Mapping[str, str]) -> Login:
+    """``answer``: the parameters with which the provider sent the browser back; the caller has compared their state."""
+    async with _client(request.provider) as client:
+        return await _exchanged(client, request, answer)
+
+
+async def _exchanged(client: _Client, request: CodeRequest, answer: Mapping[str, str]) -> Login:
+    code = request.code_of(answer, client.found)
+    tokens = read_tokens(await client.ask(request.exchange(code)))
+    return await client.checked(tokens, nonce=request.nonce)
 
 
 async def log_in_with_device(provider: Provider, show: Callable[[DeviceCode], None]) -> Login:
