@@ -131,7 +131,7 @@ def prepare(
     directory = description.versions[version]
     backend = backend_name(config)
     if own_digest is None:
-        own_digest = digest(description.digested_config(version), directory)
+        own_digest = digest(description.digested_config(version), description.stored(version))
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
     parameters = plain_parameters(config)
