@@ -60,9 +60,9 @@ class Mounts:
     read_only: bool = False
 
 
-def mount_scratch(user: int, model: str) -> Mounts:
-    """In namespaces of its own: mounts it for ``user``, where that is possible. ``model``: a directory that stays in its
-    place, since decrypted models are in the shared memory, too."""
+def mount_scratch(user: int, model: str = "") -> Mounts:
+    """In namespaces of its own: mounts it for ``user``, where that is possible. ``model``: a directory below
+    ``DIRECTORY`` that stays in its place, such as that of a decrypted model; "": there is none."""
     try:
         mount("none", "/", "none", MS_REC | MS_PRIVATE)
     except OSError:
@@ -72,7 +72,7 @@ def mount_scratch(user: int, model: str) -> Mounts:
         read_only = True
     except OSError:  # before Linux 5.12
         read_only = False
-    kept = os.open(model, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if is_within(model, DIRECTORY) else None
+    kept = os.open(model, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if model else None
     try:
         return _mount_over(user, read_only, model, kept)
     finally:

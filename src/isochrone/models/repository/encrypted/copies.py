@@ -20,7 +20,7 @@ from isochrone.errors import FetchFailed
 from isochrone.models.file_stamp import FileStamp, stamp
 from isochrone.models.repository.digest import regular_files
 from isochrone.models.repository.encrypted.in_memory import plain_text_place
-from isochrone.models.repository.encrypted.names import HEADER, is_encrypted
+from isochrone.models.repository.encrypted.names import is_encrypted
 from isochrone.models.repository.encrypted.opening import data_key, decrypt_files, read_header, read_key
 from isochrone.models.repository.private_directory import PrivateDirectory, sweep
 from isochrone.models.repository.signed.covered import covered_files
@@ -67,7 +67,8 @@ class DecryptedVersions:
         ``stored``: its directory; ``keys_at``: the model's, with the wrapped key, which no verified copy has.
         """
         if not is_encrypted(stored):
-            if self._required:
+            # The version of an ensemble has no files.
+            if self._required and next(regular_files(stored), None) is not None:
                 raise EncryptionRefused(
                     f"model '{model}' version {version} is refused: it is not encrypted; encrypt it, or serve without"
                     " --require-encryption"
@@ -111,8 +112,8 @@ def refuse_without_keys(model: str, version: int, stored: Path) -> None:
     """Raises ``NoKey`` for an encrypted version, in a process that has no key."""
     if is_encrypted(stored):
         raise NoKey(
-            f"model '{model}' version {version} is encrypted ({HEADER} is in its directory), and this process has no"
-            f" key; give it {FLAG}"
+            f"model '{model}' version {version} is encrypted, and this process has no key: serve it with {FLAG}; other"
+            " commands need plain files (isochrone decrypt)"
         )
 
 
