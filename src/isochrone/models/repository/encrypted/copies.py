@@ -36,9 +36,13 @@ _CONTENT = "decrypted"
 class DecryptedVersion:
     """The plain files of a version. They are removed when nothing refers to it."""
 
-    def __init__(self, within: PrivateDirectory, root: Path, model: str, version: int, stored: Path) -> None:
+    def __init__(
+        self, within: PrivateDirectory, root: Path, model: str, version: int, stored: Path, *, only_in_memory: bool
+    ) -> None:
         #: It goes with its last version.
         self._within = within
+        #: Runtimes must not write parts of it to a disk.
+        self.only_in_memory = only_in_memory
         #: As in a repository, with ``config.pbtxt`` and what that names above it.
         self.directory = root / model / str(version)
         #: The encrypted files, of which the digest is.
@@ -54,6 +58,7 @@ class DecryptedVersions:
         """``required``: a version that is not encrypted is refused. Raises ``EncryptionRefused`` without a place."""
         self._keys = keys
         self._required = required
+        self._allow_disk = allow_disk
         self._place = plain_text_place(allow_disk=allow_disk)
         # What a killed worker left must not wait for the first load.
         sweep(_CONTENT, self._place)
@@ -95,16 +100,19 @@ class DecryptedVersions:
             needed, free = sum(header.files.values()), shutil.disk_usage(self._place).free
             if needed > free:
                 raise OSError(0, f"it has {needed} bytes, and {free} are free")
-            # Removed with this object if a file is refused.
-            made = DecryptedVersion(self._private, root, model, version, stored)
+            made = DecryptedVersion(self._private, root, model, version, stored, only_in_memory=not self._allow_disk)
             made.directory.mkdir(parents=True)
             decrypt_files(header, key, stored, made.directory)
             _copy_shared(stored.parent, version, made.directory.parent)
             return made
-        except OSError as error:
+        except BaseException as error:
+            # Now: an error that is kept somewhere keeps the objects of its frames.
             _remove(root, os.getpid())
+            if not isinstance(error, OSError):
+                raise
+            reason = error.strerror or error
             raise FetchFailed(
-                f"model '{model}' version {version} cannot be decrypted to {self._place}: {error.strerror or error}"
+                f"model '{model}' version {version} cannot be decrypted to {self._place}: {reason}"
             ) from None
 
 
