@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +111,14 @@ def with_marker(*places: Path) -> list[Path]:
     return found
 
 
-def decrypted_directories() -> set[Path]:
-    return {each for each in Path("/dev/shm").glob("isochrone-decrypted-*") if each.stat().st_uid == os.geteuid()}
+def held_by(pid: int) -> set[Path]:
+    """The directories of plain text of a worker's processes: each holds the lock of its own."""
+    parent = psutil.Process(pid)
+    links = (
+        link for each in (parent, *parent.children(recursive=True)) for link in Path(f"/proc/{each.pid}/fd").glob("*")
+    )
+    found = (Path(os.path.realpath(link)) for link in links)
+    return {each.parent for each in found if each.parent.name.startswith("isochrone-decrypted-")}
 
 
 def test_models_of_every_kind_are_served_and_leave_no_plain_text(
@@ -121,7 +126,6 @@ def test_models_of_every_kind_are_served_and_leave_no_plain_text(
 ) -> None:
     write_sample(models, "llama")
     encrypt_model(write_key(tmp_path), models / "llama")
-    before = decrypted_directories()
     with server_factory(models, "--model-key", write_key(tmp_path)) as server:
         assert {row["state"] for row in index(server).values()} == {"READY"}
         inputs = [
@@ -132,20 +136,19 @@ def test_models_of_every_kind_are_served_and_leave_no_plain_text(
         assert run_in(server, "code", "result = __file__").endswith("/code/1/model.py")
         assert with_marker(models, temporary, Path("/tmp"), Path.cwd()) == []
         # The marker can be found where it is.
-        (held,) = decrypted_directories() - before
+        (held,) = held_by(server.pid)
         assert len(with_marker(held)) >= 3
         assert KEY not in server.log_text()
         assert KEY not in " ".join(psutil.Process(server.pid).cmdline())
-    assert decrypted_directories() == before
+    assert not held.exists()
 
 
 def test_the_plain_text_goes_with_the_version(models: Path, tmp_path: Path, server_factory: StartServer) -> None:
-    before = decrypted_directories()
     words = ("--model-control-mode", "explicit", "--model-key", write_key(tmp_path))
     with server_factory(models, *words) as server:
         for _ in range(2):
             assert call(server.http_port, "/v2/repository/models/code/load", {})[0] == 200
-        (held,) = decrypted_directories() - before
+        (held,) = held_by(server.pid)
         # The second load found the first one's.
         assert len(with_marker(held)) == 1
         assert call(server.http_port, "/v2/repository/models/code/unload", {})[0] == 200
@@ -155,14 +158,14 @@ def test_the_plain_text_goes_with_the_version(models: Path, tmp_path: Path, serv
 def test_what_a_killed_worker_left_goes_at_the_next_start(
     models: Path, tmp_path: Path, server_factory: StartServer
 ) -> None:
-    before, words = decrypted_directories(), ("--model-key", write_key(tmp_path))
+    words = ("--model-key", write_key(tmp_path))
     command = [str(Path(sys.executable).with_name("isochrone")), "serve", str(models), "--host", "127.0.0.1"]
     ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     with subprocess.Popen([*command, *ports, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         while b" ready " not in (line := process.stdout.readline()):
             assert line, "the worker ended"
-        (left,) = decrypted_directories() - before
+        (left,) = held_by(process.pid)
         assert with_marker(left)
         process.send_signal(signal.SIGKILL)
     assert left.exists()
@@ -175,9 +178,8 @@ def test_what_a_killed_worker_left_goes_at_the_next_start(
 def test_confined_models_read_their_own_plain_text_alone(
     models: Path, tmp_path: Path, server_factory: StartServer
 ) -> None:
-    before = decrypted_directories()
     with server_factory(models, "--sandbox", "--model-key", write_key(tmp_path)) as server:
-        (held,) = decrypted_directories() - before
+        (held,) = held_by(server.pid)
         (own,) = held.glob("*/code")
         (other,) = held.glob("*/other")
         assert run_in(server, "code", "result = open(__file__).read()[:20]").startswith("import numpy")
@@ -243,15 +245,8 @@ def test_signatures_cover_what_is_encrypted(models: Path, tmp_path: Path, server
 
 
 def test_several_processes_decrypt_for_themselves(models: Path, tmp_path: Path, server_factory: StartServer) -> None:
-    before = decrypted_directories()
     with server_factory(models, "--model-key", write_key(tmp_path), "--processes", "2") as server:
         assert run_in(server, "code", "result = MARKER") == _MARKER
-        assert len(decrypted_directories() - before) == 2
-    assert decrypted_directories() == before
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    before = decrypted_directories()
-    yield
-    assert decrypted_directories() == before
+        held = held_by(server.pid)
+        assert len(held) == 2
+    assert not any(each.exists() for each in held)
