@@ -28,7 +28,8 @@ _CONFIG = """
 
 
 def _source(trace: Path) -> str:
-    return f"import pathlib\npathlib.Path({str(trace)!r}).touch()\nclass Model:\n    def infer(self, i): return i\n"
+    code = 'class Model:\n    def infer(self, inputs): return {"y": inputs["x"]}\n'
+    return f"import pathlib\npathlib.Path({str(trace)!r}).touch()\n{code}"
 
 
 def test_changed_files_are_never_run(tmp_path: Path, server_factory: StartServer, tried: Counter[str]) -> None:
