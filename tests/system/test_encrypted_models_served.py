@@ -128,11 +128,19 @@ def held_by(pid: int) -> set[Path]:
     return {each.parent for each in found if each.parent.name.startswith("isochrone-decrypted-")}
 
 
-def test_models_of_every_kind_are_served_and_leave_no_plain_text(
+@pytest.mark.long
+def test_a_transformer_is_served(tmp_path: Path, server_factory: StartServer) -> None:
+    version = write_sample(tmp_path / "models", "llama")
+    encrypt_model(write_key(tmp_path), version.parent)
+    with server_factory(tmp_path / "models", "--model-key", write_key(tmp_path)) as server:
+        assert index(server)["llama"]["state"] == "READY"
+        (held,) = held_by(server.pid)
+        assert list(held.glob("*/llama/1/model.safetensors"))
+
+
+def test_models_are_served_and_leave_no_plain_text(
     models: Path, temporary: Path, tmp_path: Path, server_factory: StartServer
 ) -> None:
-    write_sample(models, "llama")
-    encrypt_model(write_key(tmp_path), models / "llama")
     with server_factory(models, "--model-key", write_key(tmp_path)) as server:
         assert {row["state"] for row in index(server).values()} == {"READY"}
         inputs = [
@@ -146,6 +154,9 @@ def test_models_of_every_kind_are_served_and_leave_no_plain_text(
         (held,) = held_by(server.pid)
         assert len(with_marker(held)) >= 3
         assert KEY not in server.log_text()
+        # Crash dumps would have keys and plain models.
+        assert int(Path(f"/proc/{server.pid}/coredump_filter").read_text(), 16) == 0
+        assert psutil.Process(server.pid).rlimit(psutil.RLIMIT_CORE) == (0, 0)
         assert KEY not in " ".join(psutil.Process(server.pid).cmdline())
     assert not held.exists()
 

@@ -523,6 +523,7 @@ class Worker:
             log.warning("connections were closed after the grace period", connections=cut)
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
+        await in_thread(self.catalog.repository.remove_copies)
         self.catalog.watchdog.stop()
         if self._dump is not None:
             await self._dump.stop()

@@ -124,6 +124,12 @@ class Repository:
         """End the fetches that are under way."""
         self._stopping.set()
 
+    def remove_copies(self) -> None:
+        """Remove the verified and the decrypted files, when nothing is served any more."""
+        for copies in (self._verified, self._decrypting):
+            if copies is not None:
+                copies.close()
+
     def read(
         self,
         name: str,

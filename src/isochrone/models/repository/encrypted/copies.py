@@ -91,6 +91,12 @@ class DecryptedVersions:
         log.info("version decrypted", model=model, version=version)
         return made
 
+    def close(self) -> None:
+        """Removes every plain file: nothing is loaded any more."""
+        with self._lock:
+            if self._private is not None:
+                self._private.remove()
+
     def _made(self, model: str, version: int, stored: Path, keys_at: Path) -> DecryptedVersion:
         header = read_header(model, version, stored)
         key = data_key(header, read_key(model, version, keys_at), self._keys)

@@ -78,6 +78,12 @@ class VerifiedCopies:
             log.info("signature verified", model=model, version=version, signed_by=each.provenance.summary)
         return VerifiedModel(copy, {version: each.provenance for version, each in signed.items()})
 
+    def close(self) -> None:
+        """Removes every copy: nothing is loaded any more."""
+        with self._lock:
+            if self._private is not None:
+                self._private.remove()
+
     def _copy(self, model: str, directory: Path, signed: Mapping[int, SignedVersion]) -> PrivateCopy:
         files = {file: digest for each in signed.values() for file, digest in each.files.items()}
         for each in signed.values():
