@@ -15,6 +15,7 @@ from isochrone.secure.encryption.commands import MAX_OUTPUT, run_command
 from isochrone.secure.encryption.failures import EncryptionRefused, NoKey
 from isochrone.secure.encryption.model_keys import ModelKeys
 from isochrone.secure.encryption.wrapping import WrappedKey, decode_key, encode_key
+from watching import wait_for
 
 DATA_KEY = bytes(range(32))
 ONE, OTHER = "11" * 32, "22" * 32
@@ -162,7 +163,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path, closes:
         run_command([source.removeprefix("command:")], b"{}", 3.0)
     assert time.monotonic() - started < 60
     child = Path(f"/proc/{pids.read_text()}/stat")
-    assert not child.exists() or " Z " in child.read_text()
+    wait_for(lambda: not child.exists() or " Z " in child.read_text())
 
 
 def test_a_program_that_reads_nothing_may_answer(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from isochrone.secure.encryption.model_keys import METAVAR, ModelKeys
 EPILOG = """
 \b
 Examples:
-  openssl rand -hex 32 > model.key
   isochrone encrypt ./models detector --version 3 --as-version 4 --key file:model.key
   isochrone encrypt ./models detector --version all --key 'command:/usr/local/bin/kms-hook'
   isochrone encrypt ./models detector --version all --rewrap --key file:new.key --old-key file:model.key
 
-Version 3 becomes a version 4 of encrypted files, with its wrapped key in 4.wrapped-key. Without --as-version the
-version itself is replaced: its digest changes, so do that where nobody serves it. Sign after encrypting: a signature
-covers the encrypted files. --rewrap changes 4.wrapped-key alone: digest and signature stay.
+'openssl rand -hex 32 > model.key' makes a key. Version 3 becomes a version 4 of encrypted files, with its wrapped key
+in 4.wrapped-key. Without --as-version the version itself is replaced: its digest changes, so do that where nobody
+serves it. Sign after encrypting: a signature covers the encrypted files. --rewrap changes 4.wrapped-key alone:
+digest and signature stay.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
