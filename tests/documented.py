@@ -20,6 +20,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob
 #: Pages whose blocks depend on each other, so that each has a test of its own.
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 SIGNING = ROOT / "docs" / "signing.md"
+ENCRYPTION = ROOT / "docs" / "encryption.md"
 #: Commands that need a whole fleet.
 FLEET_COMMANDS = frozenset(
     ("up", "apply", "status", "top", "rollout", "canary", "drain", "undrain", "scale", "events", "logs", "init")
@@ -31,7 +32,7 @@ def blocks(language: str) -> list[tuple[Path, str]]:
     """(page, text) in the order of pages and blocks; without those of pages that have a test of their own."""
     found = []
     for page in PAGES:
-        if page in (TUTORIAL, SIGNING):
+        if page in (TUTORIAL, SIGNING, ENCRYPTION):
             continue
         found += [(page, text) for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
     return found
@@ -44,7 +45,16 @@ def tutorial_blocks() -> list[tuple[str, str]]:
 
 def signing_commands() -> list[str]:
     """The commands of the page about signatures, in their order."""
-    found = _BLOCK.findall(SIGNING.read_text())
+    return _commands(SIGNING)
+
+
+def encryption_commands() -> list[str]:
+    """The same of the page about encryption."""
+    return _commands(ENCRYPTION)
+
+
+def _commands(page: Path) -> list[str]:
+    found = _BLOCK.findall(page.read_text())
     return [line for kind, text in found if kind == "sh" for line in lines_of(text)]
 
 

@@ -60,6 +60,8 @@ COMMANDS = {
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "sign": ("isochrone.cli.security.sign", "Sign versions of a model, so that workers can require it."),
     "verify": ("isochrone.cli.security.verify", "Check the signatures of a repository's versions."),
+    "encrypt": ("isochrone.cli.security.encrypt", "Encrypt versions of a model, or give them a new key."),
+    "decrypt": ("isochrone.cli.security.decrypt", "Decrypt versions of a model in their repository."),
     "render": ("isochrone.cli.render.group", "Write files for other programs: Kubernetes, Envoy."),
     "partition": ("isochrone.cli.optimizing.partition", "Divide a model among a near and a far worker."),
     "auth": ("isochrone.cli.security.auth", "Make API tokens; explain who may do what."),

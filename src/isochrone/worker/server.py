@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
 from isochrone.errors import FetchFailed, FlagError, IsochroneError, NotFound
+from isochrone.models.repository.encrypted.copies import DecryptedVersions
 from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
 from isochrone.models.repository.signed.copies import VerifiedCopies
@@ -49,6 +50,7 @@ from isochrone.protocol.service import InferenceService
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings
+from isochrone.secure.encryption.model_keys import ModelKeys
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -109,6 +111,12 @@ class ServeSettings:
     control_token: str = field(default="", repr=False)
     #: Files with the keys and authorities of whom versions must be signed; (): unsigned versions are loaded.
     trusted_signers: tuple[Path, ...] = ()
+    #: Of encrypted versions; None: they are not loaded.
+    model_keys: ModelKeys | None = None
+    #: Without a file system in memory, plain text of encrypted versions may be on a disk.
+    model_key_allow_disk: bool = False
+    #: Versions that are not encrypted are refused.
+    require_encryption: bool = False
     #: Bytes of the response cache; 0: none.
     cache_bytes: int = 0
     #: Services whose port other processes may share (SO_REUSEPORT).
@@ -143,6 +151,14 @@ class ServeSettings:
     metrics_seconds: float = 1.0
     limits: WireLimits = field(default_factory=WireLimits)
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
+
+
+def _decrypting(settings: ServeSettings) -> DecryptedVersions | None:
+    if settings.model_keys is None:
+        return None
+    return DecryptedVersions(
+        settings.model_keys, allow_disk=settings.model_key_allow_disk, required=settings.require_encryption
+    )
 
 
 class StartFailed(Exception):
@@ -232,6 +248,7 @@ class Worker:
             self_completion=partial(completed_by_model, sandbox=sandbox),
             links_stay=sandbox is not None,
             verified=VerifiedCopies(settings.trusted_signers) if settings.trusted_signers else None,
+            decrypting=_decrypting(settings),
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
@@ -506,6 +523,7 @@ class Worker:
             log.warning("connections were closed after the grace period", connections=cut)
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
+        await in_thread(self.catalog.repository.remove_copies)
         self.catalog.watchdog.stop()
         if self._dump is not None:
             await self._dump.stop()

@@ -147,6 +147,10 @@ def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
             "security: {signatures: {trust: [release.pub]}}",
             "security.signatures.trust[0]: expected nothing, since pods do not have the file",
         ),
+        (
+            "security: {encryption: {keys: ['env:KEY']}}",
+            "security.encryption.keys[0]: expected nothing, since pods do not have the key",
+        ),
         ("kubernetes: {pools: {cpu: {tolerations: [a b]}}}", "expected KEY[=VALUE][:NoSchedule|"),
         (
             "pools: {t: {kind: triton, addresses: ['a:80']}}\nkubernetes: {pools: {t: {}}}",

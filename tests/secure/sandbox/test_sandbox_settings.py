@@ -50,8 +50,8 @@ def test_a_repository_that_every_model_could_read_is_refused(tmp_path: Path, mon
     (tmp_path / "link").symlink_to(model)
     with pytest.raises(ConfigError, match="every model may read"):
         settings.confinement("m", str(tmp_path / "link"))
-    with pytest.raises(ConfigError, match="outside of /dev/shm"):
-        settings.confinement("m", "/dev/shm/models/m")
+    with pytest.raises(ConfigError, match="another directory than /dev/shm"):
+        settings.confinement("m", "/dev/shm")
 
 
 def test_directories_inside_of_others_are_named_once(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from isochrone.models.repository.description import ModelDescription
 from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
 from isochrone.models.repository.repository import CONFIG_FILE, Repository
 from isochrone.models.sources.locations import RepositoryUrl, parse_location
+from isochrone.secure.encryption.failures import NoKey
 from isochrone.settings.problems import SettingsError
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ def _of_models(repository: Repository, models: dict[str, int] | dict[str, None])
             read[name] = repository.read(name, versions=None if version is None else (version,))
         except ConfigError as error:
             problems.append(error)
+        except NoKey:
+            # Only a worker with its key can say more.
+            continue
         except IsochroneError as error:
             places = ", ".join(map(str, repository.places))
             problems.append(ConfigError(places, name, "a model that can be read", error.message))

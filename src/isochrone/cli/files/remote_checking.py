@@ -9,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.layout import model_files
 from isochrone.models.repository.listings import RemoteListing
 from isochrone.models.repository.remote import empty_version
@@ -54,5 +55,5 @@ def _of_model(listing: RemoteListing, name: str, present: tuple[int, ...]) -> It
         yield ConfigError(where, "version_policy.specific.versions", expected, given)
     files = model_files(config) if content is not None else ()
     for number in numbers:
-        if files and not listing.has_any(name, str(number), files):
+        if files and not listing.has_any(name, str(number), either(files)):
             yield ConfigError(f"{place}/{number}", "model file", " or ".join(files), "no such file")

@@ -20,6 +20,7 @@ Examples:
 
 Shows every error on its own line: file and line, key, expected value, given value. The exit status is 1 if there are
 errors. Model files (onnx, Python) are read only as far as their configuration needs; loading them may still fail.
+Of an encrypted version, the model file is not read and the configuration not checked: that needs its key.
 At a URL, the files are listed and the configurations read; no model is fetched.
 """
 

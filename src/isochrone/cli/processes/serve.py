@@ -29,6 +29,12 @@ from isochrone.cli.processes.audit_flags import (
     AuditRedactOption,
     AuditRequestsOption,
 )
+from isochrone.cli.processes.encryption_flags import (
+    AllowDiskOption,
+    ModelKeyOption,
+    RequireEncryptionOption,
+    read_model_keys,
+)
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
 from isochrone.cli.processes.sandbox_flags import (
     AllowOption,
@@ -166,6 +172,9 @@ def serve(
             show_default="unsigned versions are loaded",
         ),
     ] = None,
+    model_key: ModelKeyOption = None,
+    require_encryption: RequireEncryptionOption = False,
+    model_key_allow_disk: AllowDiskOption = False,
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(help="Origin of a page that may use the server from a browser. May be repeated."),
@@ -317,6 +326,9 @@ def serve(
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,
             trusted_signers=tuple(Path(os.path.abspath(each)) for each in require_signatures or ()),
+            model_keys=read_model_keys(model_key or (), required=require_encryption, allow_disk=model_key_allow_disk),
+            model_key_allow_disk=model_key_allow_disk,
+            require_encryption=require_encryption,
             cache_bytes=_cache_bytes(cache_config),
             access_log=read_access_log(access_log, access_log_file, name),
             audit=read_audit(audit, audit_requests, audit_key, audit_keep, audit_redact, name, "worker"),

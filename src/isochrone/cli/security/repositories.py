@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from isochrone.errors import ConfigError, NotFound
+from isochrone.errors import ConfigError, FlagError, NotFound
 from isochrone.models.repository.layout import EXPECTED, is_model
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.versions import find_versions, version_number
@@ -50,3 +50,14 @@ def versions_of(directory: Path, wanted: str) -> tuple[int, ...]:
         expected = f"one of {', '.join(map(str, present))}, or {ALL}"
         raise ConfigError("--version", directory.name, expected, repr(wanted))
     return (number,)
+
+
+def target_version(given: str, version: int, wanted: str) -> int:
+    """The number of ``--as-version``; without it, the version itself."""
+    if not given:
+        return version
+    number = version_number(given)
+    if number is None or wanted == ALL:
+        expected = "a positive integer, with one --version"
+        raise FlagError("--as-version", expected, f"--version {ALL}" if wanted == ALL else repr(given))
+    return number

@@ -118,6 +118,10 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
     for index, file in enumerate(fleet.security.signatures.trust):
         expected = "nothing, since pods do not have the file"
         yield Problem(("security", "signatures", "trust", index), expected, repr(file))
+    for index, source in enumerate(fleet.security.encryption.keys):
+        yield Problem(
+            ("security", "encryption", "keys", index), "nothing, since pods do not have the key", repr(source)
+        )
 
 
 def _of_volumes(fleet: Fleet) -> Iterator[Problem]:

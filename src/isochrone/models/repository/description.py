@@ -10,6 +10,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+from isochrone.models.repository.encrypted.copies import DecryptedVersion
 from isochrone.models.repository.overrides import OverrideDirectory
 from isochrone.models.repository.signed.copies import PrivateCopy
 from isochrone.models.signature import Signature
@@ -79,6 +80,15 @@ class ModelDescription:
     """Who signed each version; empty where nobody must."""
     private_copy: PrivateCopy | None = None
     """The verified files, which are removed with the last description that refers to them."""
+
+    decrypted: Mapping[int, DecryptedVersion] = field(default_factory=dict)
+    """The plain files of encrypted versions, to which ``versions`` leads then. They are removed with the last
+    description that refers to them."""
+
+    def stored(self, version: int) -> Path:
+        """The directory of a version as it is stored: the digest is of these bytes."""
+        found = self.decrypted.get(version)
+        return self.versions[version] if found is None else found.stored
 
     @property
     def config_source(self) -> str:

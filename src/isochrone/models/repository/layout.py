@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.backends import BACKENDS, backend_name, default_model_files
+from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.versions import find_versions
 
 #: The layout of a repository, for errors.
@@ -21,7 +22,7 @@ _CONFIG_FILE = "config.pbtxt"
 def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> ConfigError | None:
     """The error of a version without the file of its backend; None if it is present or the backend is unknown."""
     names = model_files(config)
-    if not names or any((version_directory / name).exists() for name in names):
+    if not names or any((version_directory / name).exists() for name in either(names)):
         return None
     return ConfigError(str(version_directory), "model file", " or ".join(names), "no such file")
 
@@ -46,6 +47,6 @@ def is_model(path: Path) -> bool:
         bare = [version for version in versions if not find_versions(version).present]
     except ConfigError:
         return False
-    known = [name for backend in BACKENDS.values() for name in backend.files]
+    known = either(tuple(name for backend in BACKENDS.values() for name in backend.files))
     has_file = any((version / name).exists() for version in bare for name in known)
     return has_file or (bool(bare) and (path / _CONFIG_FILE).is_file())

@@ -26,6 +26,7 @@ from isochrone.models.configuration.self_completion import SelfCompletion, compl
 from isochrone.models.configuration.validation import validate
 from isochrone.models.repository.description import ModelDescription, ModelEntry
 from isochrone.models.repository.digest import regular_files
+from isochrone.models.repository.encrypted.copies import DecryptedVersion, DecryptedVersions, refuse_without_keys
 from isochrone.models.repository.links import check_links
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.namespaces import Namespaces, plain_name
@@ -59,6 +60,7 @@ class Repository:
     """One or more repositories, as one set of names. ``cache`` is for those that are remote.
 
     ``verified``: only signed versions are described, from copies; None: nobody need sign them.
+    ``decrypting``: opens encrypted versions; None: they are errors.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Repository:
         self_completion: SelfCompletion | None = None,
         links_stay: bool = False,
         verified: VerifiedCopies | None = None,
+        decrypting: DecryptedVersions | None = None,
     ) -> None:
         """``links_stay``: a model with a symbolic link out of its repository is an error."""
         self.places = tuple(places)
@@ -92,6 +95,7 @@ class Repository:
         self._self_completion = self_completion
         self._links_stay = links_stay
         self._verified = verified
+        self._decrypting = decrypting
         for path in self._paths:
             if not os.path.isdir(path):
                 given = "a file" if path.exists() else "nothing there"
@@ -119,6 +123,12 @@ class Repository:
     def close(self) -> None:
         """End the fetches that are under way."""
         self._stopping.set()
+
+    def remove_copies(self) -> None:
+        """Remove the verified and the decrypted files, when nothing is served any more."""
+        for copies in (self._verified, self._decrypting):
+            if copies is not None:
+                copies.close()
 
     def read(
         self,
@@ -359,6 +369,9 @@ class Repository:
             raise _no_version(name, config, found, directory, where)
         versions = {number: directory / str(number) for number in numbers}
 
+        opened = self._decrypted(plain, versions, of or directory)
+        versions.update((number, each.directory) for number, each in opened.items())
+
         def completed(of: Mapping[int, Path]) -> tuple[model_config_pb2.ModelConfig, Signature, tuple[str, ...]]:
             result, assumed = complete(
                 config,
@@ -381,12 +394,17 @@ class Repository:
             return result, signature_of(result, _read_labels(result, directory, where)), assumed
 
         by_file: dict[int, model_config_pb2.ModelConfig] = {}
-        newest, signature, assumed = completed(versions)
-        differing = {}
-        for number in numbers[:-1]:
-            own, own_signature, _ = completed({number: versions[number]})
-            if own != newest:
-                differing[number] = (own, own_signature)
+        try:
+            newest, signature, assumed = completed(versions)
+            differing = {}
+            for number in numbers[:-1]:
+                own, own_signature, _ = completed({number: versions[number]})
+                if own != newest:
+                    differing[number] = (own, own_signature)
+        except ConfigError as error:
+            for number, each in opened.items():
+                _rename(error, str(each.directory), str(directory / str(number)))
+            raise
         return ModelDescription(
             name=name,
             directory=directory,
@@ -399,7 +417,18 @@ class Repository:
             differing=differing,
             stated=by_file,
             stated_source=where,
+            decrypted=opened,
         )
+
+    def _decrypted(self, model: str, versions: Mapping[int, Path], keys_at: Path) -> dict[int, DecryptedVersion]:
+        """The plain files of encrypted versions. ``keys_at``: the model's directory in its repository."""
+        found = {}
+        for number, stored in versions.items():
+            if self._decrypting is None:
+                refuse_without_keys(model, number, stored)
+            elif (each := self._decrypting.open(model, number, stored, keys_at)) is not None:
+                found[number] = each
+        return found
 
 
 def _no_version(

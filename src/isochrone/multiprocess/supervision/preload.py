@@ -32,8 +32,8 @@ def preload(settings: ServeSettings) -> int:
     """The number of instances whose weights the processes will share."""
     if settings.control_mode == "explicit" and not settings.load_models:
         return 0
-    if settings.trusted_signers:
-        # Nothing is opened before it is verified, and each process has verified copies of its own.
+    if settings.trusted_signers or settings.model_keys is not None:
+        # Nothing is opened before it is verified or decrypted, and each process has copies of its own.
         return 0
     # Reading a configuration may import onnxruntime already, so this process reads none before.
     if threads := _threads_after(lambda: any(map(_keep, _contexts(settings)))):

@@ -8,17 +8,15 @@ the next one.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from isochrone.errors import ConfigError
 from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.optimize.publishing.places import Place
 from isochrone.optimize.trials.origins import REPORTS
+from isochrone.whole_directories import remove_leftovers, staging, sync, sync_tree
 
 _STAGING = ".isochrone-optimize-"
 
@@ -29,22 +27,22 @@ def publish(place: Place, built: Path, reports: dict[str, str]) -> tuple[Path, P
     The report is not in the model's directory: a file there changes the digest of a version, or makes workers that poll
     load the model again.
     """
-    _remove_leftovers(place.repository)
+    remove_leftovers(place.repository, _STAGING)
     present = () if place.is_new else find_versions(place.directory).present
     version = max(present, default=0) + 1
     target = place.directory if place.is_new else place.directory / str(version)
     report = place.repository / REPORTS / place.model / str(version)
-    with _staging(place.repository) as staging:
-        written = staging / "report"
+    with staging(place.repository, _STAGING) as made:
+        written = made / "report"
         written.mkdir()
         for name, text in reports.items():
             _write(written / name, text.encode())
-        model = staging / "model"
+        model = made / "model"
         if place.is_new:
             _copy_model(built, model)
         else:
             _copy_files(built / "1", model)
-        _sync_tree(staging)
+        sync_tree(made)
         _move_report(written, report)
         try:
             os.rename(model, target)
@@ -52,7 +50,7 @@ def publish(place: Place, built: Path, reports: dict[str, str]) -> tuple[Path, P
             shutil.rmtree(report, ignore_errors=True)
             expected = "a directory that does not exist yet"
             raise ConfigError(str(target), "directory", expected, error.strerror or str(error)) from None
-        _sync(target.parent)
+        sync(target.parent)
     return target, report
 
 
@@ -61,28 +59,10 @@ def _move_report(written: Path, report: Path) -> None:
         report.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(report, ignore_errors=True)  # of a version that was removed since
         os.rename(written, report)
-        _sync(report.parent)
+        sync(report.parent)
     except OSError as error:
         given = error.strerror or str(error)
         raise ConfigError(str(report), "directory", "a directory for the report", given) from None
-
-
-@contextlib.contextmanager
-def _staging(repository: Path) -> Iterator[Path]:
-    staging = repository / f"{_STAGING}{os.getpid()}"
-    staging.mkdir()
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _remove_leftovers(repository: Path) -> None:
-    """Of commands that were killed while they wrote."""
-    for each in repository.glob(f"{_STAGING}*"):
-        found = re.fullmatch(re.escape(_STAGING) + r"(\d+)", each.name)
-        if found and (int(found[1]) == os.getpid() or not os.path.exists(f"/proc/{found[1]}")):
-            shutil.rmtree(each, ignore_errors=True)
 
 
 def _copy_model(built: Path, target: Path) -> None:
@@ -100,19 +80,3 @@ def _copy_files(source: Path, target: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-
-
-def _sync_tree(directory: Path) -> None:
-    """To the disk before the rename: a power failure must not leave a version with empty files."""
-    for folder, _, files in os.walk(directory):
-        for name in files:
-            _sync(Path(folder) / name)
-        _sync(Path(folder))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,7 +28,10 @@ def confine(confinement: Confinement, parent: int) -> str:
     user, searches = _user(confinement, pid)
     limits.apply(confinement.memory_bytes)
     namespaces = scratch.enter_namespaces()
-    mounts = scratch.mount_scratch(os.getuid() if user is None else user) if namespaces else scratch.Mounts()
+    mounts = scratch.Mounts()
+    if namespaces:
+        kept = confinement.directory if paths.is_within(confinement.directory, scratch.DIRECTORY) else ""
+        mounts = scratch.mount_scratch(os.getuid() if user is None else user, kept)
     rules = None
     if confinement.landlock:
         rules = landlock.ruleset(

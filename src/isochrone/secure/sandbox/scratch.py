@@ -14,6 +14,7 @@ from isochrone.secure.sandbox.kernel import (
     CLONE_NEWIPC,
     CLONE_NEWNS,
     CLONE_NEWUSER,
+    MS_BIND,
     MS_NODEV,
     MS_NOSUID,
     MS_PRIVATE,
@@ -59,8 +60,9 @@ class Mounts:
     read_only: bool = False
 
 
-def mount_scratch(user: int) -> Mounts:
-    """In namespaces of its own: mounts it for ``user``, where that is possible."""
+def mount_scratch(user: int, model: str = "") -> Mounts:
+    """In namespaces of its own: mounts it for ``user``, where that is possible. ``model``: a directory below
+    ``DIRECTORY`` that stays in its place, such as that of a decrypted model; "": there is none."""
     try:
         mount("none", "/", "none", MS_REC | MS_PRIVATE)
     except OSError:
@@ -70,11 +72,24 @@ def mount_scratch(user: int) -> Mounts:
         read_only = True
     except OSError:  # before Linux 5.12
         read_only = False
+    kept = os.open(model, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if model else None
+    try:
+        return _mount_over(user, read_only, model, kept)
+    finally:
+        if kept is not None:
+            os.close(kept)
+
+
+def _mount_over(user: int, read_only: bool, model: str, kept: int | None) -> Mounts:
     options = f"size={_BYTES},nr_inodes={_FILES},mode=0700,uid={user}"
     try:
         mount("tmpfs", DIRECTORY, "tmpfs", MS_NOSUID | MS_NODEV, options)
     except OSError:
         return Mounts("", read_only)
+    if kept is not None:
+        # The way to it is new; the private directories above it are out of sight.
+        os.makedirs(model, mode=0o755)
+        mount(f"/proc/self/fd/{kept}", model, "none", MS_BIND)
     return Mounts(DIRECTORY, read_only)
 
 

@@ -50,8 +50,8 @@ def _check_place(directory: str, python: Sequence[str]) -> None:
     for readable in paths.readable_directories(python):
         if paths.is_within(directory, readable):
             raise ConfigError(directory, "model repository", expected, f"one inside of {readable}")
-    if paths.is_within(directory, scratch.DIRECTORY):
-        expected = f"a directory outside of {scratch.DIRECTORY}, which is the place of temporary files with --sandbox"
+    if directory == scratch.DIRECTORY:
+        expected = f"another directory than {scratch.DIRECTORY}, the place of temporary files with --sandbox"
         raise ConfigError(directory, "model repository", expected, directory)
 
 

@@ -303,11 +303,13 @@ class Catalog:
         """On a thread: loads every version that is new or whose digest differs."""
         prepared: list[Prepared] = []
         try:
-            for version, directory in description.versions.items():
+            for version in description.versions:
                 own = description.of_version(version)
                 given = own.model_object
                 digest = (
-                    self._digests.digest(own.digested_config(version), directory) if given is None else given.digest
+                    self._digests.digest(own.digested_config(version), own.stored(version))
+                    if given is None
+                    else given.digest
                 )
                 current = self._served.get((description.name, str(version)))
                 if current is not None and current.digest == digest:

@@ -25,6 +25,7 @@ from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.catalog.instance_groups import check_group_settings, load_contexts, plain_parameters
 from isochrone.worker.catalog.load_settings import LoadSettings
+from isochrone.worker.catalog.plain_text import check_stays_in_memory
 from isochrone.worker.catalog.warmup import batch_sizes, warm_up
 from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.divided.settings import DividedSettings, divided_settings
@@ -131,7 +132,8 @@ def prepare(
     directory = description.versions[version]
     backend = backend_name(config)
     if own_digest is None:
-        own_digest = digest(description.digested_config(version), directory)
+        own_digest = digest(description.digested_config(version), description.stored(version))
+    check_stays_in_memory(description, version, backend)
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
     parameters = plain_parameters(config)

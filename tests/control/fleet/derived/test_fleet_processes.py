@@ -58,6 +58,15 @@ def test_workers_get_the_files_of_whom_they_trust() -> None:
     assert not any("--require-signatures" in found[name].arguments for name in ("control-1", "gw"))
 
 
+def test_workers_alone_get_the_sources_of_model_keys() -> None:
+    keys = "[file:keys/a.key, env:KEY, 'command:/bin/kms --key a']"
+    found = processes(parse(f"name: a\nsecurity: {{encryption: {{keys: {keys}, required: true}}}}"), DIRECTORY)
+    flags = ("file:/srv/demo/keys/a.key", "env:KEY", "command:/bin/kms --key a")
+    expected = [word for flag in flags for word in ("--model-key", flag)]
+    assert found["cpu-1"].arguments[-7:] == (*expected, "--require-encryption")
+    assert not any("--model-key" in found[name].arguments for name in ("control-1", "gw"))
+
+
 def test_ports_count_up_and_free_ones_stay_free() -> None:
     fleet = parse(
         "name: a\ncontrol: {listen: '[::1]:9100', count: 2}\n"

@@ -276,7 +276,7 @@ def test_a_model_is_moved_when_it_is_not_served_where_the_file_says_whatever_the
 
 
 def test_settings_without_effect_are_told() -> None:
-    security = "security: {tls: {cert: a.pem, key: a.key}, signatures: {trust: [a.pub]}}"
+    security = "security: {tls: {cert: a.pem, key: a.key}, signatures: {trust: [a.pub]}, encryption: {keys: [file:k]}}"
     fleet = parse(f"name: a\n{security}\nobservability: {{log: {{json: true}}}}")
     assert [str(step) for step in plan(fleet, fleet)] == [
         "ignore fleet security.tls: has no effect in this release: the fleet's ports speak plain HTTP and gRPC",

@@ -23,3 +23,11 @@ def test_the_directory_and_the_key_are_places() -> None:
         check_places((parse(TEXT + AUDITED), HERE), parse(TEXT + AUDITED.replace("/var/audit", "/etc")), HERE)
     # What is recorded, and for how long, is no place.
     check_places((parse(TEXT + AUDITED), HERE), parse(TEXT + AUDITED.replace("key:", "requests: true, key:")), HERE)
+
+
+def test_a_source_of_model_keys_is_a_place() -> None:
+    """A command is code, which a caller on another machine must not add."""
+    keys = "security: {encryption: {keys: ['command:/bin/kms']}}"
+    with pytest.raises(PermissionDenied, match="model key command:/bin/kms"):
+        check_places((parse(TEXT), HERE), parse(TEXT + keys), HERE)
+    check_places((parse(TEXT + keys), HERE), parse(TEXT + keys), HERE)

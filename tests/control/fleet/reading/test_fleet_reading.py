@@ -204,7 +204,7 @@ pools:
 models:
   detector: {version: 1, pools: [cppu], traffic: {quota: {concurency: 1}, retries: {ration: 1}}}
   tracker: {version: 1, rollout: {canary: {steps: [50%, 5%]}}}
-security: {tls: {cert: a.pem, key: b.pem}, signatures: {trust: [c.pub]}}
+security: {tls: {cert: a.pem, key: b.pem}, signatures: {trust: [c.pub]}, encryption: {keys: [file:d]}}
 """
     with pytest.raises(SettingsError) as caught:
         read_file(text, "fleet.yaml", tmp_path)
@@ -222,7 +222,20 @@ security: {tls: {cert: a.pem, key: b.pem}, signatures: {trust: [c.pub]}}
         "fleet.yaml:12: security.tls.cert",
         "fleet.yaml:12: security.tls.key",
         "fleet.yaml:12: security.signatures.trust[0]",
+        "fleet.yaml:12: security.encryption.keys[0]",
     }
+
+
+@pytest.mark.parametrize("encryption", ["{keys: [hunter2]}", "{keys: ['file:']}", "{keys: ['vault:hunter2']}"])
+def test_a_model_key_in_place_of_its_source_is_not_shown(encryption: str) -> None:
+    (error,) = errors_of(f"name: a\nsecurity: {{encryption: {encryption}}}")
+    assert "file:PATH, env:NAME or command:PROGRAM ARGUMENTS" in str(error)
+    assert "hunter2" not in str(error)
+
+
+def test_required_encryption_needs_keys() -> None:
+    (error,) = errors_of("name: a\nsecurity: {encryption: {required: true}}")
+    assert "keys beside required" in str(error)
 
 
 def test_what_was_left_out_makes_no_mistakes_of_its_own() -> None:

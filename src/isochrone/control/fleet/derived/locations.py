@@ -36,6 +36,15 @@ def repositories_by_worker(fleet: FleetSections, directory: Path) -> dict[str, t
     }
 
 
+def model_keys(fleet: FleetSections, directory: Path) -> list[str]:
+    """Where workers get the keys of encrypted versions from, as their flag has it."""
+    found = []
+    for source in fleet.security.encryption.keys:
+        kind, _, rest = source.partition(":")
+        found.append(f"file:{absolute(rest, directory)}" if kind == "file" else source)
+    return found
+
+
 def location(text: str, directory: Path) -> Location:
     """A repository of the file: an absolute path, or a URL."""
     return parse_location(text) if is_url(text) else absolute(text, directory)

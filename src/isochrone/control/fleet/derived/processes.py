@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from isochrone.control.fleet.derived.locations import absolute, repositories_of, store_url
+from isochrone.control.fleet.derived.locations import absolute, model_keys, repositories_of, store_url
 from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
@@ -153,6 +153,9 @@ def _workers(
         words += _sandbox(fleet)
         for file in fleet.security.signatures.trust:
             words += ["--require-signatures", str(absolute(file, directory))]
+        for source in model_keys(fleet, directory):
+            words += ["--model-key", source]
+        words += ["--require-encryption"] if fleet.security.encryption.required else []
         words += observing(fleet.observability, name, "worker")
         # Of an autoscaled pool, the group has room for all that it may have: a new size changes no other worker.
         needs = needs_of(spec, pool, largest_size(spec) + spec.warm, index) if placed else None

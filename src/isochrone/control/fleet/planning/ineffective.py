@@ -21,6 +21,7 @@ _USED = (
     ("observability", "recorder"),
     ("security", "audit"),
     ("security", "access"),
+    ("security", "encryption"),
     ("security", "key"),
     ("security", "sandbox"),
     ("security", "signatures"),

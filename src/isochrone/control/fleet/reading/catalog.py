@@ -21,6 +21,7 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.layout import model_files
 from isochrone.models.repository.listings import Listings, RepositoryListing
 from isochrone.models.repository.remote import empty_version
@@ -104,6 +105,11 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
         (("security", "key"), fleet.security.key),
         (("security", "audit", "key"), fleet.security.audit.key),
         *((("security", "signatures", "trust", i), file) for i, file in enumerate(fleet.security.signatures.trust)),
+        *(
+            (("security", "encryption", "keys", i), source.removeprefix("file:"))
+            for i, source in enumerate(fleet.security.encryption.keys)
+            if source.startswith("file:")
+        ),
     ]
     return [
         Problem(path, f"a file at {absolute(text, directory)}", "nothing there")
@@ -134,7 +140,7 @@ def missing_model_files(
         for listing in _holders(fleet, name, directory, listings):
             config = _configuration(listing, name)
             files = model_files(config) if config is not None else ()
-            if files and not listing.has_any(name, model.version, files):
+            if files and not listing.has_any(name, model.version, either(files)):
                 expected = f"{' or '.join(files)} in {listing.place}/{name}/{model.version}"
                 problems.append(Problem(key, expected, "no such file"))
     return problems

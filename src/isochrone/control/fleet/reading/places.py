@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from isochrone.control.fleet.derived.locations import absolute, location, repositories_of
+from isochrone.control.fleet.derived.locations import absolute, location, model_keys, repositories_of
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.errors import PermissionDenied
 
@@ -40,6 +40,8 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
         *signers,
     )
     yield from (f"file {absolute(file, directory)}" for file in files if file is not None)
+    # A command is code that workers run.
+    yield from (f"model key {source}" for source in model_keys(fleet, directory))
     if audit.directory:
         yield f"directory {audit.directory}"
     yield f"address control.listen {fleet.control.listen}"

@@ -34,6 +34,16 @@ from isochrone.settings.validator_errors import wrong
 from isochrone.store.etcd.address import split_password
 
 
+def _key_source(given: str) -> str:
+    kind, _, rest = given.partition(":")
+    if kind not in ("file", "env", "command") or not rest.strip():
+        # A key that is given in place of its source must not be shown.
+        raise wrong("file:PATH, env:NAME or command:PROGRAM ARGUMENTS", "something else")
+    if kind == "file":
+        file_path(rest)
+    return given
+
+
 def _store_url(given: str) -> str:
     scheme, colon, rest = given.partition(":")
     if not colon or scheme not in ("sqlite", "etcd") or not rest.strip("/ "):
@@ -295,6 +305,27 @@ class Signatures(Section):
     versions need no signature."""
 
 
+_KeySource = Annotated[str, AfterValidator(_key_source)]
+
+
+class Encryption(Section):
+    """Encrypted model versions."""
+
+    keys: Annotated[tuple[_KeySource, ...], Field(strict=False)] = ()
+    """Where workers get the keys from: file:PATH, env:NAME or command:PROGRAM ARGUMENTS (isochrone encrypt). Paths of
+    files are relative to this file. Each machine with workers needs the file, the variable or the program. Empty:
+    workers load no encrypted version."""
+
+    required: bool = False
+    """Whether workers refuse versions that are not encrypted. Needs keys."""
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Encryption:
+        if self.required and not self.keys:
+            raise wrong("keys beside required", "none")
+        return self
+
+
 class Security(Section):
     """Access to the fleet, the record of it, and what may run. What is not used yet is checked; the plan of an apply
     says so."""
@@ -315,6 +346,9 @@ class Security(Section):
     may do everything."""
     signatures: Annotated[Signatures, BeforeValidator(_empty)] = Signatures()
     """Signatures of model versions."""
+
+    encryption: Annotated[Encryption, BeforeValidator(_empty)] = Encryption()
+    """Encryption of model versions."""
 
 
 class Metrics(Section):

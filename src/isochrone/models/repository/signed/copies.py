@@ -22,9 +22,9 @@ import structlog
 
 from isochrone.errors import FetchFailed
 from isochrone.models.file_stamp import FileStamp, stamp
+from isochrone.models.repository.private_directory import PrivateDirectory
 from isochrone.models.repository.signed.checking import check_file, read_signature
 from isochrone.models.repository.signed.hashing import hash_file
-from isochrone.models.repository.signed.private_directory import PrivateDirectory
 from isochrone.secure.signing.signed_version import Provenance, SignatureRefused, SignedVersion
 from isochrone.secure.signing.trust import Trust
 
@@ -78,6 +78,12 @@ class VerifiedCopies:
             log.info("signature verified", model=model, version=version, signed_by=each.provenance.summary)
         return VerifiedModel(copy, {version: each.provenance for version, each in signed.items()})
 
+    def close(self) -> None:
+        """Removes every copy: nothing is loaded any more."""
+        with self._lock:
+            if self._private is not None:
+                self._private.remove()
+
     def _copy(self, model: str, directory: Path, signed: Mapping[int, SignedVersion]) -> PrivateCopy:
         files = {file: digest for each in signed.values() for file, digest in each.files.items()}
         for each in signed.values():
@@ -100,7 +106,7 @@ class VerifiedCopies:
         self, model: str, directory: Path, signed: Mapping[int, SignedVersion], files: Mapping[str, str]
     ) -> PrivateCopy:
         if self._private is None:
-            self._private = PrivateDirectory()
+            self._private = PrivateDirectory("verified")
         root = self._private.path / uuid.uuid4().hex
         try:
             _require_space(self._private.path, [directory / file for file in files])

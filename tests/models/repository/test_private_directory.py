@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.models.repository.signed.private_directory import PrivateDirectory
+from isochrone.models.repository.private_directory import PrivateDirectory
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def left_behind(directory: Path) -> Path:
 
 
 def test_it_is_readable_for_its_user_alone_and_goes_with_its_object(place: Path) -> None:
-    directory = PrivateDirectory()
+    directory = PrivateDirectory("verified")
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     del directory
     assert list(place.iterdir()) == []
@@ -36,9 +36,9 @@ def test_it_is_readable_for_its_user_alone_and_goes_with_its_object(place: Path)
 
 def test_the_next_removes_what_a_killed_process_left(place: Path) -> None:
     left = left_behind(place / "isochrone-verified-left")
-    first = PrivateDirectory()
+    first = PrivateDirectory("verified")
     assert not left.exists()
-    second = PrivateDirectory()
+    second = PrivateDirectory("verified")
     assert first.path.exists()
     assert second.path.exists()
 
@@ -49,7 +49,7 @@ def test_links_and_other_directories_are_left_alone(place: Path, tmp_path: Path)
     other = left_behind(place / "other")
     unlocked = place / "isochrone-verified-new"
     unlocked.mkdir()
-    directory = PrivateDirectory()
+    directory = PrivateDirectory("verified")
     assert directory.path.exists()
     assert (victim / "lock").exists()
     assert other.exists()
@@ -58,7 +58,7 @@ def test_links_and_other_directories_are_left_alone(place: Path, tmp_path: Path)
 
 
 def test_a_forked_child_that_ends_leaves_it_to_its_parent(place: Path) -> None:
-    directory = PrivateDirectory()
+    directory = PrivateDirectory("verified")
     child = os.fork()
     if not child:
         directory._finalizer()

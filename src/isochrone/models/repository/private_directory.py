@@ -17,22 +17,28 @@ from pathlib import Path
 
 from isochrone.errors import Internal
 
-_PREFIX = "isochrone-verified-"
 _LOCK = "lock"
 
 
 class PrivateDirectory:
-    """Below TMPDIR. It exists as long as this object."""
+    """It exists as long as this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, content: str, parent: Path | None = None) -> None:
+        """``content``: a word for what it holds, such as "verified"; ``parent``: None is TMPDIR."""
         try:
-            _sweep(Path(tempfile.gettempdir()))
+            place = parent or Path(tempfile.gettempdir())
+            sweep(content, place)
             # mkdtemp makes it with mode 0700.
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self.path = Path(tempfile.mkdtemp(prefix=_prefix(content), dir=place))
             lock = _lock(self.path)
         except OSError as error:
-            raise Internal(f"no temporary directory for verified models: {error}; TMPDIR chooses one") from None
+            remedy = "" if parent else "; TMPDIR chooses one"
+            raise Internal(f"no temporary directory for {content} models: {error}{remedy}") from None
         self._finalizer = weakref.finalize(self, _end, self.path, lock, os.getpid())
+
+    def remove(self) -> None:
+        """Now: a forked process that ends runs no finalizers."""
+        self._finalizer()
 
 
 def _lock(directory: Path) -> int:
@@ -44,13 +50,17 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
-def _sweep(parent: Path) -> None:
+def _prefix(content: str) -> str:
+    return f"isochrone-{content}-"
+
+
+def sweep(content: str, parent: Path) -> None:
     """Removes the directories of ended processes."""
-    for left in parent.glob(f"{_PREFIX}*"):
+    for left in parent.glob(f"{_prefix(content)}*"):
         # Another process may sweep, too.
         with contextlib.suppress(OSError):
             found = os.lstat(left)
-            # Everybody can write below TMPDIR: a link there may lead anywhere.
+            # Everybody can write there: a link there may lead anywhere.
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 continue
             descriptor = os.open(left / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
