@@ -114,6 +114,11 @@ class CallerRequest(Request, ABC):
         return self.exchange.head
 
     @property
+    def account(self) -> bytes | None:
+        grant = self.exchange.head.grant
+        return None if grant is None else grant.account
+
+    @property
     def body(self) -> Buffer:
         return self.exchange.body
 

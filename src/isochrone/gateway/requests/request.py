@@ -167,6 +167,11 @@ class Request:
         raise NotImplementedError
 
     @property
+    def account(self) -> bytes | None:
+        """Whose quotas it uses: its proved identity's or tenant's; None: the server has no access rules."""
+        return None
+
+    @property
     def body(self) -> Buffer:
         raise NotImplementedError
 
