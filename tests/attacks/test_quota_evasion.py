@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from guarded_servers import inference
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway_process import GatewayProcess, StartGateway
+from generation_models import write_sample
 from isochrone.secure.access.tokens import digest_of, new_token
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
@@ -185,3 +187,91 @@ def test_a_process_that_is_started_again_knows_what_was_used(evaded: Limited, tr
     wait_for(lambda: ready_processes(gateway) == 2 * COUNT)
     assert times(lambda _: infer(gateway, authorization=second)[0] == 200, BURST) <= COUNT - 1
     tried["a gateway's processes that ended"] += BURST
+
+
+def test_concurrency_over_processes(
+    tmp_path: Path, server_factory: StartServer, gateway_factory: StartGateway, tried: Counter[str]
+) -> None:
+    """Streams that stay open count wherever they are."""
+    rules = "quota: {concurrency: 4}"
+    with limited(tmp_path, server_factory, gateway_factory, rules, "--processes", str(COUNT)) as found:
+        wait_for(lambda: ready_processes(found.gateway) == COUNT)
+        metadata = [("authorization", found.credential("rogue"))]
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        ends = threading.Event()
+
+        def messages() -> Iterator[service_pb2.ModelInferRequest]:
+            yield message()
+            ends.wait(60)
+
+        with ExitStack() as held:
+            held.callback(ends.set)
+            granted = 0
+            for _ in range(12):
+                channel = held.enter_context(grpc.insecure_channel(f"127.0.0.1:{found.gateway.grpc_port}", options))
+                answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
+                    messages(), metadata=metadata, timeout=60
+                )
+                try:
+                    granted += not next(answers).error_message
+                except grpc.RpcError as error:
+                    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    tried["streams that stay open, over connections and processes"] += 1
+            # They came one after the other: exactly so many.
+            assert granted == 4
+            assert infer(found.gateway, authorization=found.credential("rogue"))[0] == 429
+            assert infer(found.gateway, authorization=found.credential("steady"))[0] == 200
+        wait_for(lambda: infer(found.gateway, authorization=found.credential("rogue"))[0] == 200)
+        assert found.gateway.terminate() == 0
+
+
+def test_tokens_however_they_are_asked_for(
+    tmp_path: Path, server_factory: StartServer, gateway_factory: StartGateway, tried: Counter[str]
+) -> None:
+    """A quota of tokens holds for whole answers, streams of events and streams whose caller leaves."""
+    rules = "quota: {token_rate: 0.001, token_burst: 60}"
+    write_sample(tmp_path / "models", "llama")
+    with limited(tmp_path, server_factory, gateway_factory, rules) as found:
+        for caller, ask in (("rogue", _complete), ("second", _stream), ("mate", _generate), ("free", _leave_stream)):
+            credential = {"authorization": found.credential(caller), "content-type": "application/json"}
+            answered = 0
+            while (status := ask(found.gateway, credential)) == 200:
+                answered += 1
+                assert answered < 40, f"{caller} gets more tokens than its quota"
+            assert status == 429
+            assert answered >= 2
+            for other in (_complete, _stream, _generate):
+                assert other(found.gateway, {**credential, "x-agent-id": "another"}) == 429
+                tried["a quota of tokens that is used up, by another call"] += 1
+        assert _complete(found.gateway, {"authorization": found.credential("steady")}) == 200
+
+
+def _post(server: ServerProcess, path: str, headers: dict[str, str], body: object, most: int = -1) -> int:
+    """The status; of the answer, ``most`` bytes are read."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)) as connection:
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read(most) if most >= 0 else answer.read()
+        assert answer.status == 200 or b"token_rate" in text
+        return answer.status
+
+
+_ASKED = {"model": "llama", "prompt": "the worker", "max_tokens": 8, "temperature": 0}
+
+
+def _complete(server: ServerProcess, headers: dict[str, str]) -> int:
+    return _post(server, "/v1/completions", headers, _ASKED)
+
+
+def _stream(server: ServerProcess, headers: dict[str, str]) -> int:
+    return _post(server, "/v1/completions", headers, {**_ASKED, "stream": True})
+
+
+def _leave_stream(server: ServerProcess, headers: dict[str, str]) -> int:
+    return _post(server, "/v1/completions", headers, {**_ASKED, "stream": True}, most=40)
+
+
+def _generate(server: ServerProcess, headers: dict[str, str]) -> int:
+    body = {"text_input": "the worker", "max_tokens": 8}
+    return _post(server, "/v2/models/llama/generate_stream", headers, body)

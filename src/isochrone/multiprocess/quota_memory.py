@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from isochrone.gateway.traffic.quota_ledger import QuotaLedger, size
 
-_ATTEMPTS = 3
+#: The lock is held for some 20 µs, unless its owner has to wait for a processor.
+_ATTEMPTS, _PAUSE_SECONDS = 100, 0.0002
 
 
 class QuotaMemory:
@@ -30,8 +32,8 @@ class QuotaMemory:
 
 
 class _FileLock:
-    """Held for microseconds. The kernel releases it when its process dies; one that is stopped must not keep the others
-    waiting, so nobody waits."""
+    """Taken once per account. The kernel releases it when its process dies; a process that is stopped must not keep the
+    others waiting, so the wait is short."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,6 +43,7 @@ class _FileLock:
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
+                time.sleep(_PAUSE_SECONDS)
                 continue
             try:
                 do()

@@ -7,7 +7,7 @@ next request (``ServedModel.outdated``, ``endpoint_changes``). ``settle`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -285,8 +285,14 @@ class Fleet:
         if share == self._quota_share:
             return
         self._quota_share = share
-        for quotas in (*self.quotas, *(each for served in self._served() for each in served.own_quotas)):
+        for quotas in self.all_quotas():
             quotas.set_share(share)
+
+    def all_quotas(self) -> Iterator[Quotas]:
+        """Those over all models, and each model's own."""
+        yield from self.quotas
+        for served in self._served():
+            yield from served.own_quotas
 
     def _served(self) -> tuple[ServedModel, ...]:
         return (self.unknown, *self.models.values())

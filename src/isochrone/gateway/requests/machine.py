@@ -340,6 +340,8 @@ class RequestMachine(FurtherAttempts):
             # What the worker reports of a run: the wait is not the caller's fault.
             took = 0 if request.kind is Kind.STREAM else now - attempt.sent_at
             request.compute_ns = min(took, replica.report.run_ns or NEVER)
+            if served.counts_tokens:
+                quota_accounts.spend(request, request.tokens_of(attempt), now)
         if request.granted is None and request.shadow is None and request.suspect is None:
             # As in ``_finish``, without the call.
             request.over = True
@@ -513,6 +515,12 @@ class RequestMachine(FurtherAttempts):
             if request.granted is not None:
                 quota_accounts.leave(request, now)  # it waited for a worker
             return []
+        if request.granted is not None and request.tried:
+            # It was worked on: whoever always leaves before the answer would otherwise pay for nothing.
+            took = 0 if request.kind is Kind.STREAM else now - request.sent_at
+            request.compute_ns = min(took, request.tried[-1].report.run_ns)
+            if request.served.counts_tokens:
+                quota_accounts.spend(request, request.tokens_of(None), now)
         return [*self._cancel(request, now), *self._finish(request, now)]
 
     def endpoint_lost(self, endpoint: Endpoint, now: int) -> list[Instruction]:

@@ -175,6 +175,10 @@ class Request:
     def body(self) -> Buffer:
         raise NotImplementedError
 
+    def tokens_of(self, attempt: Attempt | None) -> int:
+        """Tokens that it has used and that were not charged yet. ``attempt``: its answer; None: it was cancelled."""
+        return 0
+
     def take_fingerprint(self) -> bytes:
         """A hash of what it asks for, without its id."""
         raise NotImplementedError

@@ -9,7 +9,8 @@ within the same microsecond do not see each other: then one request more may be 
 see it at their next look, so it is repaid. A bucket that is full again may be seen late by one process: the newest
 instant of all rows says so.
 
-Only who gets a row is decided under a lock. A process that does not get the lock, or finds no row, has its share.
+Only who gets a row is decided under a lock. A process that does not get the lock, or finds no row, grants its share of
+the limit beside what the others grant.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def size(count: int, rows: int = ROWS) -> int:
 class QuotaLedger:
     """Process ``number`` of ``count``, numbered from 1. ``words``: shared signed 64-bit words, 0 at first.
 
-    ``locked`` calls a function while no other process is in one, and returns False without a call if it cannot at once.
+    ``locked`` calls a function while no other process is in one, and returns False without a call if it cannot soon.
     ``secret`` keeps callers from choosing who shares a row.
     """
 
@@ -71,6 +72,11 @@ class QuotaLedger:
 
     def find(self, mark: int, now: int) -> int:
         """Where the row of an account is; -1: it has none now."""
+        # Mostly another process has made it; only the lock's owner changes marks.
+        for probe in range(_PROBES):
+            base = (mark + probe) % self._rows * self._width
+            if self._words[base] == mark:
+                return base
         found = [-1]
 
         def claim() -> None:
