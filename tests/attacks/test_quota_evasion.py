@@ -207,11 +207,14 @@ def test_concurrency_over_processes(
         with ExitStack() as held:
             held.callback(ends.set)
             granted = 0
+            # A call that nobody refers to is cancelled.
+            calls = []
             for _ in range(12):
                 channel = held.enter_context(grpc.insecure_channel(f"127.0.0.1:{found.gateway.grpc_port}", options))
                 answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
                     messages(), metadata=metadata, timeout=60
                 )
+                calls.append(answers)
                 try:
                     granted += not next(answers).error_message
                 except grpc.RpcError as error:

@@ -57,12 +57,12 @@ class QuotaLedger:
         self._secret = secret
         self._locked = locked
 
-    def account(self, scope: bytes, key: bytes) -> SharedAccount:
-        """``scope``: which quota it is of."""
+    def account(self, scope: bytes, key: bytes, buckets: tuple[int, ...] = (RATE, COMPUTE, TOKENS)) -> SharedAccount:
+        """``scope``: which quota it is of; ``buckets``: those that it uses."""
         # The length keeps a scope and a key apart.
         text = b"%d:%s%s" % (len(scope), scope, key)
         digest = blake2b(text, digest_size=8, key=self._secret).digest()
-        return SharedAccount(self, int.from_bytes(digest, "big", signed=True) or 1)
+        return SharedAccount(self, int.from_bytes(digest, "big", signed=True) or 1, buckets)
 
     def forget_in_flight(self) -> None:
         """This process is new: requests of the one before it with its number have ended."""
@@ -110,12 +110,14 @@ class QuotaLedger:
 class SharedAccount:
     """One account as one process sees it: between two looks, its own charges alone change it."""
 
-    __slots__ = ("_base", "_charged", "_ledger", "_looked_at", "_mark", "_own_in_flight", "_retry_at", "full_at",
+    __slots__ = ("_base",
+        "_buckets", "_charged", "_ledger", "_looked_at", "_mark", "_own_in_flight", "_retry_at", "full_at",
                  "in_flight")  # fmt: skip
 
-    def __init__(self, ledger: QuotaLedger, mark: int) -> None:
+    def __init__(self, ledger: QuotaLedger, mark: int, buckets: tuple[int, ...]) -> None:
         self._ledger = ledger
         self._mark = mark
+        self._buckets = buckets
         self._base = -1
         self._retry_at = 0
         self._looked_at = 0
@@ -143,7 +145,7 @@ class SharedAccount:
         own = ledger._own
         full_at = self.full_at
         self.in_flight = sum(row[1::_COLUMNS])
-        for bucket in range(_BUCKETS):
+        for bucket in self._buckets:
             column = 2 + 2 * bucket
             charged = sum(row[column::_COLUMNS]) - row[own + column - 1]
             known = full_at[bucket]

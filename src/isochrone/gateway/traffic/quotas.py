@@ -133,6 +133,9 @@ class Quotas:
         self._header = rules.header.lower().encode("latin-1")
         self._scope = scope.encode()
         self._ledger = ledger
+        every = (rules, *rules.tenants.values())
+        used = {RATE: True, COMPUTE: any(e.compute_share for e in every), TOKENS: rules.counts_tokens}
+        self._buckets = tuple(bucket for bucket, is_used in used.items() if is_used)
         self._accounts: OrderedDict[bytes, Account] = OrderedDict()
         self._total = self._open(_TOTAL, b"")
         self._each = _Limits(rules, 1)
@@ -266,7 +269,11 @@ class Quotas:
             self._total.undo(RATE, self._total_rate[0])
 
     def _open(self, kind: bytes, key: bytes) -> Account:
-        return LocalAccount() if self._ledger is None else self._ledger.account(b"%s/%s" % (kind, self._scope), key)
+        return (
+            LocalAccount()
+            if self._ledger is None
+            else self._ledger.account(b"%s/%s" % (kind, self._scope), key, self._buckets)
+        )
 
     def _count(self, key: bytes, quota: str) -> None:
         tenant = key[len(TENANT) :].decode() if key in self._tenants else ""
