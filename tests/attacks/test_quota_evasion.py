@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,7 @@ def limited(
                 "tokens:",
                 *(f"  {name}: {{sha256: {digest_of(token)}}}" for name, token in tokens.items()),
                 "assign: [{to: ['token:*'], roles: [caller]}]",
-                "anonymous: [health, inference]",
+                "anonymous: [health, inference, metrics]",
                 "tenants: {plant-a: ['token:mate', 'token:other']}",
             ]
         )
@@ -170,6 +171,11 @@ def test_callers_of_one_tenant_share_its_quota(evaded: Limited, tried: Counter[s
     assert TENANT_BURST <= granted <= TENANT_BURST + COUNT - 1
     tried["a tenant's second identity"] += 3 * TENANT_BURST - granted
     assert "quota rate of 'tenant:plant-a'" in infer(evaded.gateway, authorization=callers[0])[1]
+    url = f"http://127.0.0.1:{evaded.gateway.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=60) as page:
+        text = page.read().decode()
+    refused = 3 * TENANT_BURST - granted + 1
+    assert f'isochrone_gateway_quota_rejections_total{{quota="rate",tenant="plant-a"}} {refused}.0' in text
 
 
 def test_callers_without_a_credential_share_one_account(evaded: Limited, tried: Counter[str]) -> None:
