@@ -1,4 +1,4 @@
-"""The small decisions of a group of processes: restarts, outcomes of calls, the index, quotas, liveness, the board."""
+"""The small decisions of a group of processes: restarts, outcomes of calls, the index, liveness, the board."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 from isochrone.clock import SECOND
 from isochrone.errors import AlreadyExists, InvalidArgument, ModelFailed, Unavailable
-from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.multiprocess.coordination.control_outcome import failure
 from isochrone.multiprocess.coordination.indexes import common_index
 from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED, Board
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness
 from isochrone.multiprocess.group.sharing import memory
-from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
 from isochrone.multiprocess.supervision.ports import PortInUse, check, reserve
 from isochrone.multiprocess.supervision.restarts import Restarts
 
@@ -69,22 +66,6 @@ class TestIndex:
             ("m", "1", "UNAVAILABLE", "process 1: not loaded")
         ]
         assert common_index({1: [("m", "", "", "")], 2: [("m", "", "", "")]}) == [("m", "", "", "")]
-
-
-class TestQuotas:
-    @given(st.floats(0, 1e6), st.integers(1, 10_000), st.integers(1, 64))
-    def test_the_rate_of_all_callers_is_shared_out(self, rate: float, burst: int, count: int) -> None:
-        quota = QuotaRules(total_rate=rate, total_burst=burst, rate=7, burst=3)
-        rules = GatewayRules(quota=quota, models={"m": ModelRules(quota=quota)})
-        for share in (share_of_quotas(rules, count).quota, share_of_quotas(rules, count).of("m").quota):
-            assert abs(share.total_rate * count - rate) <= 1e-6 * max(1, rate)
-            assert share.total_burst >= 1
-            assert share.total_burst * count <= max(burst, count) or not rate
-            assert (share.rate, share.burst) == (7, 3), "a caller has one connection, so one process"
-
-    def test_quotas_of_callers_are_worth_a_warning(self) -> None:
-        assert not has_quotas_of_callers(GatewayRules(quota=QuotaRules(total_rate=5)))
-        assert has_quotas_of_callers(GatewayRules(models={"m": ModelRules(quota=QuotaRules(concurrency=5))}))
 
 
 class TestLiveness:

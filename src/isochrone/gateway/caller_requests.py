@@ -13,9 +13,11 @@ from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.fleet.commitment import ANY_EPOCH
 from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.traffic.fields import Fields
+from isochrone.gateway.traffic.token_counts import PassedEvents, PassedTokens, estimate
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
@@ -108,14 +110,39 @@ class CallerRequest(Request, ABC):
 
     gateway: Gateway
     exchange: Exchange
+    #: Of an answer that is passed on, where a quota limits tokens.
+    passed_tokens: PassedTokens | None = None
 
     @property
     def head(self) -> Fields:
         return self.exchange.head
 
     @property
+    def account(self) -> bytes | None:
+        grant = self.exchange.head.grant
+        return None if grant is None else grant.account
+
+    @property
     def body(self) -> Buffer:
         return self.exchange.body
+
+    def tokens_of(self, attempt: Attempt | None) -> int:
+        passed = self.passed_tokens
+        if passed is not None and passed.usage:
+            return max(0, passed.usage - passed.total)
+        whole = attempt.size if isinstance(attempt, UpstreamAttempt) and not attempt.streaming else 0
+        return estimate(len(self.body)) + estimate(whole)
+
+    def charge_passed(self, data: Buffer) -> None:
+        """A piece of an answer is passed on, and a quota limits tokens."""
+        passed = self.passed_tokens
+        if passed is None:
+            passed = self.passed_tokens = self.make_counts()
+        if tokens := passed.count(data):
+            quota_accounts.spend(self, tokens, now_ns())
+
+    def make_counts(self) -> PassedTokens:
+        return PassedEvents()
 
     def abandoned(self) -> None:
         """The caller has gone."""

@@ -153,6 +153,7 @@ class GatewayCollector(Collector):
         yield self._store()
         yield from self._workers(members)
         yield from self._names()
+        yield self._quotas()
         yield from wire_metrics(self._wire())
         yield from trace_metrics(None if gateway.tracing is None else gateway.tracing.snapshot())
         yield from access_log_metrics(None if self._access_log is None else self._access_log.snapshot())
@@ -165,6 +166,18 @@ class GatewayCollector(Collector):
         if self._gateway.store_connected is not None:
             connected.add_metric((), float(self._gateway.store_connected()))
         return connected
+
+    def _quotas(self) -> Metric:
+        """Of the tenants that the rules name; other callers, whom nobody has counted, share one label."""
+        family = CounterMetricFamily(
+            _PREFIX + "quota_rejections", "Requests over a quota, by the rules' tenants", labels=("tenant", "quota")
+        )
+        counts: Counter[tuple[str, str]] = Counter()
+        for quotas in self._gateway.fleet.all_quotas():
+            counts.update(quotas.rejections)
+        for labels, count in sorted(counts.items()):
+            family.add_metric(labels, count)
+        return family
 
     def _agents(self) -> list[Agent]:
         agents = self._gateway.fleet.agents

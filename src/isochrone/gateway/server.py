@@ -34,6 +34,7 @@ from isochrone.gateway.monitoring.discovery import DnsSource, FileSource
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.tracing import GatewayTrace
+from isochrone.gateway.traffic.quota_ledger import QuotaLedger
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.credential import OwnCredential
 from isochrone.observe.access_log.settings import AccessLogSettings
@@ -152,6 +153,10 @@ class GroupMember(Protocol):
 
     def all_ready(self) -> bool: ...
 
+    @property
+    def quota_ledger(self) -> QuotaLedger:
+        """The accounts that all of them keep together."""
+
     async def refresh_others(self) -> None:
         """The other processes look at the workers again."""
 
@@ -175,6 +180,8 @@ class GatewayServer:
         self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
         self._keeper = None if settings.access is None else AccessKeeper(settings.access)
+        if group is not None:
+            self.gateway.fleet.share_quotas(group.quota_ledger)
         self.gateway.is_guarded = self._keeper is not None
         if settings.upstream_token is not None:
             self.gateway.fleet.credential = OwnCredential(settings.upstream_token)

@@ -11,11 +11,12 @@ from isochrone.errors import IsochroneError
 from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
+from isochrone.gateway.traffic.quota_ledger import QuotaLedger
 from isochrone.multiprocess.coordination.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group.board import LISTENING
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call_json, gather
-from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
+from isochrone.multiprocess.quota_memory import QuotaMemory
 from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
 from isochrone.multiprocess.supervision.ports import PortInUse, reserve
@@ -33,6 +34,10 @@ class GatewayInGroup(ProcessInGroup):
 
     #: Seconds that its workers have to say what they serve.
     index_timeout = MonitorRules().index_timeout
+
+    def __init__(self, group: ProcessGroup, number: int, generation: int, ledger: QuotaLedger) -> None:
+        super().__init__(group, number, generation)
+        self.quota_ledger = ledger
 
     async def refresh_others(self) -> None:
         """The others' views of the workers are refreshed; one that does not respond does not matter."""
@@ -63,12 +68,12 @@ def run_gateways(
         flag = "--listen" if error.service == "gateway" else "--metrics-port"
         raise StartFailed(f"{error}; choose another with {flag}") from None
     group = ProcessGroup.create(count)
+    memory = QuotaMemory(count, group.quota_lock_file)
     of_process = replace(
         settings,
         port=ports["gateway"],
         metrics_port=0 if make_link is not None and settings.metrics_port is not None else None,
         reuse_port=True,
-        rules=share_of_quotas(settings.rules, count),
     )
     coordinator = CoordinatorSettings(
         settings.host, ports.get("metrics"), settings.allow_origins, settings.limits, settings.access
@@ -78,7 +83,7 @@ def run_gateways(
         own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)
         if own.audit is not None:
             own = replace(own, audit=own.audit.of_process(number))
-        process = GatewayInGroup(group, number, generation)
+        process = GatewayInGroup(group, number, generation, memory.ledger(number))
         process.index_timeout = settings.monitoring.index_timeout
         server = GatewayServer(own, process)
         if make_link is not None:
@@ -87,10 +92,5 @@ def run_gateways(
 
     log.info("starting processes", processes=count, **ports)
     log.info("each process has its own view of the workers, retry budgets, breakers and limits of connections")
-    if has_quotas_of_callers(settings.rules):
-        log.warning(
-            "quotas of one caller hold per process: a caller with connections to several may use up to as many times",
-            processes=count,
-        )
     expected = (StartFailed, IsochroneError, OSError)
     return run_group(group, serve, coordinator, ports, held, settings.exit_timeout, report, expected)

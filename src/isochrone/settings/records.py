@@ -2,8 +2,9 @@
 
 A setting has the name of its field, with units for people: ``x_ns`` is written ``x_ms``, ``x_bytes`` is ``x_mb``. A
 setting that the file leaves out keeps the value of the record that it is read over, so a model's record is read over
-the defaults. A record with a field ``enabled`` may be given as true or false, and giving any of its other settings
-enables it. A record with a field ``order`` may be given as a list.
+the defaults. A record in a mapping has the settings of the record around it where their names are the same. A record
+with a field ``enabled`` may be given as true or false, and giving any of its other settings enables it. A record with a
+field ``order`` may be given as a list.
 """
 
 from __future__ import annotations
@@ -65,13 +66,32 @@ def section_of(record: type) -> type[RecordSection]:
 def read_over(base: T, section: RecordSection) -> T:
     """``base`` with the settings that the file gives."""
     changes: dict[str, Any] = {}
+    mappings: dict[str, dict[str, RecordSection]] = {}
     for name in section.model_fields_set:
         field = section.record_fields[name]
         value = getattr(section, name)
+        if isinstance(value, dict) and any(isinstance(each, RecordSection) for each in value.values()):
+            mappings[field] = value
+            continue
         if isinstance(value, RecordSection):
             value = read_over(getattr(base, field), value)
         changes[field] = tuple(value) if isinstance(value, list) else value
-    return replace(base, **changes)  # type: ignore[type-var]
+    read = replace(base, **changes)  # type: ignore[type-var]
+    if not mappings:
+        return read
+    made = {field: _read_mapping(read, field, sections) for field, sections in mappings.items()}
+    return replace(read, **made)  # type: ignore[type-var]
+
+
+def _read_mapping(around: Any, field: str, sections: Mapping[str, RecordSection]) -> dict[str, Any]:
+    """The records of a mapping in a record: those that the file gives, over those that there are."""
+    record = get_args(get_type_hints(type(around))[field])[1]
+    common = {each.name: getattr(around, each.name) for each in fields(record) if hasattr(around, each.name)}
+    known: Mapping[str, Any] = getattr(around, field)
+    return {
+        **known,
+        **{name: read_over(known.get(name) or record(**common), section) for name, section in sections.items()},
+    }
 
 
 def _setting(kind: Any, scale: float, unit: str) -> Any:

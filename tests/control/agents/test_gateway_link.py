@@ -33,6 +33,7 @@ from isochrone.control.state.records import (
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.waiting_room import WaitingRoomRules
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.store.base import Delete, Put
@@ -519,4 +520,31 @@ def test_a_fault_while_records_are_applied_delays_them_and_nothing_else(
             await until(lambda: led.gateway.fleet.epoch == 2)
 
     monkeypatch.setattr(gateway_link, "_AGAIN", 0.01)
+    run(scenario, tmp_path)
+
+
+# Quotas.
+
+
+def test_registered_gateways_divide_the_quotas(tmp_path: Path) -> None:
+    """Whatever a caller does, gateways that know of each other grant the limit together."""
+
+    def granted(led: Led, caller: bytes = b"token:rogue") -> int:
+        (quotas,) = led.gateway.fleet.quotas
+        return sum(quotas.take(caller, 0, now_ns()) is None for _ in range(50))
+
+    async def scenario(directory: Path) -> None:
+        rules = GatewayRules(quota=QuotaRules(rate=1e-6, burst=12))
+        async with Led(directory, read_rules=lambda value: rules) as first:
+            await first.put(KEYS.fleet, b"any")
+            async with Led(directory, name="h", incarnation="2", read_rules=lambda value: rules) as second:
+                await until(lambda: len(first.link.mirror.under(KEYS.gateways)) == 2)
+                await first.link.mirror.catch_up(second.link.mirror.revision)
+                await until(lambda: second.gateway.fleet.quotas)
+                assert (granted(first), granted(second)) == (6, 6)
+            # It has left: all of the limit is the first one's. What was used up stays used up.
+            numbers = iter(range(10_000))
+            await until(lambda: granted(first, b"token:%d" % next(numbers)) == 12)
+            assert granted(first) == 0
+
     run(scenario, tmp_path)

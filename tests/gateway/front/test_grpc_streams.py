@@ -16,7 +16,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.latencies.version_durations import OUTCOMES
 from isochrone.gateway.policies.base import TokenDeadlines
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.protocol.grpc.routing_fields import name_field, read_opening, version_field
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.varint import encode_varint

@@ -16,7 +16,7 @@ from isochrone.gateway.front.openai_requests import OpenAIRequest
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Headers

@@ -16,7 +16,7 @@ from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 
 NONE, BUFFERED, DUPLEX = 0, 2, 4
 _GRPC = {"content-type": "application/grpc"}

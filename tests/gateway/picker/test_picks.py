@@ -34,7 +34,7 @@ from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.divisions import DivisionRules
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits

@@ -19,7 +19,7 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.waiting_room import WaitingRoomRules
 
 MODEL = {"m": {"1": "", "2": ""}}

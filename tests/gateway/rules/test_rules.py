@@ -12,6 +12,7 @@ from isochrone.errors import ConfigError
 from isochrone.gateway.placement.balancer import Placement
 from isochrone.gateway.rules.file import load_rules, parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.quota_rules import CallerLimits
 from isochrone.settings.problems import SettingsError
 
 FILE = """
@@ -258,3 +259,35 @@ def test_every_setting_can_be_written_back_as_it_is() -> None:
 
     text = json.dumps({"defaults": written(ModelRules())})
     assert parse_rules(text, "rules.json").defaults == ModelRules()
+
+
+def test_limits_of_tenants_stand_over_those_of_all_callers() -> None:
+    rules = parse_rules(
+        """
+defaults: {quota: {rate: 10, burst: 5, tenants: {plant-a: {rate: 100}}}}
+models:
+  m: {quota: {concurrency: 8, tenants: {plant-a: {burst: 50}, plant-b: {token_rate: 1000}}}}
+""",
+        "rules.yaml",
+    )
+    quota = rules.of("m").quota
+    assert quota.tenants == {
+        "plant-a": CallerLimits(rate=100, burst=50),
+        "plant-b": CallerLimits(rate=10, burst=5, concurrency=8, token_rate=1000),
+    }
+    assert rules.of("other").quota.tenants == {"plant-a": CallerLimits(rate=100, burst=5)}
+
+
+@pytest.mark.parametrize(
+    ("quota", "error"),
+    [
+        ("{by: tenant, rate: 1}", "quota.by: expected identity or header"),
+        ("{by: header, rate: 1, tenants: {a: {rate: 2}}}", "quota.by: expected identity, since tenants is set"),
+        ("{token_burst: 5}", "quota.token_rate: expected a number above 0, since token_burst is set"),
+        ("{tenants: {a: {rte: 2}}}", "quota.tenants.a.rte"),
+        ("{tenants: {a: {burst: 2}}}", "quota.tenants.a.rate: expected a number above 0, since burst is set"),
+    ],
+)
+def test_quotas_that_limit_nothing_or_nobody(quota: str, error: str) -> None:
+    with pytest.raises(SettingsError, match=error):
+        parse_rules(f"quota: {quota}", "rules.yaml")

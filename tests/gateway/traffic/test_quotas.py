@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from isochrone.gateway.traffic.quotas import QuotaRejection, QuotaRules, Quotas
+from isochrone.gateway.traffic.quota_rules import QuotaRules
+from isochrone.gateway.traffic.quotas import QuotaRejection, Quotas
 
 MS = 1_000_000
 SECOND = 1_000 * MS

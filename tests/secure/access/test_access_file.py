@@ -105,3 +105,35 @@ def test_tokens_are_long_and_differ() -> None:
     made = {new_token() for _ in range(1000)}
     assert len(made) == 1000
     assert all(each.startswith("iso_") and len(each) >= 46 for each in made)
+
+
+def test_identities_of_tenants() -> None:
+    text = f"""
+tokens: {{robots: {{sha256: {DIGEST}}}}}
+tenants:
+  plant-a: ["token:robots", "group:plant/a"]
+  plant-b: ["group:plant/*"]
+"""
+    policy = parse_access(parse_document(text, "access.yaml")).policy
+    for identity, account in (
+        (Identity("token:robots", frozenset({"plant/b"})), "tenant:plant-a"),
+        (Identity("oidc:plant/ada", frozenset({"plant/a", "plant/b"})), "tenant:plant-a"),
+        (Identity("oidc:plant/bob", frozenset({"plant/b"})), "tenant:plant-b"),
+        (Identity("oidc:plant/eve"), "oidc:plant/eve"),
+        (ANONYMOUS, "anonymous"),
+    ):
+        assert policy.account_of(identity) == account
+
+
+@pytest.mark.parametrize(
+    ("tenants", "error"),
+    [
+        ('{"a b": ["token:robots"]}', "tenants.a b: expected a name of letters"),
+        ("{a: [robots]}", r"tenants.a\[0\]: expected a caller that begins with"),
+        ('{a: ["token:robot"]}', r"tenants.a\[0\]: .*did you mean 'token:robots'"),
+    ],
+)
+def test_tenants_that_nobody_belongs_to(tenants: str, error: str) -> None:
+    text = f"tokens: {{robots: {{sha256: {DIGEST}}}}}\ntenants: {tenants}"
+    with pytest.raises(SettingsError, match=error):
+        parse_access(parse_document(text, "access.yaml"))

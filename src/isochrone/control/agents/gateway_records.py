@@ -102,6 +102,8 @@ class GatewayRecords:
         self._drained: set[str] = set()
         #: Names that get no requests for now, and are watched all the same: they may serve within milliseconds.
         self._standbys: set[str] = set()
+        #: Keys of the gateways that are registered.
+        self._gateways: set[str] = set()
         #: By key: the record of a worker that vanished, and until when it is kept.
         self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
         #: Epochs in the order of the store, and the place of the one that is served: discovery takes a while, and an
@@ -147,9 +149,11 @@ class GatewayRecords:
         if changed is None:
             prefixes = (keys.workers, keys.drains, keys.standbys)
             changed = [key for key in {**entries, **self._workers} if key.startswith(prefixes)]
+            changed += self._gateways.union(key for key in entries if key.startswith(keys.gateways))
         workers = [key for key in changed if key.startswith(keys.workers)]
         drains = [key for key in changed if key.startswith(keys.drains)]
         standbys = [key for key in changed if key.startswith(keys.standbys)]
+        self._count_gateways(key for key in changed if key.startswith(keys.gateways))
         if self.faults.reasons:
             self.faults.forget_absent(entries)
         moved = False
@@ -166,6 +170,16 @@ class GatewayRecords:
             self._set_upstreams()
         if workers or standbys or is_whole:
             self._set_standbys()
+
+    def _count_gateways(self, changed: Iterable[str]) -> None:
+        """Quotas are divided among the gateways that are registered."""
+        entries = self._mirror.entries
+        for key in changed:
+            if key in entries:
+                self._gateways.add(key)
+            else:
+                self._gateways.discard(key)
+        self._gateway.fleet.count_gateways(len(self._gateways))
 
     def _apply_worker(self, key: str, entry: Entry | None) -> bool:
         """Take one worker's record; whether requests go elsewhere for it."""

@@ -7,7 +7,7 @@ next request (``ServedModel.outdated``, ``endpoint_changes``). ``settle`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -27,6 +27,8 @@ from isochrone.gateway.replicas import Endpoint, EndpointReport, LoadReport, Pen
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
+from isochrone.gateway.traffic.quota_ledger import QuotaLedger
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.connections import Connections
@@ -86,7 +88,11 @@ class Fleet:
         #: Latencies per agent, for the metrics page.
         self.agents = AgentLatencies(rules.agents)
         #: Over all models.
-        self.quotas: tuple[Quotas, ...] = (Quotas(rules.quota),) if rules.quota.enabled else ()
+        #: What processes of this gateway share; None: it is one process.
+        self._ledger: QuotaLedger | None = None
+        #: Of all limits: this gateway's in its fleet.
+        self._quota_share = 1.0
+        self.quotas = self.make_quotas(rules.quota, "")
         #: Led by a control plane: what it has committed is served, and nothing else.
         self.is_led = False
         #: By epoch, the last one last: what is committed of each model. Of the one before, requests may still be under
@@ -252,12 +258,44 @@ class Fleet:
         # Ejections and slow starts may have ended by it.
         self.endpoint_changes.states_changed()
         if rules.quota != before.quota:
-            self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
+            self.quotas = self.make_quotas(rules.quota, "")
         if rules.agents != before.agents:
             self.agents = AgentLatencies(rules.agents)
         for name, served in (("", self.unknown), *self.models.items()):
             if rules.of(name) != before.of(name) or rules.quota != before.quota:
                 served.configure(rules.of(name))
+
+    # Quotas.
+
+    def make_quotas(self, rules: QuotaRules, model: str) -> tuple[Quotas, ...]:
+        """``model``: whose; "": all models together."""
+        return (Quotas(rules, model, self._ledger, self._quota_share),) if rules.enabled else ()
+
+    def share_quotas(self, ledger: QuotaLedger) -> None:
+        """Several processes are this gateway. Called before it serves."""
+        self._ledger = ledger
+        self.quotas = self.make_quotas(self.rules.quota, "")
+        for served in self._served():
+            served.configure(served.rules)
+
+    def count_gateways(self, count: int) -> None:
+        """So many processes of gateways are registered in the fleet: each has an equal part of all limits."""
+        own = 1 if self._ledger is None else self._ledger.count
+        share = min(1.0, own / max(1, count))
+        if share == self._quota_share:
+            return
+        self._quota_share = share
+        for quotas in self.all_quotas():
+            quotas.set_share(share)
+
+    def all_quotas(self) -> Iterator[Quotas]:
+        """Those over all models, and each model's own."""
+        yield from self.quotas
+        for served in self._served():
+            yield from served.own_quotas
+
+    def _served(self) -> tuple[ServedModel, ...]:
+        return (self.unknown, *self.models.values())
 
     # Members.
 

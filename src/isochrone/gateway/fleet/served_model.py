@@ -38,6 +38,7 @@ from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
 from isochrone.gateway.traffic.divisions import Divisions
 from isochrone.gateway.traffic.fields import Fields
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.shadow import Shadow
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
@@ -78,6 +79,8 @@ class FleetOfModels(Protocol):
 
     @property
     def epoch(self) -> int: ...
+
+    def make_quotas(self, rules: QuotaRules, model: str) -> tuple[Quotas, ...]: ...
 
     def committed_digest(self, model: str, version: str) -> str: ...
 
@@ -148,7 +151,9 @@ class ServedModel:
         self.tiers = Tiers(rules.tiers)
         self.shadow = Shadow(rules.shadow, random) if rules.shadow.share else None
         #: The gateway's own over all models, and this model's; mostly none.
-        self.quotas = (*self._fleet.quotas, *((Quotas(rules.quota),) if rules.quota.enabled else ()))
+        self.own_quotas = self._fleet.make_quotas(rules.quota, self.name)
+        self.quotas = (*self._fleet.quotas, *self.own_quotas)
+        self.counts_tokens = any(quotas.rules.counts_tokens for quotas in self.quotas)
         #: A deadline for requests that bring none, in ns; 0: none.
         self.deadline_ns = rules.deadline_ns
         self.priority = rules.priority

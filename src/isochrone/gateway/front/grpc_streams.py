@@ -42,6 +42,7 @@ from isochrone.gateway.requests.placing import has_ready_worker
 from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.prompts import token_times
+from isochrone.gateway.traffic.token_counts import PassedMessages, PassedTokens, estimate
 from isochrone.gateway.upstream.connections import Waiting
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
@@ -328,6 +329,8 @@ class StreamRequest(CallerStream):
             return
         if self.over:
             return
+        if self.served.counts_tokens:
+            quota_accounts.spend(self, estimate(len(message)), self.gateway.clock())
         stamp = self._stamps.of(opening, self)
         self._send(b"".join((b"\0", (len(message) + len(stamp)).to_bytes(4, "big"), message, stamp)))
 
@@ -471,6 +474,8 @@ class StreamRequest(CallerStream):
             self.gateway.streaming(attempt)
         self._send_headers(attempt.headers)
         stream.send_data(data)
+        if self.served.counts_tokens:
+            self.charge_passed(data)
         if self._rejections is not None:
             self._rejections.passed_on(data)
             self._send_rejections()
@@ -497,6 +502,13 @@ class StreamRequest(CallerStream):
             # It is not begun, but its messages are gone: nobody else can have it.
             error = ConnectionLost(str(error))
         self.gateway.lost(attempt, error)
+
+    def make_counts(self) -> PassedTokens:
+        return PassedMessages()
+
+    def tokens_of(self, attempt: Attempt | None) -> int:
+        """Its messages are charged as they come."""
+        return 0
 
     # The meaning of an answer.
 

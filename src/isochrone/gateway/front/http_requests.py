@@ -459,6 +459,8 @@ class HttpRequest(CallerRequest):
     def pass_on(self, attempt: UpstreamAttempt, data: Buffer) -> None:
         exchange = self.exchange
         exchange.write([data])
+        if self.served.counts_tokens:
+            self.charge_passed(data)
         if exchange.is_congested:
             sent = launched(attempt)
             if attempt.shared:

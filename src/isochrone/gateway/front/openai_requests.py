@@ -15,9 +15,11 @@ from isochrone.gateway.caller_requests import UpstreamAttempt
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.generate_requests import token_deadlines
 from isochrone.gateway.front.http_requests import HttpRequest, HttpRoute
+from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import NONE, Parameters
 from isochrone.gateway.traffic.prompts import OpenAIFields, openai_fields
+from isochrone.gateway.traffic.token_counts import TAIL, usage_in
 from isochrone.protocol.openai.answers import InvalidParameter, ModelNotFound, error_object, respond_error
 from isochrone.protocol.openai.model_names import MODEL_HEADER, pinned_value, split_name
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
@@ -122,6 +124,13 @@ class OpenAIRequest(HttpRequest):
         if isinstance(error, NotFound):
             error = ModelNotFound(f"The model '{self._fields.model[:200]}' does not exist: {error}")
         respond_error(self.exchange, error)
+
+    def tokens_of(self, attempt: Attempt | None) -> int:
+        if isinstance(attempt, UpstreamAttempt) and not attempt.streaming:
+            usage = usage_in(b"".join(attempt.body)[-TAIL:])
+            if usage:
+                return usage
+        return super().tokens_of(attempt)
 
     def pass_on(self, attempt: UpstreamAttempt, data: Buffer) -> None:
         self._is_between_events = bytes(data[-2:]) == b"\n\n"

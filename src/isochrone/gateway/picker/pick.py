@@ -151,6 +151,11 @@ class Pick(CallerRequest):
             self.demand = served.plain_demand
 
     @property
+    def account(self) -> bytes | None:
+        """The proxy proves who it is, not who its caller is."""
+        return None
+
+    @property
     def head(self) -> Head:
         return self._head
 

@@ -337,9 +337,9 @@ class RequestMachine(FurtherAttempts):
         if mask and not served.requests & mask and outcome is Outcome.ANSWERED and _is_hedged(request):
             served.hedging.ended(now - request.arrived)
         if request.granted is not None:
-            # What the worker reports of a run: the wait is not the caller's fault.
-            took = 0 if request.kind is Kind.STREAM else now - attempt.sent_at
-            request.compute_ns = min(took, replica.report.run_ns or NEVER)
+            request.compute_ns = _compute_ns(request, attempt, now)
+            if served.counts_tokens:
+                quota_accounts.spend(request, request.tokens_of(attempt), now)
         if request.granted is None and request.shadow is None and request.suspect is None:
             # As in ``_finish``, without the call.
             request.over = True
@@ -484,8 +484,16 @@ class RequestMachine(FurtherAttempts):
                 accounts.be_patient(request, now)
         return instructions
 
+    def _charge_unanswered(self, request: Request, now: int) -> None:
+        """It was worked on: a caller that always leaves before the answer would otherwise pay nothing."""
+        if request.granted is not None and request.attempts:
+            request.compute_ns = max(_compute_ns(request, each, now) for each in request.attempts)
+            if request.served.counts_tokens:
+                quota_accounts.spend(request, request.tokens_of(None), now)
+
     def _expire(self, request: Request, now: int) -> list[Instruction]:
         self._count_failure(request)
+        self._charge_unanswered(request, now)
         is_begun = any(attempt.streaming for attempt in request.attempts)
         instructions: list[Instruction] = []
         for attempt in request.attempts:
@@ -513,6 +521,7 @@ class RequestMachine(FurtherAttempts):
             if request.granted is not None:
                 quota_accounts.leave(request, now)  # it waited for a worker
             return []
+        self._charge_unanswered(request, now)
         return [*self._cancel(request, now), *self._finish(request, now)]
 
     def endpoint_lost(self, endpoint: Endpoint, now: int) -> list[Instruction]:
@@ -559,3 +568,12 @@ class RequestMachine(FurtherAttempts):
 def _is_hedged(request: Request) -> bool:
     """Whether hedges may be sent for such requests."""
     return request.kind is Kind.STATELESS and request.shadow is None and request.is_repeatable
+
+
+def _compute_ns(request: Request, attempt: Attempt, now: int) -> int:
+    """The compute to charge: what the worker reports of a run, since a wait is not the caller's fault.
+
+    A stream lasts as long as its caller wants: without a report its time says nothing.
+    """
+    unknown = 0 if request.kind is Kind.STREAM else NEVER
+    return min(now - attempt.sent_at, attempt.replica.report.run_ns or unknown)

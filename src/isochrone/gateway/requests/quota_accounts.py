@@ -30,6 +30,12 @@ def leave(request: Request, now: int) -> None:
         quotas.ended(key, request.compute_ns, now)
 
 
+def spend(request: Request, tokens: int, now: int) -> None:
+    """Charge tokens of a request that was charged, as they become known."""
+    for quotas, key in request.granted or ():
+        quotas.spend(key, tokens, now)
+
+
 def count_message(request: Request, served: ServedModel, now: int) -> None:
     """Charge a further message of a stream to the model that it names. Its place is that of its stream."""
     compute_ns = request.tried[-1].report.run_ns if request.tried else 0
@@ -38,10 +44,10 @@ def count_message(request: Request, served: ServedModel, now: int) -> None:
 
 
 def _granted(request: Request, served: ServedModel, now: int, *, occupies: bool = True) -> list[tuple[Quotas, bytes]]:
-    head, priority = request.head, request.demand.priority
+    head, account, priority = request.head, request.account, request.demand.priority
     granted: list[tuple[Quotas, bytes]] = []
     for quotas in served.quotas:
-        key = head.get(quotas.header) or b""
+        key = quotas.key_of(account, head)
         refusal = quotas.take(key, priority, now, occupies=occupies)
         if refusal is not None:
             for other, paid in granted:

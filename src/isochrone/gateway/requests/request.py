@@ -167,8 +167,17 @@ class Request:
         raise NotImplementedError
 
     @property
+    def account(self) -> bytes | None:
+        """Whose quotas it uses: its proved identity's or tenant's; None: the server has no access rules."""
+        return None
+
+    @property
     def body(self) -> Buffer:
         raise NotImplementedError
+
+    def tokens_of(self, attempt: Attempt | None) -> int:
+        """Tokens that it has used and that were not charged yet. ``attempt``: its answer; None: it was cancelled."""
+        return 0
 
     def take_fingerprint(self) -> bytes:
         """A hash of what it asks for, without its id."""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from isochrone.gateway.policies import NAMES, known_options
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import BY_HEADER, BY_IDENTITY, CallerLimits, QuotaRules
 from isochrone.protocol.divisions import DIVISION_KINDS
 from isochrone.settings.documents import parse_document, read_text
 from isochrone.settings.expectations import problems_of
@@ -114,11 +114,23 @@ def _division_problems(order: tuple[str, ...], at: KeyPath) -> Iterator[Problem]
 
 
 def _quota_problems(quota: QuotaRules, at: KeyPath) -> Iterator[Problem]:
-    """A burst without its rate limits nothing."""
+    """A burst without its rate limits nothing; callers who name themselves are no tenant's."""
+    if quota.by not in ("", BY_IDENTITY, BY_HEADER):
+        yield Problem((*at, "by"), f"{BY_IDENTITY} or {BY_HEADER}", repr(quota.by))
+    if quota.tenants and quota.by == BY_HEADER:
+        yield Problem((*at, "by"), f"{BY_IDENTITY}, since tenants is set: an access file says who they are", quota.by)
+    yield from _useless_bursts(quota, _UNLIMITED, at)
+    for name, limits in quota.tenants.items():
+        yield from _useless_bursts(limits, quota, (*at, "tenants", name))
+    if quota.total_burst != _UNLIMITED.total_burst and not quota.total_rate:
+        yield Problem((*at, "total_rate"), "a number above 0, since total_burst is set", "0")
+
+
+def _useless_bursts(limits: CallerLimits, inherited: CallerLimits, at: KeyPath) -> Iterator[Problem]:
     for burst, rate, key in (
         ("burst", "rate", "burst"),
-        ("total_burst", "total_rate", "total_burst"),
         ("compute_burst_ns", "compute_share", "compute_burst_ms"),
+        ("token_burst", "token_rate", "token_burst"),
     ):
-        if getattr(quota, burst) != getattr(_UNLIMITED, burst) and not getattr(quota, rate):
+        if getattr(limits, burst) != getattr(inherited, burst) and not getattr(limits, rate):
             yield Problem((*at, rate), f"a number above 0, since {key} is set", "0")

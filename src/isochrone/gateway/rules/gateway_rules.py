@@ -21,7 +21,7 @@ from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.traffic.affinity import AffinityRules
 from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.gateway.traffic.divisions import DivisionRules
-from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.traffic.tiers import TierRules
 from isochrone.gateway.traffic.waiting_room import WaitingRoomRules

@@ -60,5 +60,10 @@ class ProcessGroup:
         """The last counts of processes that ended."""
         return self.directory / "retired-counts.json"
 
+    @property
+    def quota_lock_file(self) -> Path:
+        """Locked while an account gets its place in the memory that gateways share."""
+        return self.directory / "quotas.lock"
+
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -11,6 +11,8 @@
     assign:
       - {to: ["token:robots", "group:plant/pilots"], roles: [vision]}
     anonymous: [health]
+    tenants:
+      plant-a: ["group:plant/plant-a", "token:robots"]
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from isochrone.errors import ConfigError
 from isochrone.secure.access.identity import ANONYMOUS
 from isochrone.secure.access.permissions import BUILT_IN, HEALTH, PERMISSIONS
-from isochrone.secure.access.policy import Assignment, Policy, Rule
+from isochrone.secure.access.policy import Assignment, Policy, Rule, Tenant
 from isochrone.secure.access.tokens import TokenRecord
 from isochrone.secure.oidc.settings import Provider, provider_of
 from isochrone.settings.documents import Document, as_mapping, parse_document, read_text
@@ -99,6 +101,9 @@ class AccessSection(Section):
     """Which callers have which roles."""
     anonymous: list[str] = Field(default=[HEALTH])
     """Permissions of callers without a credential; all others have them too."""
+    tenants: Annotated[dict[str, list[str]], BeforeValidator(_empty)] = Field(default={})
+    """Callers that use quotas together, by the tenant's name; written as in assign. A caller belongs to the first
+    tenant that names it."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,8 @@ def _access(section: AccessSection, providers: Mapping[str, Provider]) -> Access
         )
         for name, token in section.tokens.items()
     }
-    return Access(Policy(roles, (everyone, *assignments)), tokens, providers)
+    tenants = tuple(Tenant(name, tuple(each)) for name, each in section.tenants.items())
+    return Access(Policy(roles, (everyone, *assignments), tenants), tokens, providers)
 
 
 def _permissions(names: list[str]) -> frozenset[str]:
@@ -202,6 +208,11 @@ def _problems(section: AccessSection) -> Iterator[Problem]:
         for place, role in enumerate(assignment.roles):
             if role not in known:
                 yield Problem(("assign", number, "roles", place), suggestion(role, known, "role"), repr(role))
+    for name, subjects in section.tenants.items():
+        if not _NAME.fullmatch(name):
+            yield Problem(("tenants", name), "a name of letters, digits and . _ @ -", repr(name))
+        for place, subject in enumerate(subjects):
+            yield from _subject_problems(subject, section, ("tenants", name, place))
 
 
 def _unknown_permissions(names: list[str], at: KeyPath) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ _SOME_MODEL = "/"
 class Grant:
     """One credential's; renewed in place."""
 
-    __slots__ = ("__weakref__", "_allowed", "credential", "held", "identity", "peer", "policy", "refusal")
+    __slots__ = ("__weakref__", "_allowed", "account", "credential", "held", "identity", "peer", "policy", "refusal")
 
     def __init__(
         self, credential: bytes, peer: tuple[str, ...], identity: Identity, policy: Policy, refusal: str
@@ -40,6 +40,8 @@ class Grant:
         self.identity = identity
         self.policy = policy
         self.refusal = refusal
+        #: Whose quotas its requests use.
+        self.account = policy.account_of(identity).encode()
         self._allowed.clear()
 
     def require(self, permission: str, model: str = "", priority: int = 0) -> None:

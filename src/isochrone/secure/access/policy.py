@@ -46,12 +46,33 @@ class Decision(NamedTuple):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Identities that use quotas together, given like the subjects of an assignment."""
+
+    name: str
+    identities: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Policy:
     """Denies what no role allows."""
 
     roles: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     assignments: tuple[Assignment, ...] = ()
+    tenants: tuple[Tenant, ...] = ()
+
+    def tenant_of(self, identity: Identity) -> str:
+        """The first tenant of the file that an identity belongs to; "": none."""
+        for tenant in self.tenants:
+            if any(_matches(pattern, subject) for pattern in tenant.identities for subject in identity.subjects):
+                return tenant.name
+        return ""
+
+    def account_of(self, identity: Identity) -> str:
+        """Whose quotas an identity uses: ``tenant:plant-a``, or its own name."""
+        tenant = self.tenant_of(identity)
+        return f"tenant:{tenant}" if tenant else identity.name
 
     def roles_of(self, identity: Identity) -> Iterator[str]:
         """In the order of the file, each once."""
