@@ -28,6 +28,7 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.traffic.asked_priority import asked_priority
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
@@ -72,6 +73,10 @@ _NOT_FORWARDED = frozenset(
         MODEL_HEADER,
     )
 )
+#: What Connection names, and is forwarded all the same.
+_READ_HERE = frozenset(
+    (b"host", b"authorization", b"content-type", b"content-encoding", b"inference-header-content-length")
+)
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
 #: They also do while the gateway has many at once (``is_crowded``), which saves an eighth of its time with six workers.
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
@@ -98,6 +103,8 @@ class HttpRoute(Route):
 
     #: What the JSON part of one request says; None: it has to be read.
     parameters: Parameters | None = None
+    #: The priority that it asks for, of a caller whose role limits it.
+    asked_priority = 0
     #: Further headers that are not forwarded.
     dropped: ClassVar[frozenset[bytes]] = frozenset()
 
@@ -222,9 +229,10 @@ class HttpRoute(Route):
 
 
 def _named_by_connection(head: Head) -> frozenset[bytes]:
-    """Fields that Connection names: of this connection alone too (RFC 9110 §7.6.1). Never those a request needs."""
+    """Fields that Connection names: of this connection alone too (RFC 9110 §7.6.1). Never those by which the gateway
+    has read the request: without them a worker would read another one."""
     named = (name.strip().lower() for key, value in head.headers if key == b"connection" for name in value.split(b","))
-    return frozenset(named) - {b"host"}
+    return frozenset(named) - _READ_HERE
 
 
 def _timeout_field(nanoseconds: int) -> bytes:
@@ -290,6 +298,12 @@ class HttpRequest(CallerRequest):
                     # A sequence lives on one worker, and none of its requests may run twice.
                     key = served.affinity.key(sequence)
                     self.kind = Kind.SEQUENCE
+        grant = exchange.head.grant
+        if grant is not None and grant.limits_priority:
+            if route.parameters is not None:
+                priority = route.asked_priority or priority
+            else:
+                priority = asked_priority(body, length if length >= 0 else len(body)) or priority
         timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout
