@@ -201,7 +201,7 @@ def test_a_parameter_in_a_strange_spelling_means_what_protobuf_says(entry: bytes
     """A role's limit of the priority would be passed by one that the worker reads and the gateway does not."""
     message = b"\x22" + bytes((len(entry),)) + entry
     parsed = service_pb2.ModelInferRequest.FromString(message)
-    parameter = parsed.parameters["priority"] if "priority" in parsed.parameters else None
+    parameter = parsed.parameters.get("priority")
     wanted = getattr(parameter, parameter.WhichOneof("parameter_choice")) if parameter is not None else 0
     assert read_opening(message, 0) == Opening(b"", priority=wanted)
 

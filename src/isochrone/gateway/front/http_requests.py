@@ -30,6 +30,7 @@ from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.asked_priority import asked_priority
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
+from isochrone.gateway.upstream.connections import MOST_SHARED
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
 from isochrone.protocol.openai.model_names import MODEL_HEADER
@@ -131,8 +132,6 @@ class HttpRoute(Route):
         #: Nothing in the head says more than the model's rules do.
         self.is_plain = not version and self.epoch is None and kind is _STATELESS
         length = head.get(b"inference-header-content-length")
-        #: An answer to HEAD announces a body that does not come, which only HTTP/1.1's own connection can tell.
-        self.shareable = head.method != b"HEAD"
         # One that makes no sense is for the worker to refuse.
         self.json_length = int(length) if length is not None and length.isdigit() and len(length) <= 12 else -1
         dropped = _NOT_FORWARDED | self.dropped | _named_by_connection(head)
@@ -142,6 +141,10 @@ class HttpRoute(Route):
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
             self._headers += b"host: isochrone\r\n"
+        #: May share a connection with other callers' requests. A large head may not: the worker counts those of each
+        #: connection, and closes one that brings too many. An answer to HEAD announces a body that does not come, which
+        #: only HTTP/1.1's own connection can tell.
+        self.shareable = head.method != b"HEAD" and len(self._headers) + len(head.target) <= MOST_SHARED
         self._heads: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._blocks: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._others: dict[str, HttpRoute] = {}
