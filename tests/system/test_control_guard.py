@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc
 import pytest
-from hostile_client import HOST, ask
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from gateway_process import GatewayProcess, StartGateway
+from hostile_client import HOST, ask
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
 from isochrone.control.workers.control import WorkerControl

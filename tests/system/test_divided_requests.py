@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc
 import pytest
-from hostile_client import ECHO_BYTES, ask
-from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway_process import GatewayProcess, StartGateway
+from hostile_client import ECHO_BYTES, ask
+from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
 from isochrone.protocol.divisions import DIVISION_HEADER, DIVISION_KINDS, division_metric
 from isochrone.protocol.orca import orca_binary, orca_text
 from watching import metrics

@@ -11,13 +11,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hostile_client import ECHO_BYTES, ask, connected, message
-from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from hostile_client import ECHO_BYTES, ask, connected, message
+from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
 from watching import wait_for
 
 OK = b'{"model_name":"echo","outputs":[]}'

@@ -16,12 +16,12 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc.aio
-from hostile_client import HOST, ask, connected, message, parse_answers, read_to_end, talk
-from hostile_upstreams import Connection, http_upstream
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway_process import Fleet, StartGateway
+from hostile_client import HOST, ask, connected, message, parse_answers, read_to_end, talk
+from hostile_upstreams import Connection, http_upstream
 from sample_models import HELD
 from watching import load_now, release_until, total, wait_for
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import grpc
 import pytest
-from hostile_client import ECHO_BYTES
-from hostile_models import write_repository
-from hostile_upstreams import Behaviour, Call, Connection, Stop, grpc_upstream, http_upstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway_process import GatewayProcess, StartGateway
+from hostile_client import ECHO_BYTES
+from hostile_models import write_repository
+from hostile_upstreams import Behaviour, Call, Connection, Stop, grpc_upstream, http_upstream
 from server_process import ServerProcess, StartServer
 from watching import metrics
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 import pytest
-from hostile_client import ECHO_BYTES, ask, connected, message
-from hostile_upstreams import Connection, http_upstream
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from hostile_client import ECHO_BYTES, ask, connected, message
+from hostile_upstreams import Connection, http_upstream
 from watching import metrics, metrics_page, wait_for
 
 OK = b'{"model_name":"echo","outputs":[]}'

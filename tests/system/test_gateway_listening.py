@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 import uvloop
-from hostile_client import ask, connected, read_to_end
 from stock_clients import KINDS, StockClient
 from typer.testing import CliRunner
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from hostile_client import ask, connected, read_to_end
 from isochrone.cli.main import app
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hostile_client import Answer, ask
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from stock_clients import StockClient
@@ -20,6 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
+from hostile_client import Answer, ask
 from watching import metrics, metrics_page, wait_for
 
 FOUR = np.zeros((1, 4), np.float32)

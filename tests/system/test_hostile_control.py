@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
 from hostile_client import Answer, Victim, ask
 from hostile_models import write_repository
-
 from server_process import StartServer
 
 

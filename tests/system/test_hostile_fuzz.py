@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
 from hostile_client import ECHO_BYTES, Victim, message, parse_answers, talk
 from hostile_http2 import (
     DATA,
@@ -20,11 +25,6 @@ from hostile_http2 import (
     settings,
 )
 from hostile_models import write_repository
-from hypothesis import given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2
-
 from server_process import StartServer
 
 #: 501 and 503 have documented causes (an encoding we do not speak, a model that is not ready).

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tritonclient.grpc import service_pb2
+
 from hostile_client import Victim
 from hostile_http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame, grpc_block, grpc_message, http2
 from hostile_models import write_repository
-from tritonclient.grpc import service_pb2
-
 from server_process import StartServer
 
 INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 5, 8, 12

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+
 from hostile_client import ECHO_BYTES, Victim, ask, connected, message, parse_answers, read_to_end, refusal, talk
 from hostile_models import write_repository
-
 from server_process import StartServer
 
 HOST_LINE = b"Host: test\r\n"

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+
 from hostile_client import Victim
 from hostile_http2 import (
     ACK,
@@ -37,7 +38,6 @@ from hostile_http2 import (
     settings,
 )
 from hostile_models import write_repository
-
 from server_process import StartServer
 
 LIVE = rest_block("GET", "/v2/health/live")

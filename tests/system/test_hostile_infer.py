@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from hostile_client import ECHO_BYTES, ECHO_REQUEST, Victim, ask, infer
 from hostile_models import write_repository
-
 from isochrone.protocol.compression.codec import ACCEPTED
 from server_process import StartServer
 

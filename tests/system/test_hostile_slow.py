@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from urllib.request import urlopen
 
 import pytest
+
 from hostile_client import ECHO_BYTES, PATIENCE, Victim, connected, infer, message, parse_answers, read_to_end
 from hostile_http2 import (
     DATA,
@@ -27,7 +28,6 @@ from hostile_http2 import (
     window_update,
 )
 from hostile_models import write_repository
-
 from server_process import StartServer
 
 pytestmark = pytest.mark.long

@@ -170,3 +170,43 @@ def test_a_message_that_is_cut_off_is_refused_or_left_to_the_worker(
 def test_what_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedRequest):
         read_opening(data, 0)
+
+
+KEY = b"\x0a\x08priority"
+ONE = b"\x28\x01"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        KEY + b"\x12\x02" + ONE,
+        b"\x8a\x00\x08priority\x12\x02" + ONE,
+        b"\x0a\x88\x00priority\x12\x02" + ONE,
+        KEY + b"\x92\x00\x02" + ONE,
+        KEY + b"\x12\x04" + ONE + b"\x78\x01",
+        KEY + b"\x12\x05" + ONE + b"\x7a\x01x",
+        KEY + b"\x12\x04" + ONE + b"\x7b\x7c",
+        KEY + b"\x12\x03\xa8\x00\x01",
+        KEY + b"\x12\x02" + ONE + b"\x12\x00",
+        KEY + b"\x12\x0b\x28\x81" + b"\x80" * 8 + b"\x02",
+        KEY + b"\x12\x0b" + ONE + b"\x29" + bytes(8),
+        KEY + b"\x12\x04" + ONE + b"\x18\x05",
+        b"\x12\x02" + ONE + KEY,
+        b"\x18\x01" + KEY + b"\x12\x02" + ONE,
+        KEY + b"\x12\x02\x28\x07" + KEY + b"\x12\x02" + ONE,
+        KEY + b"\x12\x04\x28\x07\x10\x01",
+    ],
+)
+def test_a_parameter_in_a_strange_spelling_means_what_protobuf_says(entry: bytes) -> None:
+    """A role's limit of the priority would be passed by one that the worker reads and the gateway does not."""
+    message = b"\x22" + bytes((len(entry),)) + entry
+    parsed = service_pb2.ModelInferRequest.FromString(message)
+    parameter = parsed.parameters.get("priority")
+    wanted = getattr(parameter, parameter.WhichOneof("parameter_choice")) if parameter is not None else 0
+    assert read_opening(message, 0) == Opening(b"", priority=wanted)
+
+
+@pytest.mark.parametrize("entry", [b"\x0a\x7fx", KEY + b"\x12\x7f", b"\xff", KEY + b"\x12\x01\x28", b"\x0f"])
+def test_a_parameter_that_is_cut_off_is_malformed(entry: bytes) -> None:
+    with pytest.raises(MalformedRequest, match="parameter"):
+        read_opening(b"\x22" + bytes((len(entry),)) + entry, 0)

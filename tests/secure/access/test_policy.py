@@ -90,3 +90,11 @@ def test_only_a_star_is_special_in_subjects(subject: str) -> None:
     for other in (subject.replace("[1]", "1").replace(".", "x").replace("?", "z"), f"{subject}\n", f"x{subject}"):
         if other != subject:
             assert not policy.decide(Identity(other), INFERENCE).allowed, other
+
+
+def test_whether_a_priority_limits_an_identity() -> None:
+    roles = {"free": (Rule(frozenset((INFERENCE,))),), "slow": (Rule(frozenset((INFERENCE,)), priority=2),)}
+    policy = Policy(roles, (Assignment(("token:a", "token:b"), ("free",)), Assignment(("token:b",), ("slow",))))
+    assert not policy.limits_priority(Identity("token:a"))
+    assert policy.limits_priority(Identity("token:b"))
+    assert not policy.limits_priority(ANONYMOUS)

@@ -77,3 +77,9 @@ def test_extensions_and_upper_case_are_taken() -> None:
     decoder.feed(b"A;name=value\r\n0123456789\r\n0;last\r\n\r\n")
     assert decoder.done
     assert decoder.take() == b"0123456789"
+
+
+@pytest.mark.parametrize("line", [b"5;a=\0", b"5;\x7f", b"5;a\x01b", b"5 \x0b"])
+def test_control_characters_beside_a_size_are_rejected(line: bytes) -> None:
+    with pytest.raises(ChunkedError):
+        ChunkedDecoder().feed(line + b"\r\nhello\r\n0\r\n\r\n", 0)

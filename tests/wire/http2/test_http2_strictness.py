@@ -251,6 +251,11 @@ FLOODS = [
     ("ping", PING_FRAME * 30),
     ("ping answers", frame(PING, 1, 0, bytes(8)) * 30),
     ("settings", settings_frame({}) * 30),
+    ("answers to settings", ACKNOWLEDGED * 30),
+    (
+        "streams that we have to reset (CVE-2025-8671)",
+        b"".join(headers(2 * i + 1) + window_update(2 * i + 1, 0) for i in range(60)),
+    ),
     ("empty DATA", OPEN + frame(DATA, 0, 1, b"") * 30),
     ("empty padded DATA", OPEN + frame(DATA, 8, 1, b"\x01\0") * 30),
     (

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, MethodNotAllowed, NotFound, Unsupported
+from isochrone.errors import (
+    InvalidArgument,
+    IsochroneError,
+    MalformedRequest,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    Unsupported,
+)
 from isochrone.gateway.control_calls import routes as control
 from isochrone.gateway.control_calls.load_requests import checked_grpc, checked_http
 from isochrone.gateway.control_calls.openai_models import OpenAIModelsRoute
@@ -21,6 +29,7 @@ from isochrone.gateway.front.http_requests import HttpRoute
 from isochrone.gateway.front.openai_requests import OpenAIRoute
 from isochrone.gateway.front.paths import GENERATE, INFERENCE, MODEL_PATH, unquote
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.upstream.connections import MOST_SHARED
 from isochrone.protocol.compression.codec import is_identity
 from isochrone.protocol.compression.inflating import inflating_messages
 from isochrone.protocol.grpc.calls import CallHead, GrpcErrorRoute, fail
@@ -67,6 +76,8 @@ _TO_EVERYBODY = frozenset(
         b"CudaSharedMemoryUnregister",
     )
 )
+#: What HPACK adds to a field: its kind and two lengths.
+_FIELD_BYTES = 7
 EXTENSIONS = (
     "binary_tensor_data",
     "classification",
@@ -194,6 +205,12 @@ class GatewayApplication:
             raise InvalidArgument(
                 f"authority: expected the gateway's own name or address, given '{given}'; "
                 f"names under {DOMAIN} are of workers, and a gateway takes the version from the message or the epoch"
+            )
+        size = len(head.target) + sum(len(name) + len(value) + _FIELD_BYTES for name, value in head.headers)
+        if size > MOST_SHARED:
+            raise PayloadTooLarge(
+                f"the call's metadata has {size} bytes; a gateway takes at most {MOST_SHARED}, since calls of many "
+                "callers share its connections to workers"
             )
         gateway = self._gateway
         path = head.target

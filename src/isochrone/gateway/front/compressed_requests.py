@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.gateway.front.http_requests import HttpRoute
+from isochrone.gateway.traffic.asked_priority import asked_priority
 from isochrone.gateway.traffic.parameters import NONE
 from isochrone.protocol.compression.codec import StartInflation
 from isochrone.protocol.compression.inflating import Waiting, inflate
@@ -52,7 +53,15 @@ class CompressedRoute(Route):
             respond_error(exchange, found)
             return
         try:
-            route = self._route.opened(NONE) if isinstance(found, IsochroneError) else self._route.read(found)
+            grant = exchange.head.grant
+            if isinstance(found, IsochroneError):
+                if grant is not None and grant.limits_priority:
+                    raise found  # a worker with larger limits would read it
+                route = self._route.opened(NONE)
+            else:
+                route = self._route.read(found)
+                if grant is not None and grant.limits_priority:
+                    route.asked_priority = asked_priority(found, len(found))
         except IsochroneError as error:
             respond_error(exchange, error)
             return

@@ -28,7 +28,9 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.traffic.asked_priority import asked_priority
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
+from isochrone.gateway.upstream.connections import MOST_SHARED
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
 from isochrone.protocol.openai.model_names import MODEL_HEADER
@@ -72,6 +74,10 @@ _NOT_FORWARDED = frozenset(
         MODEL_HEADER,
     )
 )
+#: What Connection names, and is forwarded all the same.
+_READ_HERE = frozenset(
+    (b"host", b"authorization", b"content-type", b"content-encoding", b"inference-header-content-length")
+)
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
 #: They also do while the gateway has many at once (``is_crowded``), which saves an eighth of its time with six workers.
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
@@ -98,6 +104,8 @@ class HttpRoute(Route):
 
     #: What the JSON part of one request says; None: it has to be read.
     parameters: Parameters | None = None
+    #: The priority that it asks for, of a caller whose role limits it.
+    asked_priority = 0
     #: Further headers that are not forwarded.
     dropped: ClassVar[frozenset[bytes]] = frozenset()
 
@@ -124,8 +132,6 @@ class HttpRoute(Route):
         #: Nothing in the head says more than the model's rules do.
         self.is_plain = not version and self.epoch is None and kind is _STATELESS
         length = head.get(b"inference-header-content-length")
-        #: An answer to HEAD announces a body that does not come, which only HTTP/1.1's own connection can tell.
-        self.shareable = head.method != b"HEAD"
         # One that makes no sense is for the worker to refuse.
         self.json_length = int(length) if length is not None and length.isdigit() and len(length) <= 12 else -1
         dropped = _NOT_FORWARDED | self.dropped | _named_by_connection(head)
@@ -135,6 +141,10 @@ class HttpRoute(Route):
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
             self._headers += b"host: isochrone\r\n"
+        #: May share a connection with other callers' requests. A large head may not: the worker counts those of each
+        #: connection, and closes one that brings too many. An answer to HEAD announces a body that does not come, which
+        #: only HTTP/1.1's own connection can tell.
+        self.shareable = head.method != b"HEAD" and len(self._headers) + len(head.target) <= MOST_SHARED
         self._heads: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._blocks: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._others: dict[str, HttpRoute] = {}
@@ -222,9 +232,10 @@ class HttpRoute(Route):
 
 
 def _named_by_connection(head: Head) -> frozenset[bytes]:
-    """Fields that Connection names: of this connection alone too (RFC 9110 §7.6.1). Never those a request needs."""
+    """Fields that Connection names: of this connection alone too (RFC 9110 §7.6.1). Never those by which the gateway
+    has read the request: without them a worker would read another one."""
     named = (name.strip().lower() for key, value in head.headers if key == b"connection" for name in value.split(b","))
-    return frozenset(named) - {b"host"}
+    return frozenset(named) - _READ_HERE
 
 
 def _timeout_field(nanoseconds: int) -> bytes:
@@ -290,6 +301,12 @@ class HttpRequest(CallerRequest):
                     # A sequence lives on one worker, and none of its requests may run twice.
                     key = served.affinity.key(sequence)
                     self.kind = Kind.SEQUENCE
+        grant = exchange.head.grant
+        if grant is not None and grant.limits_priority:
+            if route.parameters is not None:
+                priority = route.asked_priority or priority
+            else:
+                priority = asked_priority(body, length if length >= 0 else len(body)) or priority
         timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout

@@ -25,11 +25,15 @@ from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.client import Call, Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.http2.flood import PLAIN_HEAD
 from isochrone.wire.receiver import Receiver
 from isochrone.wire.turn import Turn
 
 #: HTTP/2 connections to one endpoint: a second one when the first takes no further stream.
 _MAX_HTTP2 = 4
+#: Bytes of the head of a request that may share an HTTP/2 connection with those of other callers. A worker counts
+#: larger header blocks and closes a connection that brings too many. The gateway adds fields of its own.
+MOST_SHARED = PLAIN_HEAD - 1024
 #: Requests that may wait for a connection.
 _MAX_WAITING = 4096
 #: Age of the newest connection at which its round trip is taken from another one.

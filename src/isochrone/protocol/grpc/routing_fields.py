@@ -11,6 +11,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.varint import read_varint
 from isochrone.varint import encode_varint
@@ -154,44 +157,58 @@ def _number(value: int | float | bytes) -> int | float | str:
 
 
 def _parameter(entry: bytes) -> tuple[bytes, int | float | bytes]:
-    """A map entry's key and its value."""
-    key = b""
-    value: int | float | bytes = 0
-    position = 0
-    while position < len(entry):
-        tag = entry[position]
-        if tag & 7 != 2:
-            break
-        length, start = read_varint(entry, position + 1)
-        position = start + length
-        if tag == 0x0A:
-            key = entry[start:position]
-        elif tag == 0x12:
-            value = _infer_parameter(entry[start:position])
-    return key, value
+    """A map entry's key and its value, as the worker will read them."""
+    try:
+        found = _plain_parameter(entry)
+    except (IndexError, MalformedRequest):
+        found = None
+    return _parsed_parameter(entry) if found is None else found
 
 
-def _infer_parameter(message: bytes) -> int | float | bytes:
-    """InferParameter: bool 1, int64 2, string 3, double 4, uint64 5; of several the last one stands."""
-    value: int | float | bytes = 0
-    position = 0
-    while position < len(message):
-        tag = message[position]
-        if tag in (0x08, 0x10, 0x28):
-            value, position = read_varint(message, position + 1)
-            if tag == 0x08:
-                value = value != 0
-        elif tag == 0x1A:
-            length, start = read_varint(message, position + 1)
-            position = start + length
-            value = message[start:position]
-        elif tag == 0x21 and position + 9 <= len(message):
-            (value,) = _double.unpack_from(message, position + 1)
-            position += 9
-        else:
-            value = 0
-            position = _skip(message, position + 1, tag & 7)
-    return value
+def _plain_parameter(entry: bytes) -> tuple[bytes, int | float | bytes] | None:
+    """Of an entry as protobuf writers spell it: key, then value, each once. None: it is spelled in another way."""
+    if entry[0] != 0x0A:
+        return None
+    length, start = read_varint(entry, 1)
+    position = start + length
+    key = entry[start:position]
+    if entry[position] != 0x12:
+        return None
+    length, start = read_varint(entry, position + 1)
+    if start + length != len(entry):
+        return None
+    value = _infer_parameter(entry[start:])
+    return None if value is None else (key, value)
+
+
+def _infer_parameter(message: bytes) -> int | float | bytes | None:
+    """InferParameter: bool 1, int64 2, string 3, double 4, uint64 5; None: not exactly one of them."""
+    tag = message[0]
+    if tag in (0x08, 0x10, 0x28):
+        number, end = read_varint(message, 1)
+        if end != len(message) or number >= 1 << 64:
+            return None
+        return number != 0 if tag == 0x08 else number
+    if tag == 0x1A:
+        length, start = read_varint(message, 1)
+        return message[start:] if start + length == len(message) else None
+    if tag == 0x21 and len(message) == 9:
+        (real,) = _double.unpack_from(message, 1)
+        return float(real)
+    return None
+
+
+def _parsed_parameter(entry: bytes) -> tuple[bytes, int | float | bytes]:
+    """By protobuf's own parser: fields twice, of unknown numbers or with long tags mean here what they mean there."""
+    try:
+        message = service_pb2.ModelInferRequest.FromString(b"\x22" + encode_varint(len(entry)) + entry)
+    except DecodeError:
+        raise MalformedRequest("a parameter of the request does not parse") from None
+    for key, parameter in message.parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        value = getattr(parameter, choice) if choice else 0
+        return key.encode(), value.encode() if isinstance(value, str) else value
+    return b"", 0
 
 
 def version_field(version: str) -> bytes:

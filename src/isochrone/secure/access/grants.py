@@ -21,7 +21,18 @@ _SOME_MODEL = "/"
 class Grant:
     """One credential's; renewed in place."""
 
-    __slots__ = ("__weakref__", "_allowed", "account", "credential", "held", "identity", "peer", "policy", "refusal")
+    __slots__ = (
+        "__weakref__",
+        "_allowed",
+        "account",
+        "credential",
+        "held",
+        "identity",
+        "limits_priority",
+        "peer",
+        "policy",
+        "refusal",
+    )
 
     def __init__(
         self, credential: bytes, peer: tuple[str, ...], identity: Identity, policy: Policy, refusal: str
@@ -42,6 +53,8 @@ class Grant:
         self.refusal = refusal
         #: Whose quotas its requests use.
         self.account = policy.account_of(identity).encode()
+        #: Some requests that it may make may ask for some priorities alone.
+        self.limits_priority = policy.limits_priority(identity)
         self._allowed.clear()
 
     def require(self, permission: str, model: str = "", priority: int = 0) -> None:

@@ -86,6 +86,10 @@ class Policy:
         """Whether it is allowed for one model at least."""
         return any(permission in rule.may for role in self.roles_of(identity) for rule in self.roles[role])
 
+    def limits_priority(self, identity: Identity) -> bool:
+        """Whether a rule of this identity has a priority."""
+        return any(rule.priority for role in self.roles_of(identity) for rule in self.roles[role])
+
     def decide(self, identity: Identity, permission: str, model: str = "", priority: int = 0) -> Decision:
         """``priority``: the one that a request asks for; 0: the model's default."""
         roles = list(self.roles_of(identity))

@@ -5,10 +5,14 @@ Not httptools, because it does not report where in a buffer a message ends, whic
 
 from __future__ import annotations
 
+import re
+
 _MAX_SIZE_LINE = 256
 _MAX_TRAILER_BYTES = 16 * 1024
 
 _SIZE, _DATA, _DATA_END, _TRAILER, _DONE = range(5)
+#: Beside a tab, no control character may stand in an extension: some readers end a line at one.
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class ChunkedError(Exception):
@@ -94,4 +98,6 @@ def _parse_size(line: bytes) -> int:
     # int() alone would accept "+1", "0x1" and "1_0": such differences enable request smuggling.
     if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
         raise ChunkedError(f"chunk size {bytes(line[:32])!r} is not a hexadecimal number")
+    if len(line) > len(digits) and _CONTROL.search(line):
+        raise ChunkedError("a chunk's extension contains a control character")
     return int(digits, 16)

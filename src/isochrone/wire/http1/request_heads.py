@@ -11,6 +11,7 @@ import httptools
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Header
 from isochrone.wire.head_memo import remember_second
+from isochrone.wire.hosts import is_malformed_host
 
 _MAX_MEMOISED_BYTES = 2048
 _MAX_MEMOISED_HEADS = 2048
@@ -124,6 +125,8 @@ def _parse(raw: bytes, limits: WireLimits) -> Head:
             head.expects_continue = version != "1.0"
         elif name == b"host":
             hosts += 1
+            if is_malformed_host(value):
+                raise HeadRejected(400, "malformed HTTP/1.1 request: Host contains white space or a control character")
         elif name == b"connection" and b"close" in value.lower():
             head.keep_alive = False
     if hosts != 1 and version == "1.1":

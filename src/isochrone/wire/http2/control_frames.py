@@ -112,6 +112,8 @@ class ControlFrames(FrameSender):
                 return
             stream.send_window += increment
             if increment == 0 or stream.send_window > frames.MAX_WINDOW:
+                # CVE-2025-8671: a peer that makes us reset its streams cancels requests as one that resets them does.
+                self.count_control()
                 code = frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR
                 self.put(frames.rst_stream(stream_id, code))
                 self.drop(stream, code)
@@ -128,6 +130,7 @@ class ControlFrames(FrameSender):
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS acknowledgement with a payload")
+            self.count_control()
             self.receive_window = self.limits.stream_window
             return
         if len(payload) % 6:

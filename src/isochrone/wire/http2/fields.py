@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from isochrone.wire.exchange import Head, Header, Headers
+from isochrone.wire.hosts import is_malformed_host
 
 _CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
@@ -35,6 +36,8 @@ def request_head(headers: Sequence[Header]) -> Head | None:
             return None
         if name == b"te" and value.lower() != b"trailers":
             return None
+        if name == b"host" and is_malformed_host(value):
+            return None
         regular.append((name, value))
     method, path = pseudo.get(b":method"), pseudo.get(b":path")
     if not method or not path or b":scheme" not in pseudo:
@@ -44,7 +47,7 @@ def request_head(headers: Sequence[Header]) -> Head | None:
     # Bytes that would split a message if it were forwarded over HTTP/1.1 are not allowed.
     if not method.isalpha() or any(byte <= 0x20 or byte == 0x7F for byte in path):
         return None
-    if any(byte <= 0x20 or byte == 0x7F for byte in pseudo.get(b":authority", b"")):
+    if is_malformed_host(pseudo.get(b":authority", b"")):
         return None
     head = Head(method, path, tuple(regular))
     head.is_http2 = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 #: Resets that come within this time of their request are counted.
 RAPID_RESET_NS = 5_000_000
 #: Bytes of a header block that are not counted; a Huffman-coded byte beyond them costs about 0.3 µs.
-_PLAIN_HEAD = 8 * 1024
+PLAIN_HEAD = 8 * 1024
 #: Bytes of a larger block that count as one control frame.
 _HEAD_BYTES = 64
 
@@ -48,7 +48,7 @@ class FloodGuard:
 
     def head(self, size: int, streams: int) -> bool:
         """Count a header block of ``size`` bytes that has to be decoded; False: the limit is exceeded."""
-        if size <= _PLAIN_HEAD:
+        if size <= PLAIN_HEAD:
             return True
-        self._control += (size - _PLAIN_HEAD) // _HEAD_BYTES
+        self._control += (size - PLAIN_HEAD) // _HEAD_BYTES
         return self._control <= self._limit + (streams - self._streams) // 4

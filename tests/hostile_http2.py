@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import hpack
+
 from hostile_client import connected
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
