@@ -28,7 +28,7 @@ def test_a_relative_path_is_of_the_directory(tmp_path: Path) -> None:
 
 def test_etcd_is_not_asked_before_it_is_used() -> None:
     store = open_store("etcd:http://user:secret@h1:2379,http://h2")
-    assert isinstance(store, EtcdStore)
+    assert isinstance(store.inner, EtcdStore)
     assert store.url == "etcd:http://h1:2379,http://h2:2379"
 
 
