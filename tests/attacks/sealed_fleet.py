@@ -54,9 +54,9 @@ class SealedFleet:
         """By key below the fleet's prefix: why the record cannot be read."""
         return {each["key"].removeprefix(KEYS.prefix): each["reason"] for each in self.status().get("faults", ())}
 
-    def version(self) -> str:
-        """The version that answers a request."""
-        code, _, body = ask(self.gateway, "POST", f"/v2/models/{MODEL}/infer", {}, inference())
+    def version(self, gateway: int = 0) -> str:
+        """The version that answers a request. ``gateway``: its number."""
+        code, _, body = ask(self.gateway + gateway, "POST", f"/v2/models/{MODEL}/infer", {}, inference())
         assert code == 200, body
         return str(json.loads(body)["model_version"])
 
@@ -99,27 +99,29 @@ class SealedFleet:
         return asyncio.run(used())
 
 
-def fleet_text(control: int, gateway: int, security: str, *, workers: int = 1, version: int = 1) -> str:
+def fleet_text(control: int, gateway: int, security: str, workers: int = 1, gateways: int = 1) -> str:
     return f"""
 name: {NAME}
 repository: models
 store: {{url: "sqlite:state/fleet.db"}}
 control: {{listen: "127.0.0.1:{control}", console: false}}
-gateways: {{front: {{listen: "127.0.0.1:{gateway}", metrics_port: 0}}}}
+gateways: {{front: {{count: {gateways}, listen: "127.0.0.1:{gateway}", metrics_port: 0}}}}
 pools: {{cpu: {{workers: {workers}, first_port: 0}}}}
 security: {security}
-models: {{{MODEL}: {{version: {version}, rollout: {{cutover: strict}}}}}}
+models: {{{MODEL}: {{version: 1, rollout: {{cutover: strict}}}}}}
 """
 
 
 @contextmanager
-def sealed_fleet(directory: Path, security: str = "{key: fleet.key}", *, workers: int = 1) -> Iterator[SealedFleet]:
-    """Two versions of one model, of which the first is served."""
+def sealed_fleet(
+    directory: Path, security: str = "{key: fleet.key}", *, workers: int = 1, gateways: int = 1
+) -> Iterator[SealedFleet]:
+    """Two versions of one model, of which the first is served. Gateways have ports in a row."""
     write_models(directory / "models", MODEL)
     copytree(directory / "models" / MODEL / "1", directory / "models" / MODEL / "2")
     write_key(directory / "fleet.key")
-    control, gateway = ports_in_a_row(1), ports_in_a_row(1)
-    (directory / "fleet.yaml").write_text(fleet_text(control, gateway, security, workers=workers))
+    control, gateway = ports_in_a_row(1), ports_in_a_row(gateways)
+    (directory / "fleet.yaml").write_text(fleet_text(control, gateway, security, workers, gateways))
     with start_up(str(directory / "fleet.yaml"), log=directory / "up.log") as up:
         up.wait_for("Ctrl-C stops everything")
         yield SealedFleet(directory, control, gateway, up)
