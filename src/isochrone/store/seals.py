@@ -35,6 +35,12 @@ class Seal:
     def has_key(self) -> bool:
         return bool(self._keys)
 
+    def understands(self, other: Seal) -> bool:
+        """Whether processes with this seal and with the other one accept what both write."""
+        if not self._keys or not other._keys:
+            return True
+        return self._keys[0] in other._keys and other._keys[0] in self._keys
+
     def seal(self, key: str, value: bytes) -> bytes:
         """The value as it is written under a key of the store."""
         return value + _MARK + _digits(self._keys[0], key, value) if self._keys else value

@@ -147,8 +147,15 @@ def _check_possible(steps: Sequence[Step]) -> None:
 
 
 def _check_key(view: View, before: Fleet | None, after: Fleet, engine: str) -> None:
-    """A key that is required refuses every record that has no seal of it yet: that would stop the fleet."""
-    if before is None or engine == KUBERNETES or after.security.key is None or not after.security.key_required:
+    """A key that is required refuses every record that has no seal of it: that would stop the fleet."""
+    if before is None or engine == KUBERNETES:
+        return
+    if after.security.key is None or not after.security.key_required:
+        if after.security.key is None and before.security.key is not None and before.security.key_required:
+            raise Conflict(
+                "security.key: processes that require the key would refuse the records of those that have none; apply "
+                "the file with key_required: false first, see docs/fleet-key.md"
+            )
         return
     if before.security.key is None:
         raise Conflict(

@@ -23,7 +23,7 @@ def check_seals(view: View, url: str) -> None:
     if not reasons or "" in reasons:
         return
     name = view.keys.fleet_name
-    if NO_SEAL in reasons:
+    if reasons == {NO_SEAL}:
         raise ForeignRecords(
             f"the records of fleet '{name}' in store {url} have no seal: give the fleet its key with "
             "'security: {key_required: false}' first (--accept-unsealed), see docs/fleet-key.md"

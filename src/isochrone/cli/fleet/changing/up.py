@@ -20,7 +20,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import KUBERNETES, LOCAL, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Exit
-from isochrone.engines.fleet_seal import fleet_seal
+from isochrone.engines.fleet_seal import fleet_seal, next_seal
 from isochrone.engines.launching import Launch, launch_of_file, launch_of_state, record_of, single_supervisor
 from isochrone.engines.supervision.desired import desired_processes
 from isochrone.engines.supervision.listen_errors import by_fleet_key
@@ -136,7 +136,7 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
 
         def desired(now: FleetRecord, view: View, sizes: Mapping[str, int]) -> Mapping[str, ProcessSpec]:
             # Before the first process has the new key: all of them read what is sealed with it.
-            store.seal = fleet_seal(fleet_of(now.spec), Path(now.directory), now.engine)
+            store.seal = next_seal(store.seal, fleet_of(now.spec), Path(now.directory), now.engine)
             return desired_processes(now, view, sizes)
 
         engine = choice.make(launch, present)
