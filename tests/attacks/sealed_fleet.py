@@ -77,7 +77,8 @@ class SealedFleet:
         async def listed(store: Store) -> dict[str, Entry]:
             return dict((await store.list(KEYS.prefix)).entries)
 
-        return self._with_store(listed, key)
+        found: dict[str, Entry] = self._with_store(listed, key)
+        return found
 
     def write(self, values: Mapping[str, bytes], key: FleetKey | None = None, *, lease: int = 0) -> None:
         """Write values as they are; with a key, sealed with it."""
