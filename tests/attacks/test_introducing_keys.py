@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import threading
 from collections import Counter
@@ -63,12 +65,18 @@ def apply(fleet: SealedFleet, security: str) -> str:
     if found.returncode:
         return " ".join((found.stdout + found.stderr).split())
 
+    seen: dict[str, str] = {}
+
     def is_done() -> bool:
+        # At no moment does one process of the fleet refuse what another one wrote, such as the supervisor's drains.
+        with contextlib.suppress(OSError, http.client.HTTPException):  # the one controller restarts
+            seen.update(fleet.faults())
         now = incarnations(fleet)
         return now.keys() == before.keys() and all(each != before[key] for key, each in now.items())
 
     wait_until(is_done)
     wait_until(lambda: reachable(fleet) and not fleet.faults())
+    assert not seen
     return ""
 
 
@@ -85,7 +93,7 @@ def incarnations(fleet: SealedFleet) -> dict[str, str]:
 def reachable(fleet: SealedFleet) -> bool:
     try:
         status = fleet.status()
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False  # the one controller restarts
     return len(status["workers"]) == WORKERS and len(status["gateways"]) == GATEWAYS and bool(status["leader"])
 

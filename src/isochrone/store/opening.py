@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isochrone.errors import ConfigError
+from isochrone.errors import ConfigError, FlagError
 from isochrone.secure.fleet_key import FleetKey
 from isochrone.store.base import Store
 from isochrone.store.etcd.address import split_password
@@ -23,7 +23,9 @@ _PURPOSE = "store records"
 
 
 def seal_of(key: FleetKey | None, *, accepts_unsealed: bool = False) -> Seal:
-    """``key``: the fleet's; None: nothing is sealed or checked."""
+    """``key``: the fleet's; None: nothing is sealed or checked. Raises ``FlagError``."""
+    if key is None and accepts_unsealed:
+        raise FlagError("--accept-unsealed", "--fleet-key beside it", "none")
     return Seal(key.all_derived(_PURPOSE) if key is not None else (), accepts_unsealed=accepts_unsealed)
 
 

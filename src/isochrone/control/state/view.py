@@ -152,8 +152,8 @@ class View:
 
     def unsealed(self) -> list[Entry]:
         """Entries without a seal of the fleet's present key that were accepted all the same, by key."""
-        found = (self.entries[key] for key in sorted(self.entries))
-        return [entry for entry in found if not entry.is_sealed and not refusal(entry.value)]
+        found = [entry for entry in self.entries.values() if not entry.is_sealed and not refusal(entry.value)]
+        return sorted(found, key=lambda entry: entry.key)
 
     def require(self, *keys: str) -> None:
         """Raise ``Unreadable`` if one of the records is present and cannot be read."""
