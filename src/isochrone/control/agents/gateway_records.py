@@ -176,10 +176,12 @@ class GatewayRecords:
         """Quotas are divided among the gateways that are registered."""
         entries = self._mirror.entries
         for key in changed:
-            if key in entries:
-                self._gateways.add(key)
-            else:
+            entry = entries.get(key)
+            if entry is None:
                 self._gateways.discard(key)
+            elif not refusal(entry.value):
+                self._gateways.add(key)
+            # A refused record adds no gateway, and removes none whose record it replaced.
         self._gateway.fleet.count_gateways(len(self._gateways))
 
     def _apply_worker(self, key: str, entry: Entry | None) -> bool:
