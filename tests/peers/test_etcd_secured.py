@@ -46,7 +46,7 @@ def test_certificate_and_login(tmp_path: Path, certificate: tuple[Path, Path]) -
             outcome = await store.transact([], [Put("/a", b"1")])
             assert await mirror.changed(outcome.revision - 1, LIMIT_SECONDS)
             # A login that has run out is made again, also under a watch.
-            store._api._token = "no.1"  # type: ignore[attr-defined]
+            store.inner._api._token = "no.1"  # type: ignore[attr-defined]
             assert await store.get("/a") is not None
             lease = await store.grant(5)
             await lease.revoke()

@@ -43,3 +43,26 @@ def test_a_file_that_is_no_key_is_an_error_without_its_bytes(tmp_path: Path, con
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FlagError, match="No such file"):
         read_fleet_key(tmp_path / "none")
+
+
+def test_each_line_is_a_key_and_the_first_one_is_the_fleets(tmp_path: Path) -> None:
+    old, new = b"o" * 16, b"n" * 32
+    (tmp_path / "key").write_bytes(new + b"\r\n\n" + old + b"\n")
+    both = read_fleet_key(tmp_path / "key")
+    assert both is not None
+    assert both.derived("x") == FleetKey(new).derived("x")
+    assert both.all_derived("x") == (FleetKey(new).derived("x"), FleetKey(old).derived("x"))
+
+
+def test_a_line_that_could_be_guessed_is_an_error_without_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"n" * 32 + b"\nhunter2\n")
+    with pytest.raises(FlagError, match="whose line 2 has 7") as caught:
+        read_fleet_key(tmp_path / "key")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_that_is_no_text_is_one_secret(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"\xff" * 15 + b"\n" + b"\xfe" * 15)
+    key = read_fleet_key(tmp_path / "key")
+    assert key is not None
+    assert len(key.all_derived("x")) == 1

@@ -12,7 +12,7 @@ from isochrone.errors import ConfigError
 from isochrone.store.base import Put, Store
 from isochrone.store.etcd.address import PASSWORD_VARIABLE, EtcdAddress, read_address, split_password
 from isochrone.store.etcd.store import EtcdStore
-from isochrone.store.opening import open_store
+from isochrone.store.opening import open_store, seal_of
 
 
 def test_a_relative_path_is_of_the_directory(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_relative_path_is_of_the_directory(tmp_path: Path) -> None:
 
 def test_etcd_is_not_asked_before_it_is_used() -> None:
     store = open_store("etcd:http://user:secret@h1:2379,http://h2")
-    assert isinstance(store, EtcdStore)
+    assert isinstance(store.inner, EtcdStore)
     assert store.url == "etcd:http://h1:2379,http://h2:2379"
 
 
@@ -126,3 +126,9 @@ def test_a_sqlite_file_is_its_owners_alone(tmp_path: Path) -> None:
 def test_a_url_in_which_a_password_could_not_be_seen_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError, match="printable"):
         read_address(url)
+
+
+def test_what_is_accepted_without_a_seal_is_a_question_only_with_a_key() -> None:
+    with pytest.raises(ConfigError, match="--accept-unsealed: expected --fleet-key beside it"):
+        seal_of(None, accepts_unsealed=True)
+    assert not seal_of(None).has_key

@@ -27,6 +27,7 @@ from isochrone.control.fleet.reading.passwords import without_password
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
+from isochrone.control.state.foreign import check_seals
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import BY_ADDRESS, KUBERNETES, LOCAL, FleetRecord, encode
 from isochrone.control.state.view import View
@@ -141,6 +142,7 @@ async def record_of(
     keys = Keys(launch.fleet.name)
     for _ in range(_ATTEMPTS):
         view = View(keys, (await store.list(keys.prefix)).entries)
+        check_seals(view, store.url)
         before = view.fleet
         _check_engine(view, engine)
         if before is not None and (not launch.applies or _is_applied(before, launch)):

@@ -20,6 +20,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Unreadable, decode, encode
 from isochrone.errors import AlreadyExists
 from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
+from isochrone.store.seals import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -106,6 +107,10 @@ class SupervisorLease:
         entry = await self._store.get(self._key)
         if self._lease is None or self._lease.lost:
             self._lease = await self._store.grant(self._seconds)
+        if entry is not None and refusal(entry.value):
+            # No supervisor of this fleet wrote it.
+            await self._store.transact((Compare(self._key, entry.revision),), (Delete(self._key),))
+            entry = None
         if entry is not None and entry.lease == self._lease.id:
             self._revision = entry.revision  # an earlier attempt wrote it, and its answer was lost
             return None

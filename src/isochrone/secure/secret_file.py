@@ -1,4 +1,4 @@
-"""Reads a secret from a file that a flag names. Its bytes are in no error."""
+"""Reads secrets from a file that a flag names. Their bytes are in no error."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def read_secret(file: str | Path, flag: str) -> bytes:
         given = f"{file}, which has {len(secret)}"
         raise FlagError(flag, f"a file of {_LEAST} to {_MOST} bytes, as 'openssl rand -hex 32' writes one", given)
     return secret
+
+
+def read_secrets(file: str | Path, flag: str) -> tuple[bytes, ...]:
+    """The lines of a file of text, or the one secret of another file. Raises ``FlagError``."""
+    whole = read_secret(file, flag)
+    if not whole.isascii():
+        return (whole,)
+    lines = tuple(line.strip() for line in whole.splitlines() if line.strip())
+    for number, line in enumerate(lines, 1):
+        if len(line) < _LEAST:
+            given = f"{file}, whose line {number} has {len(line)}"
+            raise FlagError(flag, f"a file whose lines have {_LEAST} bytes or more", given)
+    return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from isochrone.errors import Unavailable
 
@@ -43,6 +43,8 @@ class Entry:
     revision: int
     #: The lease that it expires with; 0: none.
     lease: int = 0
+    #: Whether it carries a seal, of the fleet's present key if this process has the key.
+    is_sealed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ class Store(ABC):
 
     #: As it was opened, without a password: for messages.
     url: str
+
+    @property
+    def seals(self) -> bool:
+        """Whether it seals what it writes with the fleet's key."""
+        return False
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None: ...

@@ -13,8 +13,10 @@ from isochrone.control.api.messages import Status, StoreState, WorkerStatus
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, encode
 from isochrone.errors import FlagError, Unavailable
+from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.store.base import Put
-from isochrone.store.opening import open_store
+from isochrone.store.opening import open_store, seal_of
+from isochrone.store.seals import Seal
 
 WORKER = WorkerStatus("w", "w:8000", "", "cpu", "edge", "cpu", "isochrone", False, 0.0)
 
@@ -93,5 +95,28 @@ def test_another_file_at_that_path_is_named(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "text.db").write_text("no database" * 1000)
         with pytest.raises(Unavailable, match="or give the store's URL with --store"):
             await _tokens(status_of(store="sqlite:text.db"), ["w"])
+
+    asyncio.run(scenario())
+
+
+def test_with_the_fleets_key_no_forged_record_is_believed(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'fleet.db'}"
+    (tmp_path / "fleet.key").write_text("k" * 32)
+    seal = seal_of(read_fleet_key(tmp_path / "fleet.key"))
+    record = WorkerRecord("w", "127.0.0.1", 1, 1, pool="cpu", control_token="secret")
+
+    async def write(seal: Seal | None) -> None:
+        store = open_store(url, seal=seal)
+        await store.transact([], [Put(Keys("plant").worker("w"), encode(record))])
+        await store.close()
+
+    async def scenario() -> None:
+        await write(seal)
+        for reader in (seal, None):
+            assert await _tokens(status_of(store=url), ["w"], url, reader) == ["secret"]
+        await write(None)
+        assert await _tokens(status_of(store=url), ["w"]) == ["secret"]
+        with pytest.raises(Unavailable, match="it is not sealed with the fleet's key"):
+            await _tokens(status_of(store=url), ["w"], url, seal)
 
     asyncio.run(scenario())

@@ -98,6 +98,14 @@ def partition(
             metavar="SIZE", help="Write all divisions that fit into so much memory of each tier, with --write."
         ),
     ] = "",
+    fleet_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --tiers: the fleet's key, so that no forged record of a worker is believed.",
+            show_default="none: records are not checked",
+        ),
+    ] = None,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
@@ -115,7 +123,7 @@ def partition(
             validate_model_name(each)
         model = read_model(file)
         rows = read_rows(model, data)
-        workers = [stack.enter_context(each) for each in _workers(edge, core, tiers, api, store)]
+        workers = [stack.enter_context(each) for each in _workers(edge, core, tiers, api, store, fleet_key)]
         far = core or workers[1].url.removeprefix("http://")
         reached = [part.strip() for part in (endpoints or far).split(",") if part.strip()]
         planner = Planner(model, rows, free_rows(model), lambda line: typer.echo(line, err=True))
@@ -143,13 +151,15 @@ def partition(
             raise typer.Exit(1)
 
 
-def _workers(edge: str, core: str, tiers: str, api: str, store: str) -> list[TierWorker]:
+def _workers(edge: str, core: str, tiers: str, api: str, store: str, key: Path | None = None) -> list[TierWorker]:
     if store and not tiers:
         raise FlagError("--store", "--tiers NEAR,FAR beside it", "none")
+    if key is not None and not tiers:
+        raise FlagError("--fleet-key", "--tiers NEAR,FAR beside it", "none")
     if tiers:
         if edge or core:
             raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
-        found = zip(("edge", "core"), workers_of_tiers(tiers, api, store), strict=True)
+        found = zip(("edge", "core"), workers_of_tiers(tiers, api, store, key), strict=True)
         return [TierWorker(tier, worker.address, token=worker.token, pool=worker.pool) for tier, worker in found]
     for flag, given in (("--edge", edge), ("--core", core)):
         if not given:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from isochrone.cli.api_client import ApiClient
 from isochrone.control.api.messages import Status, WorkerStatus
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
 from isochrone.errors import FlagError, Unavailable
+from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.etcd.address import split_password
-from isochrone.store.opening import open_store, sqlite_path
+from isochrone.store.opening import open_store, seal_of, sqlite_path
+from isochrone.store.seals import Seal
 
 _ISOCHRONE = "isochrone"
 
@@ -29,15 +32,17 @@ class FleetWorker:
     token: str
 
 
-def workers_of_tiers(tiers: str, api: str, store: str = "") -> list[FleetWorker]:
-    """``tiers``: two of them, such as ``edge,core``. ``store``: its URL; "": as the API shows it."""
+def workers_of_tiers(tiers: str, api: str, store: str = "", key: Path | None = None) -> list[FleetWorker]:
+    """``tiers``: two of them, such as ``edge,core``. ``store``: its URL; "": as the API shows it. ``key``: the file of
+    the fleet's key; None: records are taken as they are."""
     names = [part.strip() for part in tiers.split(",")]
     if len(names) != 2 or not all(names):
         raise FlagError("--tiers", "two tiers, such as edge,core", f"'{tiers}'")
     with ApiClient(api) as client:
         status = client.get("/v1/status", Status)
     chosen = [worker_of(status, name) for name in names]
-    tokens = asyncio.run(_tokens(status, [worker.name for worker in chosen], store))
+    seal = seal_of(read_fleet_key(key))
+    tokens = asyncio.run(_tokens(status, [worker.name for worker in chosen], store, seal))
     return [FleetWorker(worker.address, worker.pool, token) for worker, token in zip(chosen, tokens, strict=True)]
 
 
@@ -59,7 +64,7 @@ def worker_of(status: Status, tier: str) -> WorkerStatus:
     raise FlagError("--tiers", expected, f"'{tier}'")
 
 
-async def _tokens(status: Status, workers: list[str], given: str = "") -> list[str]:
+async def _tokens(status: Status, workers: list[str], given: str = "", seal: Seal | None = None) -> list[str]:
     url = given or status.store.url
     kind, _, rest = url.partition(":")
     place = split_password(url)[0]
@@ -72,7 +77,7 @@ async def _tokens(status: Status, workers: list[str], given: str = "") -> list[s
                 f"--tiers needs the fleet's store {place}, where workers have their tokens, and cannot read it: run "
                 "the command on the controller's machine, as the user that runs the fleet, or give it with --store"
             )
-    store = open_store(url)
+    store = open_store(url, seal=seal)
     try:
         keys = Keys(status.fleet)
         found = [await _token(store, keys, worker) for worker in workers]

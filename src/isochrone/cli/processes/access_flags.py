@@ -30,6 +30,13 @@ FleetKeyOption = Annotated[
         show_default="none: whatever can write to the store belongs to the fleet",
     ),
 ]
+AcceptUnsealedOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-unsealed/--refuse-unsealed",
+        help="With --fleet-key: also accept records without a seal, while a fleet gets its key.",
+    ),
+]
 UpstreamTokenOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="File with the token that the gateway's own calls to workers carry."),

@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
-from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption
+from isochrone.cli.processes.access_flags import AcceptUnsealedOption, AccessOption, FleetKeyOption
 from isochrone.cli.processes.audit_flags import (
     AuditKeepOption,
     AuditKeyOption,
@@ -28,8 +28,9 @@ from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.figures.collecting import FiguresCollector
 from isochrone.control.leader.controller import Controller
+from isochrone.control.state.foreign import check_seals
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.view import Views
+from isochrone.control.state.view import View, Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
@@ -42,7 +43,7 @@ from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
-from isochrone.store.opening import open_store
+from isochrone.store.opening import open_store, seal_of
 
 EPILOG = """
 \b
@@ -99,6 +100,7 @@ def control(
     ] = "",
     access: AccessOption = None,
     fleet_key: FleetKeyOption = None,
+    accept_unsealed: AcceptUnsealedOption = False,
     console: Annotated[
         bool | None,
         typer.Option(
@@ -118,8 +120,8 @@ def control(
         host, port = _address(listen, "--listen")
         scaler = _address(scaler_listen, "--scaler-listen") if scaler_listen else None
         xds = _address(xds_listen, "--xds-listen") if xds_listen else None
-        read_fleet_key(fleet_key)
-        opened = open_store(store)
+        seal = seal_of(read_fleet_key(fleet_key), accepts_unsealed=accept_unsealed)
+        opened = open_store(store, seal=seal)
         logs.configure(json=log_json)
         if console:
             require_installed()
@@ -189,6 +191,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             await asyncio.to_thread(audit.start)
         if not await _reach(mirror, stop):
             return
+        check_seals(View(keys, mirror.entries), store.url)
         figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
         controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds, figures.history)
         console = Console(reached.rights) if reached.console else None

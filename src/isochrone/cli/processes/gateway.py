@@ -12,6 +12,7 @@ import typer
 import uvloop
 
 from isochrone.cli.processes.access_flags import (
+    AcceptUnsealedOption,
     AccessOption,
     FleetKeyOption,
     RequireSecureOption,
@@ -139,6 +140,7 @@ def gateway(
     access: AccessOption = None,
     require_secure: RequireSecureOption = False,
     fleet_key: FleetKeyOption = None,
+    accept_unsealed: AcceptUnsealedOption = False,
     upstream_token_file: UpstreamTokenOption = None,
     trace_config: TraceOption = None,
     access_log: AccessLogOption = "off",
@@ -194,7 +196,8 @@ def gateway(
         check_exposure(
             "this gateway", [host], tls=settings.tls is not None, access=access is not None, required=require_secure
         )
-        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, read_fleet_key(fleet_key))
+        key = read_fleet_key(fleet_key)
+        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, key, accept_unsealed)
 
         def link_of(number: int, bound: int) -> Callable[[GatewayServer], Link]:
             return replace(membership, name=f"{name or f'{socket.gethostname()}-{bound}'}.{number}").link

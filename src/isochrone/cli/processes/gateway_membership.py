@@ -28,6 +28,7 @@ class GatewayMembership:
     lease_seconds: float
     #: None: whatever can write to the store belongs to the fleet.
     key: FleetKey | None = None
+    accepts_unsealed: bool = False
 
     def link(self, server: GatewayServer) -> GatewayLink:
         """The link, once the ports are known."""
@@ -38,7 +39,7 @@ class GatewayMembership:
         from isochrone.control.desired.applied import read_rules
         from isochrone.control.state.keys import Keys
         from isochrone.control.state.records import GatewayRecord
-        from isochrone.store.opening import open_store
+        from isochrone.store.opening import open_store, seal_of
 
         port = server.ports[server.service]
         record = GatewayRecord(
@@ -52,7 +53,7 @@ class GatewayMembership:
         )
         rules = LinkRules(lease=self.lease_seconds)
         return GatewayLink(
-            open_store(self.store),
+            open_store(self.store, seal=seal_of(self.key, accepts_unsealed=self.accepts_unsealed)),
             Keys(self.fleet),
             server.gateway,
             record,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import FleetKeyOption
+from isochrone.cli.processes.access_flags import AcceptUnsealedOption, FleetKeyOption
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
@@ -93,6 +93,7 @@ def pick(
     upstream_key: UpstreamKeyOption = None,
     upstream_server_name: UpstreamServerNameOption = "",
     fleet_key: FleetKeyOption = None,
+    accept_unsealed: AcceptUnsealedOption = False,
     log_json: LogJsonOption = False,
 ) -> None:
     """Choose a worker for each request of an Envoy, which forwards it there. The choice is a gateway's: by load,
@@ -117,7 +118,8 @@ def pick(
             seed=seed,
         )
         logs.configure(json=log_json)
-        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, read_fleet_key(fleet_key))
+        key = read_fleet_key(fleet_key)
+        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, key, accept_unsealed)
         health = None if health_port < 0 else health_port
         raise typer.Exit(uvloop.run(_serve(settings, health, membership)))
     except (StartFailed, IsochroneError, OSError) as error:

@@ -14,7 +14,13 @@ import structlog
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption, RequireSecureOption, check_exposure
+from isochrone.cli.processes.access_flags import (
+    AcceptUnsealedOption,
+    AccessOption,
+    FleetKeyOption,
+    RequireSecureOption,
+    check_exposure,
+)
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
     AccessLogOption,
@@ -219,6 +225,7 @@ def serve(
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
     access: AccessOption = None,
     fleet_key: FleetKeyOption = None,
+    accept_unsealed: AcceptUnsealedOption = False,
     require_secure: RequireSecureOption = False,
     store: Annotated[
         str, typer.Option(help="Register in a fleet's store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off")
@@ -287,6 +294,7 @@ def serve(
             lease_seconds,
             tuple(str(each) if isinstance(each, RepositoryUrl) else os.path.abspath(each) for each in repositories),
             read_fleet_key(fleet_key),
+            accept_unsealed,
         )
         if store and processes > 1:
             raise StartFailed(

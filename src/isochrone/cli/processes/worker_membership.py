@@ -39,6 +39,7 @@ class WorkerMembership:
     repositories: tuple[str, ...] = ()
     #: None: whatever can write to the store belongs to the fleet.
     key: FleetKey | None = None
+    accepts_unsealed: bool = False
     #: Random per process. Only processes that can read it in the store may change the worker.
     control_token: str = field(init=False, repr=False)
 
@@ -70,7 +71,7 @@ class WorkerMembership:
         from isochrone.control.agents.worker_link import WorkerLink, advertised_host, new_incarnation
         from isochrone.control.state.keys import Keys
         from isochrone.control.state.records import WorkerRecord
-        from isochrone.store.opening import open_store
+        from isochrone.store.opening import open_store, seal_of
 
         incarnation = new_incarnation()
 
@@ -93,4 +94,5 @@ class WorkerMembership:
                 control_token=self.control_token,
             )
 
-        return WorkerLink(open_store(self.store), Keys(self.fleet), record_of, self.lease_seconds)
+        seal = seal_of(self.key, accepts_unsealed=self.accepts_unsealed)
+        return WorkerLink(open_store(self.store, seal=seal), Keys(self.fleet), record_of, self.lease_seconds)

@@ -31,6 +31,7 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.store.base import Compare, Entry, Put
 from isochrone.store.mirror import Mirror
+from isochrone.store.seals import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -162,10 +163,10 @@ class GatewayRecords:
             if not number % _WORKERS_PER_TURN:
                 yield
         if drains or is_whole:
-            self._drained = {key.removeprefix(keys.drains) for key in entries if key.startswith(keys.drains)}
+            self._drained = _names_under(keys.drains, entries)
             self._gateway.draining = self._name in self._drained
         if standbys or is_whole:
-            self._standbys = {key.removeprefix(keys.standbys) for key in entries if key.startswith(keys.standbys)}
+            self._standbys = _names_under(keys.standbys, entries)
         if drains or is_whole or moved:
             self._set_upstreams()
         if workers or standbys or is_whole:
@@ -175,10 +176,12 @@ class GatewayRecords:
         """Quotas are divided among the gateways that are registered."""
         entries = self._mirror.entries
         for key in changed:
-            if key in entries:
-                self._gateways.add(key)
-            else:
+            entry = entries.get(key)
+            if entry is None:
                 self._gateways.discard(key)
+            elif not refusal(entry.value):
+                self._gateways.add(key)
+            # A refused record adds no gateway, and removes none whose record it replaced.
         self._gateway.fleet.count_gateways(len(self._gateways))
 
     def _apply_worker(self, key: str, entry: Entry | None) -> bool:
@@ -245,6 +248,8 @@ class GatewayRecords:
         yield
         record = yield from self._reader.read(entry.value)
         self._epoch_revision = entry.revision
+        if self._received is not None and record == self._received[0]:
+            return  # it was written again as it was, with a seal
         self._epochs_received += 1
         yield
         committed = yield from commitments(record, self._received)
@@ -284,6 +289,15 @@ class GatewayRecords:
         if offered is not None:
             compare, put = offered
             self._tasks.start(self._write(put, compare))
+
+
+def _names_under(prefix: str, entries: Mapping[str, Entry]) -> set[str]:
+    """Of records whose presence counts, whatever they hold, unless their seal refuses them."""
+    return {
+        key.removeprefix(prefix)
+        for key, entry in entries.items()
+        if key.startswith(prefix) and not refusal(entry.value)
+    }
 
 
 def _upstream(record: WorkerRecord) -> Upstream:

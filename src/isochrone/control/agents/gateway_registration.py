@@ -18,6 +18,7 @@ from isochrone.control.state.records import GatewayRecord, Unreadable, decode, e
 from isochrone.errors import AlreadyExists
 from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
+from isochrone.store.seals import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +126,7 @@ class GatewayRegistration:
     def _stands(self) -> bool:
         """Whether the registration still stands as it was written."""
         entry, known = (self._mirror.entries.get(key) for key in (self._key, self._known_key))
-        if entry is None or known is None or self.lease is None or self.lease.lost:
+        if entry is None or known is None or self.lease is None or self.lease.lost or refusal(entry.value):
             return False
         return entry.lease == self.lease.id and known.value == self._incarnation.encode()
 
@@ -158,8 +159,8 @@ class GatewayRegistration:
         self.on_registered()
 
     def _may_replace(self, entry: Entry, lease: int) -> bool:
-        """Whether the entry is this gateway's own, or has no lease."""
-        if entry.lease in (0, lease):
+        """Whether the entry is this gateway's own, or has no lease, or no gateway of this fleet wrote it."""
+        if entry.lease in (0, lease) or refusal(entry.value):
             return True
         try:
             return decode(entry.value, GatewayRecord).incarnation == self._incarnation

@@ -171,8 +171,11 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
 
     if not dry_run:
         return _planned(await service.change(who_asks(request), decide))
-    before, applied = await service.preview(lambda view: (view.fleet, decide(view, RequestContext("", 0.0, "")).answer))
-    return answer(PlanAnswer(before.generation if before is not None else 0, False, _steps(applied)))
+    # The view's generation: a fleet record that cannot be read has one all the same.
+    before, applied = await service.preview(
+        lambda view: (view.generation, decide(view, RequestContext("", 0.0, "")).answer)
+    )
+    return answer(PlanAnswer(before, False, _steps(applied)))
 
 
 def _read_file(body: FleetRequest, local: bool, applied: FleetRecord | None) -> FleetFile:

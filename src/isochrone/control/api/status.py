@@ -47,7 +47,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
     empty = empty_pools(present) if fleet is not None and present is not None and fleet.engine != KUBERNETES else ()
     return Status(
         fleet=view.keys.fleet_name,
-        generation=fleet.generation if fleet is not None else 0,
+        generation=view.generation,
         followed=view.reconciled.generation,
         epoch=epoch.epoch if epoch is not None else 0,
         leader=view.leader,

@@ -174,6 +174,7 @@ class Controller:
             await self._write(view, record, decision)
         self._set_desired(self._records.view())
         await self._fleet.reconcile(self._records.view())
+        await self._housekeeping.seal(self._records.view())
         await self._housekeeping.report_workers(self._records.view())
         failures = {name: driver.observed.failures for name, driver in self._drivers.items()}
         await self._housekeeping.report_loads(self._records.view(), failures)

@@ -13,6 +13,7 @@ import structlog
 from isochrone.control.state.keys import Keys
 from isochrone.store.base import Compare, Lease, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
+from isochrone.store.seals import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -61,19 +62,18 @@ class Candidate:
                 self._error = ""
                 seen = self._mirror.revision
                 entry = self._mirror.entries.get(self._keys.leader)
+                if entry is not None and refusal(entry.value):
+                    # Nobody leads by it, and it has no lease that must end first.
+                    if await self._write_name(entry.revision):
+                        return
+                    continue
                 if entry is not None and entry.lease == self._lease.id:
                     # An earlier attempt wrote it, and its answer was lost.
                     self._revision = entry.revision
                     log.info("leads", controller=self._name)
                     return
-                if entry is None:
-                    put = Put(self._keys.leader, self._name.encode(), self._lease.id)
-                    outcome = await self._store.transact((Compare(self._keys.leader, 0),), (put,), durable=False)
-                    if outcome.succeeded:
-                        self._revision = outcome.revision
-                        await self._mirror.catch_up(outcome.revision)
-                        log.info("leads", controller=self._name)
-                        return
+                if entry is None and await self._write_name(0):
+                    return
                 await self._mirror.changed(seen, 1.0)
             except StoreUnavailable as error:
                 if not self._error:
@@ -81,6 +81,18 @@ class Candidate:
                     log.warning("no leader can be elected: the store does not accept writes", error=error.message)
                 self._error = error.message
                 await asyncio.sleep(0.5)
+
+    async def _write_name(self, revision: int) -> bool:
+        """Whether this controller leads now: it does if the key was last written by ``revision``."""
+        if self._lease is None:
+            return False
+        put = Put(self._keys.leader, self._name.encode(), self._lease.id)
+        outcome = await self._store.transact((Compare(self._keys.leader, revision),), (put,), durable=False)
+        await self._mirror.catch_up(outcome.revision)
+        if outcome.succeeded:
+            self._revision = outcome.revision
+            log.info("leads", controller=self._name)
+        return outcome.succeeded
 
     async def resign(self) -> None:
         """End the lease, so that another controller may lead at once."""

@@ -1,4 +1,5 @@
-"""The leader's upkeep of the records: reports and repairs unreadable ones, reports workers, deletes old records."""
+"""The leader's upkeep of the records: reports and repairs unreadable ones, seals those without a seal, reports workers,
+deletes old records."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 #: Finished rollouts that are kept for users to look at.
 _KEPT_ROLLOUTS = 200
-#: Operations in one transaction.
-_AT_ONCE = 100
+#: Operations in one transaction, and records that are sealed in one.
+_AT_ONCE, _SEALED_AT_ONCE = 100, 60
 
 
 class Housekeeping:
@@ -48,6 +49,16 @@ class Housekeeping:
             await self._records.write(repair.compares, (*repair.operations, report_repair))
             view = self._records.view()
         return not view.is_unreadable(self._keys.epoch) and not view.is_unreadable(self._keys.switch)
+
+    async def seal(self, view: View) -> None:
+        """Write some of the records again that have no seal of the fleet's present key, as they are. Records with a
+        lease are left to the processes that keep them."""
+        if not self._records.seals:
+            return
+        found = [entry for entry in view.unsealed() if not entry.lease][:_SEALED_AT_ONCE]
+        if found:
+            puts = [Put(entry.key, entry.value) for entry in found]
+            await self._records.write([view.unchanged(entry.key) for entry in found], puts)
 
     async def report_workers(self, view: View) -> None:
         """Write an event for each worker that stopped or started to get requests, or gets none for another reason."""

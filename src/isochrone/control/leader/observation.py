@@ -31,7 +31,7 @@ def observe(
     repositories: Mapping[str, tuple[str, ...]] | None = None,
     placements: Placements = NO_PLACEMENTS,
 ) -> ObservedState:
-    keys, entries = view.keys, view.entries
+    keys = view.keys
     switch = view.switch
     acknowledgements: dict[str, AcknowledgementRecord] = {}
     if switch is not None:
@@ -43,11 +43,7 @@ def observe(
         # A drained worker is about to stop: no rollout prepares it.
         workers={name: worker for name, worker in workers.items() if name not in drained},
         gateways=view.gateways,
-        known_gateways={
-            key.removeprefix(keys.known_gateways): entry.value.decode("utf-8", "replace")
-            for key, entry in entries.items()
-            if key.startswith(keys.known_gateways)
-        },
+        known_gateways=view.known_incarnations,
         epochs_seen=dict(view.epochs_seen.values()),
         xds_epochs={name: record.epoch for name, record in view.xds_servers.items()},
         switch=switch,

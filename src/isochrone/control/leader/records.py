@@ -23,6 +23,11 @@ class LeaderRecords:
         self._candidate = candidate
         self._views = Views(keys, lambda: mirror.entries)
 
+    @property
+    def seals(self) -> bool:
+        """Whether this controller has the fleet's key."""
+        return self._store.seals
+
     def view(self) -> View:
         """The records as they stand now."""
         return self._views.view()

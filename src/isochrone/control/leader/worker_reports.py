@@ -22,10 +22,9 @@ _REASONS = 4
 
 def worker_faults(view: View) -> dict[str, str]:
     """By name: registered workers that some gateway sends no requests to, and why."""
-    entries = view.entries
     found = {}
     for name, record in view.workers.items():
-        if view.keys.drain(name) in entries or view.keys.standby(name) in entries:
+        if view.holds(view.keys.drain(name)) or view.holds(view.keys.standby(name)):
             continue
         for gateway in view.gateways.values():
             if record.address in gateway.workers:

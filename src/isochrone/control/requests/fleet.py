@@ -15,6 +15,7 @@ from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading.file import FleetFile
 from isochrone.control.fleet.reading.parsing import fleet_of, with_workers
 from isochrone.control.fleet.reading.present_fleet import at_present, present_fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (
@@ -98,6 +99,7 @@ def apply_fleet(
     _check_possible(steps)
     if lost:
         raise Conflict("; ".join(lost))
+    _check_key(view, fleet_before, file.fleet, engine)
     _check_agreed(steps, agreed)
     spec = file.fleet.model_dump(mode="json")
     kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
@@ -142,6 +144,30 @@ def _under_way(view: View, kept: Collection[str], unchanged: bool) -> frozenset[
 def _check_possible(steps: Sequence[Step]) -> None:
     if is_refused(steps):
         raise Conflict("; ".join(f"{step.name}: {step.detail}" for step in steps))
+
+
+def _check_key(view: View, before: Fleet | None, after: Fleet, engine: str) -> None:
+    """A key that is required refuses every record that has no seal of it: that would stop the fleet."""
+    if before is None or engine == KUBERNETES:
+        return
+    if after.security.key is None or not after.security.key_required:
+        if after.security.key is None and before.security.key is not None and before.security.key_required:
+            raise Conflict(
+                "security.key: processes that require the key would refuse the records of those that have none; apply "
+                "the file with key_required: false first, see docs/fleet-key.md"
+            )
+        return
+    if before.security.key is None:
+        raise Conflict(
+            "security.key: no record of the fleet is sealed yet; apply the file with key_required: false first, see "
+            "docs/fleet-key.md"
+        )
+    unsealed = view.unsealed() if not before.security.key_required else []
+    if unsealed:
+        raise Conflict(
+            f"security.key_required: {len(unsealed)} records are not sealed yet, such as {unsealed[0].key}; apply the "
+            "file again when all processes have restarted with the key"
+        )
 
 
 def _check_agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:

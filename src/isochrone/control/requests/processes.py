@@ -15,7 +15,7 @@ def drain(view: View, name: str, context: RequestContext) -> Decision[str]:
     """Drain a worker or gateway: it gets no new work."""
     _known_process(view, name)
     key = view.keys.drain(name)
-    if key in view.entries:
+    if view.holds(key):
         return Decision(f"{name} is draining")
     record = EventRecord(context.at, context.who, "drain", name)
     operations = (Put(key, encode(record)), event(view.keys, record, context.unique))
@@ -38,7 +38,7 @@ def forget_gateway(view: View, name: str, context: RequestContext) -> Decision[s
     if name not in known:
         raise NotFound(f"gateway '{name}': expected {suggestion(name, known, 'gateway') if known else 'none'}")
     registered = view.keys.gateway(name)
-    if registered in view.entries:
+    if view.holds(registered):
         raise Conflict(f"gateway {name} is registered, so it is alive; stop it, and it leaves by itself")
     key, set_key = view.keys.known_gateway(name), view.keys.gateway_set
     record = EventRecord(context.at, context.who, "gateway forgotten", name)

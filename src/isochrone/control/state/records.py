@@ -12,6 +12,7 @@ import msgspec
 
 from isochrone.control.state.needs import Needs
 from isochrone.errors import Unavailable
+from isochrone.store.seals import refusal
 
 #: States of a rollout, in their order.
 PENDING, PREPARING, COMPARING, CANARY, SWITCHING, DRAINING, DONE = (
@@ -460,7 +461,9 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes, kind: type[Record]) -> Record:
-    """Raise ``Unreadable`` if the value is not a valid record of this kind."""
+    """Raise ``Unreadable`` if the value is not a valid record of this kind, or was refused by its seal."""
+    if reason := refusal(value):
+        raise Unreadable(reason)
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -3,7 +3,8 @@
 A view is made over a mirror's entries for reading, and over a fresh listing of the store for deciding what to write. It
 never writes. A record that cannot be read is left out and listed by ``faults``: one bad record must never stop
 anything. A decision that depends on a single record (the epoch, the switch) calls ``require`` first, since an
-unreadable record is not an absent one.
+unreadable record is not an absent one. A record that was refused by its seal is one that cannot be read; where its
+presence alone would mean something (a drain, a known gateway), it means nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from isochrone.control.state.records import (
     decode,
 )
 from isochrone.store.base import Compare, Entry
+from isochrone.store.seals import refusal
 
 #: The advice for an epoch whose copy cannot be read either.
 RESTORE = "restore it with 'isochrone restore-epoch'"
@@ -94,6 +96,8 @@ class View:
         return found
 
     def _fault(self, entry: Entry) -> str:
+        if reason := refusal(entry.value):
+            return reason
         kind = self._kind(entry.key)
         if kind is not None:
             found = self._decode(entry, kind)
@@ -140,6 +144,16 @@ class View:
         """Whether the record is present and cannot be read."""
         entry = self.entries.get(key)
         return entry is not None and bool(self._fault(entry))
+
+    def holds(self, key: str) -> bool:
+        """Whether a record is present whose presence alone counts, readable or not. A refused one does not count."""
+        entry = self.entries.get(key)
+        return entry is not None and not refusal(entry.value)
+
+    def unsealed(self) -> list[Entry]:
+        """Entries without a seal of the fleet's present key that were accepted all the same, by key."""
+        found = [entry for entry in self.entries.values() if not entry.is_sealed and not refusal(entry.value)]
+        return sorted(found, key=lambda entry: entry.key)
 
     def require(self, *keys: str) -> None:
         """Raise ``Unreadable`` if one of the records is present and cannot be read."""
@@ -203,7 +217,7 @@ class View:
     @property
     def leader(self) -> str:
         entry = self.entries.get(self.keys.leader)
-        return entry.value.decode("utf-8", "replace") if entry is not None else ""
+        return entry.value.decode("utf-8", "replace") if entry is not None and not refusal(entry.value) else ""
 
     @property
     def workers(self) -> dict[str, WorkerRecord]:
@@ -228,15 +242,27 @@ class View:
         """By gateway, registered or not: the incarnation that last reported an epoch, and that epoch."""
         found = {}
         for key, entry in self.entries.items():
-            if key.startswith(self.keys.seen_epochs):
+            if key.startswith(self.keys.seen_epochs) and not refusal(entry.value):
                 incarnation, _, epoch = entry.value.decode("utf-8", "replace").rpartition(" ")
                 found[key.removeprefix(self.keys.seen_epochs)] = (incarnation, int(epoch) if epoch.isdigit() else 0)
         return found
 
     @property
     def known_gateways(self) -> list[str]:
-        prefix = self.keys.known_gateways
-        return sorted(key[len(prefix) :] for key in self.entries if key.startswith(prefix))
+        """Gateways that may be serving, registered or not."""
+        return list(self.known_incarnations)
+
+    @property
+    def known_incarnations(self) -> dict[str, str]:
+        """By known gateway, sorted: its incarnation."""
+        prefix, gateways = self.keys.known_gateways, self.gateways
+        found = sorted((key[len(prefix) :], entry) for key, entry in self.entries.items() if key.startswith(prefix))
+        return {
+            name: entry.value.decode("utf-8", "replace")
+            for name, entry in found
+            # Nothing waits for a gateway that only a refused record names; one that is registered still counts.
+            if name in gateways or not refusal(entry.value)
+        }
 
     @property
     def drains(self) -> dict[str, EventRecord]:
@@ -295,7 +321,11 @@ class View:
         if counter is None or counter.value.isdigit():
             return int(counter.value) if counter is not None else 0
         prefix = self.keys.rollouts + "r"
-        numbers = (key[len(prefix) :] for key in self.entries if key.startswith(prefix))
+        numbers = (
+            key[len(prefix) :]
+            for key, entry in self.entries.items()
+            if key.startswith(prefix) and not refusal(entry.value)
+        )
         return max((int(number) for number in numbers if number.isdigit()), default=0)
 
     def rollout(self, identity: str) -> RolloutRecord | None:

@@ -16,6 +16,7 @@ from isochrone.control.state.records import SUPERVISOR, EventRecord, GatewayReco
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Entry, Put, Store
 from isochrone.store.retrying import until_available
+from isochrone.store.seals import refusal
 
 
 class Membership:
@@ -66,7 +67,10 @@ class Membership:
         """Raise ``StoreUnavailable``. A drain that a user asked for stays the user's."""
         record = EventRecord(time.time(), SUPERVISOR, "drain", name, "it is to stop")
         key = self._keys.drain(name)
-        await self._store.transact((Compare(key, 0),), (Put(key, encode(record)),))
+        present = await self._store.get(key)
+        if present is not None and not refusal(present.value):
+            return
+        await self._store.transact((_unchanged(key, present),), (Put(key, encode(record)),))
 
     async def undrain(self, names: Sequence[str]) -> None:
         """Delete the drains that ``drain`` wrote. Raise ``StoreUnavailable``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,14 @@ import uvloop
 from isochrone.cli.fleet.changing.engine_choice import ENGINES, EngineChoice, chosen_engine
 from isochrone.cli.fleet.changing.next_steps import last_fleet_of, next_steps
 from isochrone.cli.last_fleet import LastFleet, remember
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import KUBERNETES, LOCAL, FleetRecord
+from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Exit
+from isochrone.engines.fleet_seal import fleet_seal, next_seal
 from isochrone.engines.launching import Launch, launch_of_file, launch_of_state, record_of, single_supervisor
 from isochrone.engines.supervision.desired import desired_processes
 from isochrone.engines.supervision.listen_errors import by_fleet_key
@@ -115,7 +119,7 @@ def _launch(fleet: Path | None, state: Path | None, choice: EngineChoice) -> Lau
 
 async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
     stopping, hurry = _stop_events()
-    store = open_store(launch.store_url, launch.directory)
+    store = open_store(launch.store_url, launch.directory, fleet_seal(launch.fleet, launch.directory, choice.name))
     # A store in a file serves one machine, and the lock of the state directory suffices.
     lease = SupervisorLease(store, Keys(launch.fleet.name)) if not store.url.startswith("sqlite:") else None
     try:
@@ -129,6 +133,11 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
 
         def present() -> Fleet:
             return fleet_of((supervisor.view.fleet or record).spec)
+
+        def desired(now: FleetRecord, view: View, sizes: Mapping[str, int]) -> Mapping[str, ProcessSpec]:
+            # Before the first process has the new key: all of them read what is sealed with it.
+            store.seal = next_seal(store.seal, fleet_of(now.spec), Path(now.directory), now.engine)
+            return desired_processes(now, view, sizes)
 
         engine = choice.make(launch, present)
 
@@ -148,6 +157,7 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
             Keys(launch.fleet.name),
             typer.echo,
             ended,
+            desired,
             before=_names(before),
             last_lines=lambda name: last_lines(name, _LINES_OF_ERRORS),
             outlived=choice.outlived,

@@ -103,8 +103,8 @@ def _one_of_each(fleet: FleetSections) -> FleetSections:
         name: pool.model_copy(update={"workers": min(1, pool.workers), "warm": 0, "first_port": WORKER_PORTS[0]})
         for name, pool in fleet.pools.items()
     }
-    # The same of the directory of audit logs: what a pod writes there is lost with it.
-    security = fleet.security.model_copy(update={"audit": Audit()})
+    # The same of the fleet's key, and of the directory of audit logs: what a pod writes there is lost with it.
+    security = fleet.security.model_copy(update={"audit": Audit(), "key": None})
     return fleet.model_copy(update={"control": control, "gateways": gateways, "pools": pools, "security": security})
 
 

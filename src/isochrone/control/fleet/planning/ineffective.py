@@ -23,6 +23,7 @@ _USED = (
     ("security", "access"),
     ("security", "encryption"),
     ("security", "key"),
+    ("security", "key_required"),
     ("security", "sandbox"),
     ("security", "signatures"),
 )
@@ -30,6 +31,7 @@ _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
 NO_AUDIT = "no effect in a cluster: what a pod writes to its directory is lost with it"
+NO_KEY = "no effect in a cluster: no pod has the file, so whatever can write to the store belongs to the fleet"
 NO_TOKEN = "token_file has no effect in a cluster: every client that reaches the API may change the fleet"
 
 
@@ -48,6 +50,8 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         yield Step(IGNORE, "controller", "control", NO_TOKEN)
     if fleet.security.audit.directory and engine == KUBERNETES:
         yield Step(IGNORE, "fleet", "security.audit", NO_AUDIT)
+    if fleet.security.key is not None and engine == KUBERNETES:
+        yield Step(IGNORE, "fleet", "security.key", NO_KEY)
     for group, gateway in fleet.gateways.items():
         for name in _made(gateway, Gateway(), _OF_GATEWAY):
             yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")

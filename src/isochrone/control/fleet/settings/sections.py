@@ -338,7 +338,10 @@ class Security(Section):
     """The audit log."""
     key: FilePath | None = None
     """The fleet's key: a file of 16 bytes or more, the same on each machine, as 'openssl rand -hex 32' writes one. Only
-    processes that have it belong to the fleet."""
+    processes that have it belong to the fleet (docs/fleet-key.md)."""
+    key_required: bool = True
+    """Whether records without a seal of the key are refused. false: they are accepted too, while a fleet gets its key
+    or loses it."""
     tls: Tls = Tls()
     """Certificates. Checked, but not used yet: the plan of every apply says so."""
     access: FilePath | None = None
