@@ -295,6 +295,7 @@ def _upstream(record: WorkerRecord) -> Upstream:
         record.tier,
         record.device,
         record.region,
+        is_of_fleet=record.is_of_fleet,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
+    AccessRecord,
     AcknowledgementRecord,
     Assignment,
     EpochRecord,
@@ -112,6 +113,7 @@ class View:
             keys.epoch_copy: EpochRecord,
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
+            keys.access: AccessRecord,
             keys.load_failures: LoadFailuresRecord,
             keys.signers: SignersRecord,
             keys.figures: FiguresRecord,
@@ -183,6 +185,11 @@ class View:
     def reconciled(self) -> ReconciledRecord:
         """How far the leader has reconciled the fleet record."""
         return self.read(self.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
+
+    @property
+    def access(self) -> AccessRecord | None:
+        """The access rules of the fleet."""
+        return self.read(self.keys.access, AccessRecord)
 
     @property
     def load_failures(self) -> Mapping[str, Mapping[str, str]]:
