@@ -132,8 +132,8 @@ def test_guessed_internal_tokens(fleet: GuardedFleet, tried: Counter[str]) -> No
 
 
 def test_nobody_calls_on_behalf_of_others(fleet: GuardedFleet, tried: Counter[str]) -> None:
-    real = fleet.internal.claim(("spiffe://plant/robot",)).decode()
-    other = InternalCallers(FleetKey(b"another fleet's key")).claim(("spiffe://plant/robot",)).decode()
+    real = fleet.internal.attest(("spiffe://plant/robot",)).decode()
+    other = InternalCallers(FleetKey(b"another fleet's key")).attest(("spiffe://plant/robot",)).decode()
     names, signature = real.rsplit(";", 1)
     forged = (
         other,
@@ -156,7 +156,7 @@ def test_nobody_calls_on_behalf_of_others(fleet: GuardedFleet, tried: Counter[st
             headers = {**fleet.credential(caller), ON_BEHALF: value}
             for port in fleet.workers:
                 assert ask(port, "POST", INFER, headers, inference())[0] == 401, (value, caller)
-                tried["forged claims to call on behalf of others"] += 1
+                tried["forged attestations about callers"] += 1
             # A gateway drops the header, and decides by the caller's own credential.
             assert ask(fleet.gateway, "POST", INFER, headers, inference())[0] == at_gateway, (value, caller)
     # Even a true one gives no more than the named caller has, goes with no credential, and not to a gateway.

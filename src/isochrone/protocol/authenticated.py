@@ -39,18 +39,18 @@ class Authenticated:
         max_body_bytes: int,
         need: Callable[[Head], Need] = needed_by,
         *,
-        takes_claims: bool = False,
+        takes_attestations: bool = False,
     ) -> None:
-        """``takes_claims``: gateways of the fleet say on whose behalf they call; otherwise their header is ignored."""
+        """``takes_attestations``: gateways of the fleet say who their callers are; otherwise the header is ignored."""
         self._application = application
         self._keeper = keeper
         self._max_body_bytes = max_body_bytes
         self._need = need
-        self._takes_claims = takes_claims
+        self._takes_attestations = takes_attestations
 
     def route(self, head: Head) -> Route:
-        claim = (head.get(ON_BEHALF) or b"") if self._takes_claims else b""
-        grant = head.grant = self._keeper.grant(head.get(b"authorization") or b"", head.peer, claim)
+        attestation = (head.get(ON_BEHALF) or b"") if self._takes_attestations else b""
+        grant = head.grant = self._keeper.grant(head.get(b"authorization") or b"", head.peer, attestation)
         route = self._application.route(head)
         if isinstance(route, _ERRORS) and not grant.refusal:
             return route

@@ -417,7 +417,9 @@ class Worker:
             behind: Application = served
             if self.keeper is not None:
                 need = needed_by_page if name == "metrics" else needed_by
-                behind = Authenticated(served, self.keeper, settings.limits.max_body_bytes, need, takes_claims=True)
+                behind = Authenticated(
+                    served, self.keeper, settings.limits.max_body_bytes, need, takes_attestations=True
+                )
             guarded = SameOrigin(behind, settings.allow_origins)
             listener = self._listeners.add(guarded, tls.get(name))
             listener.turn.stage = self.catalog.stage

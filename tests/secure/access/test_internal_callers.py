@@ -45,11 +45,11 @@ def bearer(token: str) -> bytes:
     return b"Bearer " + token.encode()
 
 
-def allowed(keeper: AccessKeeper, credential: bytes, claim: bytes = b"") -> set[str]:
+def allowed(keeper: AccessKeeper, credential: bytes, attestation: bytes = b"") -> set[str]:
     found = set()
     for permission in PERMISSIONS:
         try:
-            keeper.grant(credential, (), claim).require(permission, "m")
+            keeper.grant(credential, (), attestation).require(permission, "m")
             found.add(permission)
         except IsochroneError:
             pass
@@ -87,7 +87,7 @@ def test_without_a_key_they_are_nobody(path: Path) -> None:
         with pytest.raises(Unauthenticated, match="not known here"):
             keeper.grant(bearer(CALLERS.controller_token)).require(HEALTH)
         with pytest.raises(Unauthenticated, match="only gateways"):
-            keeper.grant(b"", (), CALLERS.claim(("robot",))).require(HEALTH)
+            keeper.grant(b"", (), CALLERS.attest(("robot",))).require(HEALTH)
 
 
 def test_nothing_but_health_before_the_rules_are_known(path: Path) -> None:
@@ -109,41 +109,41 @@ def test_nothing_but_health_before_the_rules_are_known(path: Path) -> None:
 
 def test_the_caller_that_a_gateway_names_decides(path: Path) -> None:
     keeper = AccessKeeper(path, internal=CALLERS)
-    claim = CALLERS.claim(("spiffe://plant/robot", "CN=a,b;c"))
-    identity = keeper.grant(b"", ("the gateway's own",), claim).identity
+    attestation = CALLERS.attest(("spiffe://plant/robot", "CN=a,b;c"))
+    identity = keeper.grant(b"", ("the gateway's own",), attestation).identity
     assert identity.name == "certificate:spiffe://plant/robot"
     assert identity.aliases == ("certificate:CN=a,b;c",)
     # The certificate of the gateway's own connection gives a caller without any nothing.
-    assert keeper.grant(b"", ("the gateway's own",), CALLERS.claim(())).identity is ANONYMOUS
-    assert allowed(keeper, b"", CALLERS.claim(())) == {HEALTH, INFERENCE}
+    assert keeper.grant(b"", ("the gateway's own",), CALLERS.attest(())).identity is ANONYMOUS
+    assert allowed(keeper, b"", CALLERS.attest(())) == {HEALTH, INFERENCE}
     for credential in (bearer("iso_a"), bearer(CALLERS.gateway_token), b"nonsense"):
         with pytest.raises(Unauthenticated):
-            keeper.grant(credential, (), claim).require(HEALTH)
+            keeper.grant(credential, (), attestation).require(HEALTH)
     path.write_text("anonymous: []")
     keeper.look()
     with pytest.raises(PermissionDenied, match="certificate:spiffe://plant/robot has no role"):
-        keeper.grant(b"", (), claim).require(INFERENCE, "m")
+        keeper.grant(b"", (), attestation).require(INFERENCE, "m")
     with pytest.raises(Unauthenticated, match="needs a credential"):
-        keeper.grant(b"", (), CALLERS.claim(())).require(INFERENCE, "m")
+        keeper.grant(b"", (), CALLERS.attest(())).require(INFERENCE, "m")
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=40), max_size=4).map(tuple))
 def test_names_arrive_as_they_were_sent(names: tuple[str, ...]) -> None:
-    claim = CALLERS.claim(names)
-    assert b"\r" not in claim
-    assert b"\n" not in claim
-    found = CALLERS.claimed(claim)
+    attestation = CALLERS.attest(names)
+    assert b"\r" not in attestation
+    assert b"\n" not in attestation
+    found = CALLERS.attested(attestation)
     assert found is not None
     assert (found is ANONYMOUS) is (not names)
     if names:
         assert (found.name, *found.aliases) == tuple(f"certificate:{name}" for name in names)
-    assert OTHERS.claimed(claim) is None
+    assert OTHERS.attested(attestation) is None
 
 
 @given(st.binary(max_size=200), st.integers(min_value=0), st.integers(0, 255))
-def test_no_other_bytes_are_a_claim(junk: bytes, at: int, byte: int) -> None:
-    assert CALLERS.claimed(junk) is None
-    claim = bytearray(CALLERS.claim(("a", "b")))
-    if claim[at % len(claim)] != byte:
-        claim[at % len(claim)] = byte
-        assert CALLERS.claimed(bytes(claim)) is None
+def test_no_other_bytes_are_an_attestation(junk: bytes, at: int, byte: int) -> None:
+    assert CALLERS.attested(junk) is None
+    attestation = bytearray(CALLERS.attest(("a", "b")))
+    if attestation[at % len(attestation)] != byte:
+        attestation[at % len(attestation)] = byte
+        assert CALLERS.attested(bytes(attestation)) is None

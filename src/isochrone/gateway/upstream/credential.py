@@ -44,7 +44,7 @@ class InternalCredential(Credential):
         # Without it, a worker would take the certificate of the gateway's own connection for the caller's.
         if any(name == b"authorization" for name, _ in passed):
             return ()
-        return ((ON_BEHALF, self._callers.claim(peer)),)
+        return ((ON_BEHALF, self._callers.attest(peer)),)
 
 
 class OwnCredential(Credential):

@@ -28,7 +28,7 @@ class Evidence(NamedTuple):
     #: Names in the certificate of its connection.
     peer: tuple[str, ...] = ()
     #: What a gateway of the fleet says about the caller (``internal``); b"": nothing.
-    claim: bytes = b""
+    attestation: bytes = b""
 
 
 class Grant:

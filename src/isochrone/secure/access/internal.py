@@ -64,12 +64,12 @@ _PLAIN: Final = ":/@=+ "
 class InternalCallers:
     """What one fleet's key proves. Its secrets are never shown."""
 
-    __slots__ = ("_claims", "_identities", "controller_token", "gateway_token")
+    __slots__ = ("_identities", "_signing_key", "controller_token", "gateway_token")
 
     def __init__(self, key: FleetKey) -> None:
         self.controller_token = key.derived("calls of controllers").hex()
         self.gateway_token = key.derived("calls of gateways").hex()
-        self._claims = key.derived("identities that gateways have proved")
+        self._signing_key = key.derived("identities that gateways have proved")
         #: By the digest of the token: the time that a lookup takes says nothing about a token.
         self._identities = {digest_of(self.controller_token): CONTROLLER, digest_of(self.gateway_token): GATEWAY}
 
@@ -77,12 +77,12 @@ class InternalCallers:
         """None: the token is none of theirs."""
         return self._identities.get(token_digest)
 
-    def claim(self, peer: tuple[str, ...]) -> bytes:
+    def attest(self, peer: tuple[str, ...]) -> bytes:
         """The value of the header for a caller without a token. ``peer``: the names in its certificate."""
         names = ",".join(_CERTIFICATE + quote(name, safe=_PLAIN) for name in peer) or ANONYMOUS.name
         return f"{names};{self._signature(names)}".encode()
 
-    def claimed(self, value: bytes) -> Identity | None:
+    def attested(self, value: bytes) -> Identity | None:
         """The identity in such a value; None: no gateway of the fleet made it."""
         names, _, signature = value.decode("latin-1").rpartition(";")
         if not hmac.compare_digest(signature.encode(), self._signature(names).encode()):
@@ -93,7 +93,7 @@ class InternalCallers:
         return Identity(first, aliases=tuple(others))
 
     def _signature(self, names: str) -> str:
-        return hmac.digest(self._claims, names.encode(), "sha256").hex()
+        return hmac.digest(self._signing_key, names.encode(), "sha256").hex()
 
 
 def internal_callers(key: FleetKey | None) -> InternalCallers | None:

@@ -69,10 +69,10 @@ class AccessKeeper:
         await self._providers.stop()
         self._decide()
 
-    def grant(self, credential: bytes, peer: tuple[str, ...] = (), claim: bytes = b"") -> Grant:
+    def grant(self, credential: bytes, peer: tuple[str, ...] = (), attestation: bytes = b"") -> Grant:
         """The grant for a value of ``Authorization`` (b"": the caller sent none), or else for the names in the
-        certificate that the caller's connection has shown. ``claim``: the value of ``internal.ON_BEHALF``."""
-        evidence = Evidence(credential, () if credential or claim else peer, claim)
+        certificate that the caller's connection has shown. ``attestation``: the value of ``internal.ON_BEHALF``."""
+        evidence = Evidence(credential, () if credential or attestation else peer, attestation)
         grant = self._grants.get(evidence)
         if grant is None:
             proof = self._identify(evidence)
@@ -152,13 +152,13 @@ class AccessKeeper:
 
     def _identify(self, evidence: Evidence) -> Proof:
         """The identity that is proved, or why none is."""
-        credential, peer, claim = evidence
-        if claim:
-            # A gateway makes claims only about callers that sent no token.
-            claimed = None if self._internal is None or credential else self._internal.claimed(claim)
-            if claimed is None:
+        credential, peer, attestation = evidence
+        if attestation:
+            # A gateway attests only about callers that sent no token.
+            attested = None if self._internal is None or credential else self._internal.attested(attestation)
+            if attested is None:
                 return Proof(ANONYMOUS, "only gateways of the fleet call on behalf of others")
-            return Proof(claimed)
+            return Proof(attested)
         if not credential and peer:
             first, *others = (f"certificate:{name}" for name in peer)
             return Proof(Identity(first, aliases=tuple(others)))
