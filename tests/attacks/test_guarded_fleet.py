@@ -289,9 +289,10 @@ def test_callers_with_certificates_are_themselves_at_the_worker(
         ):
             assert status(name, method, path, body) == 403, (name, path)
             tried["a certificate without the right, through a fleet's gateway"] += 1
-        # Who hides its token from the worker is nobody else by that.
-        headers = {**fleet.credential("caller"), "connection": "authorization"}
-        assert status("cleaner", "POST", INFER, inference(), **headers) == 403
+        # A token counts before the certificate, and cannot be hidden from the worker so that it counts here alone.
+        hidden = {"connection": "authorization"}
+        assert status("cleaner", "POST", INFER, inference(), **fleet.credential("caller"), **hidden) == 200
+        assert status("pilot", "POST", INFER, inference(), **fleet.credential("nothing"), **hidden) == 403
         assert status("pilot", "POST", INFER, inference(), **fleet.credential("nothing")) == 403
         tried["a certificate without the right, through a fleet's gateway"] += 2
     fleet.access.with_suffix(".new").write_text(before)
