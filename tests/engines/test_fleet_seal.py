@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fleet_records import ALL, CONTEXT, FLEET, KEYS, Records, file_of
-from isochrone.control.fleet.derived.engine_processes import processes_on
-from isochrone.control.fleet.planning.ineffective import NO_KEY, ineffective
+from isochrone.control.fleet.derived.engine_processes import POD_DIRECTORY, processes_on
+from isochrone.control.fleet.planning.ineffective import ineffective
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import Conflict
@@ -30,16 +30,15 @@ def key_file(path: Path, *lines: str) -> str:
     return f"{{key: {name}}}"
 
 
-def test_it_is_by_the_applied_files_key_but_not_in_a_cluster(tmp_path: Path) -> None:
+def test_it_is_by_the_applied_files_key(tmp_path: Path) -> None:
     found = fleet(tmp_path, key_file(tmp_path, OLD))
-    assert fleet_seal(found, tmp_path, LOCAL).has_key
-    assert not fleet_seal(found, tmp_path, LOCAL).accepts_unsealed
-    assert not fleet_seal(found, tmp_path, KUBERNETES).has_key
-    assert not fleet_seal(fleet(tmp_path, "{}"), tmp_path, LOCAL).has_key
-    assert fleet_seal(fleet(tmp_path, "{key: o.key, key_required: false}"), tmp_path, LOCAL).accepts_unsealed
+    assert fleet_seal(found, tmp_path).has_key
+    assert not fleet_seal(found, tmp_path).accepts_unsealed
+    assert not fleet_seal(fleet(tmp_path, "{}"), tmp_path).has_key
+    assert fleet_seal(fleet(tmp_path, "{key: o.key, key_required: false}"), tmp_path).accepts_unsealed
     (tmp_path / "o.key").unlink()
     with pytest.raises(FlagError, match=r"security\.key.*No such file"):
-        fleet_seal(found, tmp_path, LOCAL)
+        fleet_seal(found, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -57,33 +56,30 @@ def test_it_is_by_the_applied_files_key_but_not_in_a_cluster(tmp_path: Path) -> 
 def test_a_key_is_exchanged_only_in_steps_that_refuse_nothing(
     tmp_path: Path, present: tuple[str, ...], following: tuple[str, ...], works: bool
 ) -> None:
-    before = fleet_seal(fleet(tmp_path, key_file(tmp_path, *present)), tmp_path, LOCAL)
+    before = fleet_seal(fleet(tmp_path, key_file(tmp_path, *present)), tmp_path)
     after = fleet(tmp_path, key_file(tmp_path, *following))
     if works:
-        value = next_seal(before, after, tmp_path, LOCAL).seal("/k", b"v")
+        value = next_seal(before, after, tmp_path).seal("/k", b"v")
         assert before.open("/k", value)[0] == b"v"
         return
     with pytest.raises(FlagError, match="whose first line is accepted already") as caught:
-        next_seal(before, after, tmp_path, LOCAL)
+        next_seal(before, after, tmp_path)
     assert not any(key in str(caught.value) for key in (OLD, NEW, OTHER))
 
 
+@pytest.mark.parametrize("engine", [LOCAL, KUBERNETES])
 @pytest.mark.parametrize("required", [True, False])
-def test_each_process_gets_the_flags_but_no_pod(tmp_path: Path, required: bool) -> None:
+def test_each_process_gets_the_flags(tmp_path: Path, required: bool, engine: str) -> None:
     (tmp_path / "o.key").write_text(OLD)
     text = f"{FLEET}\ngateways: {{gw: {{listen: '127.0.0.1:0'}}}}\nsecurity: {{key: o.key, key_required: {required}}}\n"
     found = parse_fleet(text.replace("True", "true").replace("False", "false"), "fleet.yaml", tmp_path)
-    specs = processes_on(LOCAL, found, tmp_path)
+    specs = processes_on(engine, found, tmp_path)
     assert {spec.role for spec in specs.values()} == {"controller", "gateway", "worker"}
     for spec in specs.values():
         at = spec.arguments.index("--fleet-key")
-        assert spec.arguments[at + 1] == str(tmp_path / "o.key")
+        assert spec.arguments[at + 1] == str((tmp_path if engine == LOCAL else POD_DIRECTORY) / "o.key")
         assert ("--accept-unsealed" in spec.arguments) is not required
-    pods = processes_on(KUBERNETES, found, tmp_path)
-    assert not any(word in spec.arguments for spec in pods.values() for word in ("--fleet-key", "--accept-unsealed"))
-    assert NO_KEY in [step.detail for step in ineffective(found, KUBERNETES)]
-    assert NO_KEY not in [step.detail for step in ineffective(found, LOCAL)]
-    assert not [step for step in ineffective(found, LOCAL) if step.name.startswith("security.key")]
+    assert not [step for step in ineffective(found, engine) if step.name.startswith("security.key")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rendered_rules import FLEET, fleet_of
 
 from isochrone.control.fleet.derived.processes import processes
 from isochrone.errors import ConfigError
-from isochrone.monitoring.scraping import plain_configs, scrape_configs
+from isochrone.monitoring.scraping import plain_configs, scrape_configs, with_credentials
 
 
 def targets(configs: list[dict[str, Any]]) -> dict[str, str]:
@@ -148,3 +148,12 @@ def test_pods_that_have_ended_are_not_read() -> None:
     assert rule["source_labels"] == ["__meta_kubernetes_pod_phase"]
     for phase, is_dropped in {"Succeeded": True, "Failed": True, "Running": False, "Pending": False}.items():
         assert bool(re.fullmatch(rule["regex"], phase)) is is_dropped
+
+
+def test_prometheus_gets_a_token_for_every_page() -> None:
+    for configs in (scrape_configs(fleet_of(), "http"), plain_configs("bench", ["h:1"], [])):
+        guarded = with_credentials(configs, "/etc/prometheus/token")
+        for config in (*guarded, *(found for each in guarded for found in each.get("http_sd_configs", ()))):
+            assert config["authorization"] == {"credentials_file": "/etc/prometheus/token"}
+        assert [{**each, "authorization": None} for each in configs] != guarded
+        assert "authorization" not in str(configs)

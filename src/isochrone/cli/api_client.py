@@ -66,10 +66,12 @@ class ApiClient:
         #: Names the expected fleet in errors.
         self._whose = f" of fleet {last.name}, the last one started here," if last is not None and last.api else ""
         self.url = api_url(url)
+        #: For other processes of the fleet, too.
+        self.token = CallerToken(self.url)
         try:
             # No proxies from the environment: controllers are on this machine or in this network.
             self._client = httpx.Client(
-                base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=_headers(), auth=_LoginToken(self.url)
+                base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=_headers(), auth=self.token
             )
         except (httpx.InvalidURL, ValueError):
             raise ApiFailed(f"--api: expected http://HOST:PORT, given '{url}'") from None
@@ -149,14 +151,17 @@ class ApiClient:
         )
 
 
-class _LoginToken(httpx.Auth):
-    """Adds the token of ``isochrone login`` to each request: it may expire while a command runs."""
+class CallerToken(httpx.Auth):
+    """Adds the user's token to each request: ISOCHRONE_API_TOKEN, or that of ``isochrone login`` at a controller, which
+    may expire while a command runs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        if "authorization" not in request.headers:
+        if token_fields():
+            request.headers.update(token_fields())
+        elif "authorization" not in request.headers:
             try:
                 token = _kept_token(self._url)
             except LoginFailed as error:
@@ -184,10 +189,15 @@ def api_url(given: str) -> str:
 
 def _headers() -> dict[str, str]:
     """Of every request. ISOCHRONE_API_TOKEN goes before the token of ``isochrone login``."""
+    return {"x-isochrone-user": user(), **token_fields()}
+
+
+def token_fields() -> dict[str, str]:
+    """The header with ISOCHRONE_API_TOKEN, for controllers and for other processes that the user names."""
     token = os.environ.get("ISOCHRONE_API_TOKEN", "").strip()
     if not token.isascii():
         raise ApiFailed("ISOCHRONE_API_TOKEN: expected ASCII characters, given others")
-    return {"x-isochrone-user": user(), **({"authorization": f"Bearer {token}"} if token else {})}
+    return {"authorization": f"Bearer {token}"} if token else {}
 
 
 def user() -> str:

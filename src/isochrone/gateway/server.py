@@ -36,7 +36,7 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.tracing import GatewayTrace
 from isochrone.gateway.traffic.quota_ledger import QuotaLedger
 from isochrone.gateway.upstream.addresses import Upstream
-from isochrone.gateway.upstream.credential import OwnCredential
+from isochrone.gateway.upstream.credential import InternalCredential, OwnCredential
 from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.flights.dump import FlightDump
@@ -51,6 +51,7 @@ from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.application import ByPath, SameOrigin
 from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
+from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings
@@ -103,8 +104,12 @@ class GatewaySettings:
     tls: ssl.SSLContext | None = None
     #: For connections to workers; None: they are plain.
     upstream_tls: ClientTls | None = None
-    #: The access file; None: every caller may do everything.
+    #: The access file; None: every caller may do everything, unless the fleet's rules count.
     access: Path | None = None
+    #: The rules come from the fleet's store.
+    is_fleet_access: bool = False
+    #: Recognises the fleet's own processes, and proves that this is one of them; None: nothing does.
+    internal: InternalCallers | None = field(default=None, repr=False)
     #: The file with the token of its own calls to workers.
     upstream_token: Path | None = None
     limits: WireLimits = field(default_factory=WireLimits)
@@ -179,10 +184,14 @@ class GatewayServer:
         #: Not among the others: its connections are no callers'.
         self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
-        self._keeper = None if settings.access is None else AccessKeeper(settings.access)
+        self.keeper: AccessKeeper | None = None
+        if settings.access is not None or settings.is_fleet_access:
+            self.keeper = AccessKeeper(settings.access, internal=settings.internal)
         if group is not None:
             self.gateway.fleet.share_quotas(group.quota_ledger)
-        self.gateway.is_guarded = self._keeper is not None
+        self.gateway.is_guarded = self.keeper is not None
+        if settings.internal is not None:
+            self.gateway.fleet.credential = InternalCredential(settings.internal)
         if settings.upstream_token is not None:
             self.gateway.fleet.credential = OwnCredential(settings.upstream_token)
         self._tracing: GatewayTrace | None = None
@@ -261,8 +270,8 @@ class GatewayServer:
                 raise StartFailed(error.message) from None
         settings = self.settings
         gateway = self.gateway
-        if self._keeper is not None:
-            await self._keeper.start()
+        if self.keeper is not None:
+            await self.keeper.start()
         application = self.make_application()
         page = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
         metrics = WithFlights(self._flights, page)
@@ -377,10 +386,11 @@ class GatewayServer:
 
     async def listen(self, name: str, port: int, application: Application, *, accepting: bool = True) -> Listener:
         settings = self.settings
-        # In a fleet, the controllers read its metrics port, and have no token of an access file.
-        if self._keeper is not None and (name == self.service or self.make_link is None):
+        # In a fleet, the controllers read its metrics port; without a key they cannot prove who they are.
+        is_known = self.make_link is None or self.settings.internal is not None
+        if self.keeper is not None and (name == self.service or is_known):
             need = needed_by if name == self.service else needed_by_page
-            application = Authenticated(application, self._keeper, settings.limits.max_body_bytes, need)
+            application = Authenticated(application, self.keeper, settings.limits.max_body_bytes, need)
         guarded = SameOrigin(application, settings.allow_origins)
         listener = self._listeners.add(guarded, settings.tls if name == self.service else None)
         try:
@@ -419,8 +429,8 @@ class GatewayServer:
         log.info("stopping", in_flight=gateway.in_flight, grace_seconds=self.settings.exit_timeout)
         gateway.close_waiting()
         cut = await self._listeners.stop(self.settings.exit_timeout)
-        if self._keeper is not None:
-            await self._keeper.stop()
+        if self.keeper is not None:
+            await self.keeper.stop()
         if cut:
             log.warning("connections were cut after the grace period", connections=cut)
         if self._link is not None:

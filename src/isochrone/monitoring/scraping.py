@@ -101,6 +101,20 @@ def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str
     return [_static(fleet.name, found, "-controllers"), job]
 
 
+def with_credentials(configs: Sequence[dict[str, Any]], file: str) -> list[dict[str, Any]]:
+    """The same for a fleet that checks callers: Prometheus reads its token from a file of its own machine."""
+    authorization = {"authorization": {"credentials_file": file}}
+    return [
+        {
+            **config,
+            **authorization,
+            **({"http_sd_configs": [{**each, **authorization} for each in found]} if found else {}),
+        }
+        for config in configs
+        for found in [config.get("http_sd_configs", ())]
+    ]
+
+
 def _static(fleet: str, targets: Sequence[Target], suffix: str = "") -> dict[str, Any]:
     configs = [{"targets": [each.address], "labels": {"fleet": fleet, **each.labels}} for each in targets]
     return {"job_name": f"isochrone-{fleet}{suffix}", "static_configs": configs}

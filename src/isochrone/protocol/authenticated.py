@@ -18,6 +18,7 @@ from isochrone.protocol.grpc.calls import GrpcErrorRoute, fail, message_of, pars
 from isochrone.protocol.grpc.control import METHODS
 from isochrone.protocol.openai.answers import OpenAIErrorRoute
 from isochrone.protocol.rest.answers import ErrorRoute
+from isochrone.secure.access.internal import ON_BEHALF
 from isochrone.secure.access.permissions import INFERENCE, METADATA, OF_MODELS
 from isochrone.wire.exchange import Application, Consumer, Exchange, Head, Route
 
@@ -37,14 +38,19 @@ class Authenticated:
         keeper: AccessKeeper,
         max_body_bytes: int,
         need: Callable[[Head], Need] = needed_by,
+        *,
+        takes_attestations: bool = False,
     ) -> None:
+        """``takes_attestations``: gateways of the fleet say who their callers are; otherwise the header is ignored."""
         self._application = application
         self._keeper = keeper
         self._max_body_bytes = max_body_bytes
         self._need = need
+        self._takes_attestations = takes_attestations
 
     def route(self, head: Head) -> Route:
-        grant = head.grant = self._keeper.grant(head.get(b"authorization") or b"", head.peer)
+        attestation = (head.get(ON_BEHALF) or b"") if self._takes_attestations else b""
+        grant = head.grant = self._keeper.grant(head.get(b"authorization") or b"", head.peer, attestation)
         route = self._application.route(head)
         if isinstance(route, _ERRORS) and not grant.refusal:
             return route

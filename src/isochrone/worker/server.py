@@ -47,6 +47,7 @@ from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolA
 from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
 from isochrone.protocol.service import InferenceService
+from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings
@@ -126,8 +127,10 @@ class ServeSettings:
     tls: ssl.SSLContext | None = None
     #: For the gRPC port alone; ``tls`` covers it otherwise.
     grpc_tls: ssl.SSLContext | None = None
-    #: The access file; None: every caller may do everything.
+    #: The access file; None: every caller may do everything, unless the fleet's rules count.
     access: Path | None = None
+    #: In a fleet: the rules come from its store; None: they do not. Recognises the fleet's own processes.
+    fleet_access: InternalCallers | None = field(default=None, repr=False)
     #: Headers that APIs require, and headers that become parameters.
     rules: HeaderRules = field(default_factory=HeaderRules)
     #: Trace settings at start, by the names of the trace API.
@@ -232,7 +235,7 @@ class Worker:
     ) -> None:
         """``repository`` stands in for that of the settings: for models that are not in files."""
         self.settings = settings
-        self._companions = companions
+        self.companions = companions
         self._group = group
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
         sandbox = settings.loading.sandbox
@@ -252,7 +255,9 @@ class Worker:
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
-        self._keeper = None if settings.access is None else AccessKeeper(settings.access)
+        self.keeper: AccessKeeper | None = None
+        if settings.access is not None or settings.fleet_access is not None:
+            self.keeper = AccessKeeper(settings.access, internal=settings.fleet_access)
         self._audit = None if settings.audit is None else Audit(settings.audit)
         self.service = WorkerService(
             self.catalog,
@@ -374,7 +379,7 @@ class Worker:
             log.info("ready", compiled=IS_COMPILED, **self.ports)
         else:
             self._group.ready()
-        for companion in self._companions:
+        for companion in self.companions:
             await companion.start(self.ports)
 
     async def _listen(self) -> None:
@@ -398,8 +403,8 @@ class Worker:
             await self._private.add(own, None).start_unix(group.private_socket)
             group.start(self.service.is_ready)
         accepting = group is None or group.listens_at_once
-        if self._keeper is not None:
-            await self._keeper.start()
+        if self.keeper is not None:
+            await self.keeper.start()
         tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),
@@ -410,9 +415,11 @@ class Worker:
                 continue
             host = settings.hosts.get(name, settings.host)
             behind: Application = served
-            if self._keeper is not None:
+            if self.keeper is not None:
                 need = needed_by_page if name == "metrics" else needed_by
-                behind = Authenticated(served, self._keeper, settings.limits.max_body_bytes, need)
+                behind = Authenticated(
+                    served, self.keeper, settings.limits.max_body_bytes, need, takes_attestations=True
+                )
             guarded = SameOrigin(behind, settings.allow_origins)
             listener = self._listeners.add(guarded, tls.get(name))
             listener.turn.stage = self.catalog.stage
@@ -470,7 +477,7 @@ class Worker:
 
     def _is_complete(self) -> bool:
         served = {(each.model_name, each.model_version): each.digest for each in self.catalog.all_versions()}
-        return all(companion.is_complete(served) for companion in self._companions)
+        return all(companion.is_complete(served) for companion in self.companions)
 
     def _snapshot(self) -> ServerSnapshot:
         return self.service.snapshot(self._listeners.snapshot())
@@ -503,7 +510,7 @@ class Worker:
         """Finishes in-flight requests within the grace period, then closes connections. ``quiet``: no log lines."""
         if self.service.stopping:
             return
-        for problem in await asyncio.gather(*(each.stop() for each in self._companions), return_exceptions=True):
+        for problem in await asyncio.gather(*(each.stop() for each in self.companions), return_exceptions=True):
             if problem is not None:
                 log.error("a companion of the worker failed to stop", error=str(problem))
         self.service.begin_stop()
@@ -517,8 +524,8 @@ class Worker:
         await asyncio.gather(*self._background, return_exceptions=True)
         started = now_ns()
         cut = await self._listeners.stop(self.settings.exit_timeout)
-        if self._keeper is not None:
-            await self._keeper.stop()
+        if self.keeper is not None:
+            await self.keeper.stop()
         if cut:
             log.warning("connections were closed after the grace period", connections=cut)
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)

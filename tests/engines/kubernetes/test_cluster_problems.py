@@ -151,6 +151,27 @@ def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
             "security: {encryption: {keys: ['env:KEY']}}",
             "security.encryption.keys[0]: expected nothing, since pods do not have the key",
         ),
+        (
+            "security: {access: access.yaml, key: fleet.key}\nkubernetes: {security_secret: plant}",
+            "security.access: expected a file in /etc/isochrone/security, where pods have the Secret of",
+        ),
+        (
+            "security: {key: /etc/isochrone/security/fleet.key}",
+            "security.key: expected a file in /etc/isochrone/security, where pods have the Secret of",
+        ),
+        (
+            "security: {access: /etc/isochrone/security/a.yaml}\nkubernetes: {security_secret: plant}",
+            "security.key: expected a file, since pods other than controllers have no access file, given nothing",
+        ),
+        (
+            "security: {access: /etc/isochrone/security/a.yaml, key: /etc/isochrone/security/k}\n"
+            "kubernetes: {security_secret: plant}\ngateways: {front: {processes: 2}}",
+            "gateways.front.processes: expected 1 with security.access in a cluster",
+        ),
+        (
+            "kubernetes: {security_secret: plant}",
+            "kubernetes.security_secret: expected nothing, since security.key and security.access name no file of it",
+        ),
         ("kubernetes: {pools: {cpu: {tolerations: [a b]}}}", "expected KEY[=VALUE][:NoSchedule|"),
         (
             "pools: {t: {kind: triton, addresses: ['a:80']}}\nkubernetes: {pools: {t: {}}}",

@@ -146,6 +146,30 @@ def test_the_stores_certificates_are_mounted() -> None:
     assert any(volume.get("secret", {}).get("secretName") == "etcd-client" for volume in pod["volumes"])
 
 
+def test_the_key_is_in_every_pod_and_the_access_file_in_those_of_controllers() -> None:
+    files = "/etc/isochrone/security"
+    found = documents(
+        f"security: {{access: {files}/access.yaml, key: {files}/fleet.key}}\nkubernetes: {{security_secret: plant}}\n"
+    )
+    every = {
+        (each["kind"], each["metadata"]["name"]): each["spec"]["template"]["spec"]
+        for each in found
+        if each["kind"] in ("Deployment", "StatefulSet")
+    }
+    assert len(every) == 3
+    for (_, name), pod in every.items():
+        container = pod["containers"][0]
+        is_controller = container["name"] == "controller"
+        (secret,) = (volume["secret"] for volume in pod["volumes"] if volume["name"] == "security")
+        assert secret["secretName"] == "plant"
+        assert [each["key"] for each in secret["items"]] == ["fleet.key", *(["access.yaml"] if is_controller else [])]
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "security")
+        assert (mount["mountPath"], mount["readOnly"], "subPath" in mount) == (files, True, False)
+        flags = _flags(container)
+        assert flags["--fleet-key"] == f"{files}/fleet.key", name
+        assert flags["--access"] == (f"{files}/access.yaml" if is_controller else "@fleet")
+
+
 @pytest.mark.parametrize(
     ("pool", "devices"),
     [("cpu", {}), ("gpu", {"nvidia.com/gpu": "1"}), ("slices", {"nvidia.com/mig-1g.18gb": "1"})],

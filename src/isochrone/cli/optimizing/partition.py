@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, failing_as, print_json
+from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, failing_as, print_json, token_fields
 from isochrone.cli.console import make_console, table
 from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.quantities import bytes_of, milliseconds_of, share_of
@@ -160,7 +160,10 @@ def _workers(edge: str, core: str, tiers: str, api: str, store: str, key: Path |
         if edge or core:
             raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
         found = zip(("edge", "core"), workers_of_tiers(tiers, api, store, key), strict=True)
-        return [TierWorker(tier, worker.address, token=worker.token, pool=worker.pool) for tier, worker in found]
+        return [
+            TierWorker(tier, worker.address, token=worker.token, pool=worker.pool, fields=token_fields())
+            for tier, worker in found
+        ]
     for flag, given in (("--edge", edge), ("--core", core)):
         if not given:
             raise FlagError(flag, "the address of a worker, or --tiers NEAR,FAR of a running fleet", "nothing")

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import structlog
 import typer
 
-from isochrone.errors import ConfigError
+from isochrone.errors import ConfigError, FlagError
 from isochrone.secure.exposure import exposure
+from isochrone.secure.fleet_key import FleetKey
 
 log = structlog.get_logger(__name__)
+
+#: In place of a file: the rules in the fleet's store. A file of that name is ./@fleet.
+FLEET: Final = Path("@fleet")
 
 AccessOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Who may do what: a file with tokens and roles, followed as it changes. See docs/access.md.",
+        help="Who may do what: a file with tokens and roles, followed as it changes; @fleet, with --store: the rules"
+        " of the fleet, which its controllers read. See docs/access.md.",
         show_default="off: every caller may do everything",
     ),
 ]
@@ -48,6 +53,18 @@ RequireSecureOption = Annotated[
         help="Refuse to start where others reach it without TLS or an access file.",
     ),
 ]
+
+
+def read_access(access: Path | None, store: str, key: FleetKey | None) -> tuple[Path | None, bool]:
+    """The access file, and whether the rules of the fleet count in its place. Raises ``FlagError``."""
+    if access != FLEET:
+        return access, False
+    if not store:
+        raise FlagError("--access", "--store beside @fleet, since the rules of a fleet are in its store", "no --store")
+    if key is None:
+        expected = "--fleet-key beside @fleet, by which the processes of a fleet prove to each other who they are"
+        raise FlagError("--access", expected, "no --fleet-key")
+    return None, True
 
 
 def check_exposure(service: str, hosts: Collection[str], *, tls: bool, access: bool, required: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,13 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
-from isochrone.cli.processes.access_flags import AcceptUnsealedOption, AccessOption, FleetKeyOption
+from isochrone.cli.processes.access_flags import (
+    FLEET,
+    AcceptUnsealedOption,
+    AccessOption,
+    FleetKeyOption,
+    read_access,
+)
 from isochrone.cli.processes.audit_flags import (
     AuditKeepOption,
     AuditKeyOption,
@@ -21,6 +28,7 @@ from isochrone.cli.processes.audit_flags import (
     AuditRedactOption,
 )
 from isochrone.console.mounting import Console, is_installed, require_installed
+from isochrone.control.agents.access_following import AccessFollowing
 from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
 from isochrone.control.api.rights import Rights, read_rights
@@ -30,10 +38,13 @@ from isochrone.control.figures.collecting import FiguresCollector
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.foreign import check_seals
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.state.view import View, Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.access.document import load_access
+from isochrone.secure.access.internal import InternalCallers, internal_callers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings, read_audit
@@ -120,12 +131,14 @@ def control(
         host, port = _address(listen, "--listen")
         scaler = _address(scaler_listen, "--scaler-listen") if scaler_listen else None
         xds = _address(xds_listen, "--xds-listen") if xds_listen else None
-        seal = seal_of(read_fleet_key(fleet_key), accepts_unsealed=accept_unsealed)
-        opened = open_store(store, seal=seal)
+        key = read_fleet_key(fleet_key)
+        file, is_fleet_access = read_access(access, store, key)
+        internal = internal_callers(key)
+        opened = open_store(store, seal=seal_of(key, accepts_unsealed=accept_unsealed))
         logs.configure(json=log_json)
         if console:
             require_installed()
-        rights = _rights(token_file, access)
+        rights = _rights(token_file, access, internal)
         reached = _Access(
             host,
             port,
@@ -136,16 +149,25 @@ def control(
             rights,
             is_installed() if console is None else console,
             read_audit(audit, False, audit_key, audit_keep, audit_redact, name, "controller"),
+            file if internal is not None else None,
+            follows_fleet=is_fleet_access or (file is not None and internal is not None),
+            own_fields={"authorization": f"Bearer {internal.controller_token}"} if internal is not None else NO_FIELDS,
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
 
-def _rights(token_file: str, access: Path | None) -> Rights:
+def _rights(token_file: str, access: Path | None, internal: InternalCallers | None) -> Rights:
     if access is None:
         return read_rights(token_file)
     if token_file:
         raise FlagError("--token-file", "nothing beside --access, whose file has tokens of its own", token_file)
-    return AccessRights(AccessKeeper(access))
+    if internal is None:
+        return AccessRights(AccessKeeper(access))
+    # Of a fleet with a key the rules in its store count, as in all its processes; the leader writes its file there.
+    keeper = AccessKeeper(None, internal=internal)
+    if access != FLEET:
+        keeper.adopt(load_access(access))
+    return AccessRights(keeper)
 
 
 def _address(text: str, flag: str) -> tuple[str, int]:
@@ -175,6 +197,12 @@ class _Access:
     console: bool = False
     #: The audit log; None: nothing is recorded.
     audit: AuditSettings | None = None
+    #: The file with the fleet's access rules; None: this controller writes none to the store.
+    access_file: Path | None = None
+    #: Whether the access rules in the store count here.
+    follows_fleet: bool = False
+    #: Headers that prove to workers and gateways that a controller calls.
+    own_fields: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -192,8 +220,13 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         if not await _reach(mirror, stop):
             return
         check_seals(View(keys, mirror.entries), store.url)
-        figures = FiguresCollector(Views(keys, lambda: mirror.entries).view)
-        controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds, figures.history)
+        own_fields = reached.own_fields
+        if reached.follows_fleet and isinstance(reached.rights, AccessRights):
+            AccessFollowing(reached.rights.keeper, keys.access).take_from(mirror)
+        figures = FiguresCollector(Views(keys, lambda: mirror.entries).view, own_fields=own_fields)
+        controller = Controller(
+            store, keys, mirror, name, read_fleet, lease_seconds, figures.history, reached.access_file, own_fields
+        )
         console = Console(reached.rights) if reached.console else None
         api = create_app(
             store,
@@ -208,6 +241,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             history=figures.history,
             simulator=SimulatorProcess(),
             audit=audit,
+            own_fields=own_fields,
         )
         if isinstance(reached.rights, AccessRights):
             await reached.rights.keeper.start()
@@ -222,7 +256,9 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         if reached.scaler is not None:
             from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler  # it imports gRPC
 
-            parts.append(asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys), *reached.scaler)))
+            parts.append(
+                asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys, own_fields=own_fields), *reached.scaler))
+            )
         if reached.xds is not None:
             from isochrone.control.xds.server import XdsServer  # it imports gRPC
 

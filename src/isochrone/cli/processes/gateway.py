@@ -18,6 +18,7 @@ from isochrone.cli.processes.access_flags import (
     RequireSecureOption,
     UpstreamTokenOption,
     check_exposure,
+    read_access,
 )
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
@@ -63,7 +64,7 @@ from isochrone.cli.processes.upstream_flags import (
     read_upstream_tls,
 )
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.errors import IsochroneError
+from isochrone.errors import FlagError, IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.multiprocess.gateways import run_gateways
@@ -71,6 +72,7 @@ from isochrone.observe import logs
 from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.access.internal import internal_callers
 from isochrone.secure.audit.settings import read_audit
 from isochrone.secure.fleet_key import read_fleet_key
 
@@ -163,6 +165,11 @@ def gateway(
         host, port = read_listen(listen)
         sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)
         trace = read_trace(trace_config or ())
+        key = read_fleet_key(fleet_key)
+        file, is_fleet_access = read_access(access, store, key)
+        if is_fleet_access and processes > 1:
+            expected = "a file beside --processes; gateways that follow @fleet share a port with --reuse-port"
+            raise FlagError("--access", expected, "@fleet")
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -179,7 +186,9 @@ def gateway(
             allow_origins=read_origins(allow_origin or ()),
             tls=read_tls(tls_cert, tls_key, tls_client_ca),
             upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name, store),
-            access=access,
+            access=file,
+            is_fleet_access=is_fleet_access,
+            internal=internal_callers(key),
             upstream_token=upstream_token_file,
             limits=parse_limits(limit or []),
             seed=seed,
@@ -196,7 +205,6 @@ def gateway(
         check_exposure(
             "this gateway", [host], tls=settings.tls is not None, access=access is not None, required=require_secure
         )
-        key = read_fleet_key(fleet_key)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, key, accept_unsealed)
 
         def link_of(number: int, bound: int) -> Callable[[GatewayServer], Link]:

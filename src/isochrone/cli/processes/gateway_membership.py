@@ -32,6 +32,7 @@ class GatewayMembership:
 
     def link(self, server: GatewayServer) -> GatewayLink:
         """The link, once the ports are known."""
+        from isochrone.control.agents.access_following import AccessFollowing
         from isochrone.control.agents.gateway_link import GatewayLink
         from isochrone.control.agents.link_rules import LinkRules
         from isochrone.control.agents.process_number import process_number
@@ -52,12 +53,16 @@ class GatewayMembership:
             control_token=secrets.token_urlsafe(32),
         )
         rules = LinkRules(lease=self.lease_seconds)
+        keys = Keys(self.fleet)
+        keeper = server.keeper if server.settings.is_fleet_access else None
+        access = None if keeper is None else AccessFollowing(keeper, keys.access)
         return GatewayLink(
             open_store(self.store, seal=seal_of(self.key, accepts_unsealed=self.accepts_unsealed)),
-            Keys(self.fleet),
+            keys,
             server.gateway,
             record,
             read_rules,
             rules,
             lambda taken: server.fail(taken.message),
+            access,
         )

@@ -42,6 +42,7 @@ from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
 from isochrone.gateway.server import GatewaySettings, StartFailed
 from isochrone.observe import logs
+from isochrone.secure.access.internal import internal_callers
 from isochrone.secure.fleet_key import read_fleet_key
 
 EPILOG = """
@@ -101,6 +102,7 @@ def pick(
     try:
         host, port = read_listen(listen)
         sources = Sources("pick", upstream or (), upstream_dns or (), upstream_file or (), store)
+        key = read_fleet_key(fleet_key)
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -116,9 +118,9 @@ def pick(
             upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name, store),
             limits=parse_limits(limit or [], max_control_frames_per_second=MAX_CONTROL_FRAMES_PER_SECOND),
             seed=seed,
+            internal=internal_callers(key),
         )
         logs.configure(json=log_json)
-        key = read_fleet_key(fleet_key)
         membership = GatewayMembership(store, fleet, name, advertise, lease_seconds, key, accept_unsealed)
         health = None if health_port < 0 else health_port
         raise typer.Exit(uvloop.run(_serve(settings, health, membership)))

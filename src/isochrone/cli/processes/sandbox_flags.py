@@ -16,11 +16,12 @@ from isochrone.secure.sandbox.trial import try_out
 log = structlog.get_logger(__name__)
 
 SandboxOption = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--sandbox/--no-sandbox",
         help="Run every python model in a confined process of its own, and no other code of models without"
         " --trust-model.",
+        show_default="on with --access or --require-secure",
     ),
 ]
 BestEffortOption = Annotated[

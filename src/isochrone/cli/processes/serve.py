@@ -20,6 +20,7 @@ from isochrone.cli.processes.access_flags import (
     FleetKeyOption,
     RequireSecureOption,
     check_exposure,
+    read_access,
 )
 from isochrone.cli.processes.access_log_flags import (
     AccessLogFileOption,
@@ -62,6 +63,7 @@ from isochrone.multiprocess.workers import run_workers
 from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
+from isochrone.secure.access.internal import internal_callers
 from isochrone.secure.audit.settings import read_audit
 from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.secure.signing.trust import Trust
@@ -185,7 +187,7 @@ def serve(
         list[str] | None,
         typer.Option(help="Origin of a page that may use the server from a browser. May be repeated."),
     ] = None,
-    sandbox: SandboxOption = False,
+    sandbox: SandboxOption = None,
     sandbox_best_effort: BestEffortOption = False,
     sandbox_allow: AllowOption = None,
     sandbox_memory: MemoryOption = None,
@@ -282,6 +284,8 @@ def serve(
             raise StartFailed("--tls-cert and --tls-key go together")
         if tls_client_ca is not None and tls_cert is None:
             raise StartFailed("--tls-client-ca needs --tls-cert and --tls-key")
+        key = read_fleet_key(fleet_key)
+        file, is_fleet_access = read_access(access, store, key)
         membership = WorkerMembership(
             store,
             fleet,
@@ -293,7 +297,7 @@ def serve(
             memory,
             lease_seconds,
             tuple(str(each) if isinstance(each, RepositoryUrl) else os.path.abspath(each) for each in repositories),
-            read_fleet_key(fleet_key),
+            key,
             accept_unsealed,
         )
         if store and processes > 1:
@@ -301,9 +305,10 @@ def serve(
                 "--processes does not go with --store: each process would be a worker of its own in the fleet; give the"
                 " pool more workers in the fleet file instead"
             )
-        if store and access is not None:
+        if store and file is not None:
             raise StartFailed(
-                "--store and --access: a fleet's gateways check callers, not its workers; see docs/access.md"
+                "--store and --access FILE: the fleet's controllers could not call this worker; give it --access @fleet"
+                " and --fleet-key, so that it follows the fleet's rules"
             )
         if store:
             membership.check(
@@ -345,7 +350,8 @@ def serve(
             recorder=read_recorder(flight_recorder, dump_flights),
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
-            access=access,
+            access=file,
+            fleet_access=internal_callers(key) if is_fleet_access else None,
             limits=parse_limits(
                 limit or [],
                 max_body_bytes=max_body_bytes,
@@ -369,8 +375,10 @@ def serve(
             access=access is not None,
             required=require_secure,
         )
+        # A worker that checks callers does not trust its models' code either, unless its operator says so.
+        confines = sandbox if sandbox is not None else access is not None or require_secure
         confined, trusted = read_sandbox(
-            sandbox, sandbox_best_effort, sandbox_allow or (), sandbox_memory or (), trust_model or ()
+            confines, sandbox_best_effort, sandbox_allow or (), sandbox_memory or (), trust_model or ()
         )
         settings = replace(settings, loading=replace(settings.loading, sandbox=confined, trusted=trusted))
 
@@ -379,9 +387,11 @@ def serve(
 
         async def run() -> int:
             try:
-                return await Worker(
-                    settings, log_settings, [membership.link(settings.hosts.get("http", host))] if store else ()
-                ).run()
+                worker = Worker(settings, log_settings)
+                if store:
+                    keeper = worker.keeper if is_fleet_access else None
+                    worker.companions = [membership.link(settings.hosts.get("http", host), keeper)]
+                return await worker.run()
             finally:
                 _ignore_further_signals()
 

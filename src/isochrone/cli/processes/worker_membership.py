@@ -17,6 +17,7 @@ from isochrone.worker.server import StartFailed
 if TYPE_CHECKING:
     from isochrone.control.agents.worker_link import WorkerLink
     from isochrone.control.state.records import WorkerRecord
+    from isochrone.secure.access.keeper import AccessKeeper
     from isochrone.secure.fleet_key import FleetKey
 
 #: Names are parts of keys in the store, and of lines on a terminal.
@@ -65,8 +66,10 @@ class WorkerMembership:
             if not _NAME.fullmatch(given):
                 raise StartFailed(f"{flag}: expected letters, digits, '.', '_' and '-', given {given!r}")
 
-    def link(self, host: str) -> WorkerLink:
-        """The link. Raises ``ConfigError`` for an invalid store; a store that does not answer is waited for."""
+    def link(self, host: str, keeper: AccessKeeper | None = None) -> WorkerLink:
+        """The link. ``keeper``: gets the fleet's access rules; None: they do not count here. Raises ``ConfigError`` for
+        an invalid store; a store that does not answer is waited for."""
+        from isochrone.control.agents.access_following import AccessFollowing
         from isochrone.control.agents.process_number import process_number
         from isochrone.control.agents.worker_link import WorkerLink, advertised_host, new_incarnation
         from isochrone.control.state.keys import Keys
@@ -95,4 +98,6 @@ class WorkerMembership:
             )
 
         seal = seal_of(self.key, accepts_unsealed=self.accepts_unsealed)
-        return WorkerLink(open_store(self.store, seal=seal), Keys(self.fleet), record_of, self.lease_seconds)
+        keys = Keys(self.fleet)
+        access = None if keeper is None else AccessFollowing(keeper, keys.access)
+        return WorkerLink(open_store(self.store, seal=seal), keys, record_of, self.lease_seconds, access)

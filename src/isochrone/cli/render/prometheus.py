@@ -17,7 +17,7 @@ from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
 from isochrone.errors import FlagError
 from isochrone.monitoring.rendering import CONFIGURATION, RUNBOOKS, configuration, rules_document, rules_file
-from isochrone.monitoring.scraping import DISCOVERIES, Discovery, plain_configs, scrape_configs
+from isochrone.monitoring.scraping import DISCOVERIES, Discovery, plain_configs, scrape_configs, with_credentials
 from isochrone.monitoring.thresholds import Flags, thresholds
 
 EPILOG = """
@@ -100,6 +100,15 @@ def prometheus(
     ] = None,
     gpu_share: Annotated[float, typer.Option(help="Percent of an hour that a GPU should compute.")] = 20.0,
     certificate_days: Annotated[float, typer.Option(help="Days before a certificate expires.")] = 14.0,
+    credentials_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="File on Prometheus's machine with a token for a fleet that checks callers; its caller needs the role"
+            " reader.",
+            show_default="none",
+        ),
+    ] = "",
     runbooks: Annotated[str, typer.Option(metavar="URL", help="Directory of the runbooks in links.")] = RUNBOOKS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rules, or with --out the paths, as JSON.")] = False,
 ) -> None:
@@ -127,6 +136,13 @@ def prometheus(
             scraping = scrape_configs(fleet, found, controller or ())
         else:
             scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or ())
+        if credentials_file:
+            scraping = with_credentials(scraping, credentials_file)
+        elif fleet is not None and fleet.security.access is not None and out is not None:
+            typer.echo(
+                "security.access: the fleet's pages ask for a token; name a file with one by --credentials-file",
+                err=True,
+            )
         if out is None:
             typer.echo(json.dumps(rules) if as_json else yaml_text([rules], _MARK), nl=as_json)
             return

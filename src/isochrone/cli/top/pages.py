@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 
 import httpx
@@ -32,8 +32,10 @@ class PageFailed(Exception):
 class Pages:
     """The metrics pages of a fleet, or of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: httpx.Auth | None = None) -> None:
+        """``token``: adds the user's."""
         self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        self._token = token
         self._last: dict[str, tuple[float, Reading]] = {}
 
     def __enter__(self) -> Pages:
@@ -42,15 +44,16 @@ class Pages:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
-    def read_all(self, urls: Mapping[str, str]) -> dict[str, Pair]:
-        """By name: the last reading and the present one. Without an earlier reading, the first is empty."""
+    def read_all(self, urls: Mapping[str, str], strangers: Collection[str] = ()) -> dict[str, Pair]:
+        """By name: the last reading and the present one. Without an earlier reading, the first is empty. ``strangers``:
+        names of servers that do not get the user's token."""
         todo, taken = deque(urls.items()), dict[str, tuple[float, Reading]]()
 
         def read_some() -> None:
             while todo:
                 try:
                     name, url = todo.popleft()
-                    taken[name] = self._read(url)
+                    taken[name] = self._read(url, None if name in strangers else self._token)
                 except (IndexError, PageFailed):
                     continue
 
@@ -69,15 +72,15 @@ class Pages:
     def read(self, url: str) -> Pair:
         """The same of one page; raises ``PageFailed``."""
         last = self._last.pop(url, None)
-        taken = self._read(url)
+        taken = self._read(url, self._token)
         self._last[url] = _remembering(last, taken)
         return _pair(last, taken)
 
-    def _read(self, url: str) -> tuple[float, Reading]:
+    def _read(self, url: str, token: httpx.Auth | None) -> tuple[float, Reading]:
         ends = time.monotonic() + _WHOLE_TIMEOUT
         content = bytearray()
         try:
-            with self._client.stream("GET", url, headers={"accept": "text/plain"}) as answer:
+            with self._client.stream("GET", url, headers={"accept": "text/plain"}, auth=token) as answer:
                 answer.raise_for_status()
                 for part in answer.iter_bytes():
                     content += part

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from isochrone.cli.api_client import ApiClient, ApiFailed
+from isochrone.cli.api_client import ApiClient, ApiFailed, CallerToken
 from isochrone.cli.top.fleet_samples import fleet_sample
 from isochrone.cli.top.page_samples import page_sample
 from isochrone.cli.top.pages import PageFailed, Pages
@@ -36,7 +36,7 @@ class FleetSource:
     def __init__(self, api: str) -> None:
         self._open = ExitStack()
         self._client = self._open.enter_context(ApiClient(api))
-        self._pages = self._open.enter_context(Pages())
+        self._pages = self._open.enter_context(Pages(self._client.token))
 
     def __enter__(self) -> FleetSource:
         return self
@@ -48,7 +48,9 @@ class FleetSource:
         status = self._client.get("/v1/status", Status)
         processes = {each.name: each.metrics for each in status.gateways if each.metrics}
         processes |= {each.name: each.metrics for each in status.workers if each.metrics}
-        pairs = self._pages.read_all({name: f"http://{address}/metrics" for name, address in processes.items()})
+        strangers = {each.name for each in status.workers if each.kind != "isochrone"}
+        urls = {name: f"http://{address}/metrics" for name, address in processes.items()}
+        pairs = self._pages.read_all(urls, strangers)
         return fleet_sample(status, pairs, time.time())
 
 
@@ -57,7 +59,7 @@ class PageSource:
 
     def __init__(self, url: str) -> None:
         self._url = page_url(url)
-        self._pages = Pages()
+        self._pages = Pages(CallerToken(""))
 
     def __enter__(self) -> PageSource:
         return self

@@ -10,7 +10,16 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiFailed, ApiOption, JsonOption, failing_as, print_json
+from isochrone.cli.api_client import (
+    DEFAULT_API,
+    ApiClient,
+    ApiFailed,
+    ApiOption,
+    JsonOption,
+    failing_as,
+    print_json,
+    token_fields,
+)
 from isochrone.control.flights.asking import Asked, Target, Why, answer, ask, unknown
 from isochrone.observe.flights.dump import read_dump
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage
@@ -64,7 +73,7 @@ def _found(request_id: str, gateways: Sequence[str], workers: Sequence[str], fil
     elif gateways or workers:
         targets = [Target(GATEWAY, _address(each)) for each in gateways]
         targets += [Target(WORKER, _address(each)) for each in workers]
-        asked = asyncio.run(ask(request_id, targets))
+        asked = asyncio.run(ask(request_id, targets, token_fields()))
     else:
         with ApiClient(api) as client:
             return client.get(f"/v1/why/{quote(request_id, safe='')}", Why)

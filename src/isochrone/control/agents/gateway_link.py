@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
+from isochrone.control.agents.access_following import AccessFollowing
 from isochrone.control.agents.gateway_records import GatewayRecords
 from isochrone.control.agents.gateway_registration import GatewayRegistration, NameTaken
 from isochrone.control.agents.gateway_switching import GatewaySwitching
@@ -55,7 +56,10 @@ class GatewayLink:
         read_rules: Callable[[bytes], GatewayRules],
         rules: LinkRules | None = None,
         name_taken: Callable[[NameTaken], None] = lambda error: None,
+        access: AccessFollowing | None = None,
     ) -> None:
+        """``access``: follows the fleet's access rules; None: the gateway checks no callers, or by a file."""
+        self._access = access
         rules = rules or LinkRules()
         self._store = store
         self._keys = keys
@@ -101,6 +105,10 @@ class GatewayLink:
                 log.warning("the store does not answer; the gateway is not ready until it does", error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2.0, pause * 2)
+        if self._access is not None:
+            self._access.take_from(self.mirror)
+            # Until then it would refuse everybody, while callers reach other gateways.
+            await self._access.is_read.wait()
         await self._registration.start()
         self.mirror.on_change.append(lambda: self._apply(self.mirror.recent))
         self._apply()

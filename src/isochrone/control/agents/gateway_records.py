@@ -309,6 +309,7 @@ def _upstream(record: WorkerRecord) -> Upstream:
         record.tier,
         record.device,
         record.region,
+        is_of_fleet=record.is_of_fleet,
     )
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from isochrone.control.agents.access_following import AccessFollowing
 from isochrone.control.agents.commit_watch import CommitWatch
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Unreadable, WorkerRecord, decode, encode
@@ -94,7 +95,10 @@ class WorkerLink:
         keys: Keys,
         record_of: Callable[[Mapping[str, int]], WorkerRecord],
         lease_seconds: float = 5.0,
+        access: AccessFollowing | None = None,
     ) -> None:
+        """``access``: follows the fleet's access rules; None: the worker checks no callers, or by a file."""
+        self._access = access
         self._store = store
         self._keys = keys
         self._record_of = record_of
@@ -108,11 +112,15 @@ class WorkerLink:
     async def start(self, ports: Mapping[str, int]) -> None:
         """Return at once: an unavailable store keeps no worker from serving."""
         record = self._record_of(ports)
+        if self._access is not None:
+            self._access.watch(self._store)
         self._commits = CommitWatch(self._store, self._keys, record.pool, record.name)
         self._keeping = asyncio.create_task(self._keep(record), name="worker-link")
 
     def is_complete(self, served: Mapping[tuple[str, str], str]) -> bool:
-        """Whether the worker serves the versions that the committed epoch assigns to it."""
+        """Whether the worker serves the versions that the committed epoch assigns to it, and knows who may call it."""
+        if self._access is not None and not self._access.is_read.is_set():
+            return False
         return self._commits is not None and self._commits.is_satisfied(served)
 
     async def stop(self) -> None:
@@ -122,6 +130,8 @@ class WorkerLink:
             await asyncio.gather(self._keeping, return_exceptions=True)
         if self._commits is not None:
             await self._commits.stop()
+        if self._access is not None:
+            await self._access.stop()
         try:
             async with asyncio.timeout(_DEREGISTER_SECONDS):
                 if self._lease is not None:
@@ -136,6 +146,9 @@ class WorkerLink:
 
     async def _keep(self, record: WorkerRecord) -> None:
         pause = min(self._lease_seconds / _CHECKS_PER_LEASE, _LONGEST_PAUSE)
+        if self._access is not None:
+            # Before that it would refuse what gateways send it.
+            await self._access.is_read.wait()
         while True:
             try:
                 await self._check(record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from isochrone.control.api.service import ControlService
 from isochrone.control.api.while_allowed import while_allowed
 from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.what_if.asking import Simulator
 from isochrone.errors import Internal, IsochroneError
 from isochrone.secure.audit.audit import Audit
@@ -53,6 +54,7 @@ def create_app(
     history: History | None = None,
     simulator: Simulator | None = None,
     audit: Audit | None = None,
+    own_fields: Mapping[str, str] = NO_FIELDS,
 ) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
@@ -61,9 +63,10 @@ def create_app(
     fleet; None: every client. ``further_routes``: what else is served at the same address, behind the same guard.
     ``further_middleware``: what requests pass after the guard, and before any route.
     ``history``: the figures of the fleet that this controller collects. ``simulator``: answers what-if questions.
-    ``audit``: records changes before they take effect; None: nothing does.
+    ``audit``: records changes before they take effect; None: nothing does. ``own_fields``: headers that prove to the
+    fleet's processes that a controller asks.
     """
-    service = ControlService(store, mirror, keys, write_error, history, simulator, rights, audit)
+    service = ControlService(store, mirror, keys, write_error, history, simulator, rights, audit, own_fields)
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:

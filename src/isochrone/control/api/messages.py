@@ -472,7 +472,9 @@ def in_full(record: Any) -> Any:
     Programs that read an answer need not know the defaults.
     """
     if isinstance(record, msgspec.Struct):
-        return {name: in_full(getattr(record, name)) for name in record.__struct_fields__}
+        config = record.__struct_config__
+        kind = {config.tag_field: config.tag} if config.tag_field is not None else {}
+        return {**kind, **{name: in_full(getattr(record, name)) for name in record.__struct_fields__}}
     if isinstance(record, dict):
         return {key: in_full(value) for key, value in record.items()}
     if isinstance(record, list | tuple):

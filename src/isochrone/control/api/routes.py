@@ -138,7 +138,7 @@ async def _slo(service: ControlService, request: Request) -> Response:
 
 async def _why(service: ControlService, request: Request) -> Response:
     request_id = request.path_params["request_id"]
-    asked = await ask(request_id, flight_targets(service.view()))
+    asked = await ask(request_id, flight_targets(service.view()), service.own_fields)
     found = explained_flight(request_id, asked)
     if found is None:
         raise NotFound(unknown(request_id, asked))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
@@ -18,6 +18,7 @@ from isochrone.control.api.scrape_targets import ScrapeTargets
 from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.state.view import View
 from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.asking import SharedSituation, Simulator, present_situation
@@ -48,11 +49,14 @@ class ControlService:
         simulator: Simulator | None = None,
         rights: Rights | None = None,
         audit: Audit | None = None,
+        own_fields: Mapping[str, str] = NO_FIELDS,
     ) -> None:
         """``write_error``: why nothing can be written, if that is known; "": it can. ``history``: this controller's.
         ``simulator``: answers what-if questions. ``rights``: of the clients; None: every one may change the fleet.
-        ``audit``: records changes; None: nothing does."""
+        ``audit``: records changes; None: nothing does. ``own_fields``: headers that prove to the fleet's processes that
+        a controller asks."""
         self.store = store
+        self.own_fields = own_fields
         self.rights = rights or Rights()
         self.audit = audit
         #: The figures of the fleet; empty if nothing collects them.

@@ -21,7 +21,14 @@ from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, Judge
 from isochrone.control.evaluation.replay import Comparison, compare_versions
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.observed_state import ObservedState, Verdict
-from isochrone.control.state.records import CanaryRule, Change, CompareRule, GatewayRecord, RolloutRecord
+from isochrone.control.state.records import (
+    NO_FIELDS,
+    CanaryRule,
+    Change,
+    CompareRule,
+    GatewayRecord,
+    RolloutRecord,
+)
 from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
@@ -42,7 +49,9 @@ _SETTLE_SECONDS = 2.0
 class Evaluator:
     """The verdicts, by rollout. ``changed`` is called when there is a new one."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], own_fields: Mapping[str, str] = NO_FIELDS) -> None:
+        """``own_fields``: headers that prove to gateways and workers that a controller calls."""
+        self._own_fields = own_fields
         self._changed = changed
         self.compared: dict[str, Verdict] = {}
         self.judged: dict[str, Verdict] = {}
@@ -113,7 +122,7 @@ class Evaluator:
         judgements: dict[str, Judgement] = {}
         began = time.monotonic()
         present = set(self._gateways)
-        async with _client() as client:
+        async with _client(self._own_fields) as client:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):
@@ -161,7 +170,7 @@ class Evaluator:
         """The samples, and the gateways that did not answer."""
         ends = time.monotonic() + rule.timeout
         found: dict[str, tuple[Sample, ...]] = {}
-        async with _client() as client:
+        async with _client(self._own_fields) as client:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):
@@ -182,7 +191,8 @@ class Evaluator:
         while True:
             for worker in self._observed.assigned(model, change.pools).values() if self._observed is not None else ():
                 if {change.before, change.version} <= set(worker.ready(model)):
-                    return await compare_versions(samples, worker.record, model, change.before, change.version, rule)
+                    versions = change.before, change.version
+                    return await compare_versions(samples, worker.record, model, *versions, rule, self._own_fields)
             if time.monotonic() > ends:
                 raise Unavailable(f"no worker has versions {change.before} and {change.version} of {model} at once")
             await asyncio.sleep(_READ)
@@ -204,8 +214,9 @@ def _without(unreachable: Sequence[str], what: str, verdict: Verdict) -> Verdict
     return Verdict(verdict.kind, f"{verdict.reason}; {missing}" if verdict.reason else missing)
 
 
-def _client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=_ANSWER_SECONDS, transport=resolving_transport(), trust_env=False)
+def _client(own_fields: Mapping[str, str]) -> httpx.AsyncClient:
+    transport = resolving_transport()
+    return httpx.AsyncClient(timeout=_ANSWER_SECONDS, transport=transport, trust_env=False, headers=dict(own_fields))
 
 
 async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kind: type[_Answer]) -> _Answer | None:

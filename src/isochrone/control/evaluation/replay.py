@@ -7,14 +7,14 @@ after the other, so that they add little load to live traffic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from isochrone.control.evaluation.outputs import Difference, compare_outputs, read_grpc, read_http
-from isochrone.control.state.records import CompareRule, WorkerRecord
+from isochrone.control.state.records import NO_FIELDS, CompareRule, WorkerRecord
 from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
 from isochrone.protocol.compression.codec import decompress
@@ -69,9 +69,17 @@ class _Rejected:
 
 
 async def compare_versions(
-    samples: Sequence[Sample], worker: WorkerRecord, model: str, old: str, new: str, rule: CompareRule
+    samples: Sequence[Sample],
+    worker: WorkerRecord,
+    model: str,
+    old: str,
+    new: str,
+    rule: CompareRule,
+    own_fields: Mapping[str, str] = NO_FIELDS,
 ) -> Comparison:
-    """Replay the samples to one worker that serves both versions. Raise ``Unavailable`` if it cannot be reached."""
+    """Replay the samples to one worker that serves both versions. Raise ``Unavailable`` if it cannot be reached.
+
+    ``own_fields``: headers that prove to a worker of the fleet that a controller calls."""
     samples = [sample for sample in samples if _may_be_replayed(sample)]
     differences: list[Difference] = []
     unsteady = 0
@@ -80,7 +88,8 @@ async def compare_versions(
         if any(sample.protocol == GRPC for sample in samples):
             channel = await connect_http2(worker.host, worker.grpc_port)
             stack.callback(channel.close)
-        replayer = _Replayer(worker, model, channel)
+        own = own_fields if worker.is_of_fleet else NO_FIELDS
+        replayer = _Replayer(worker, model, channel, own)
         for sample in samples:
             before = await replayer.send(sample, old)
             if _differ(before, await replayer.send(sample, new), rule) is None:
@@ -125,7 +134,14 @@ def _differ(old: Tensors | _Rejected, new: Tensors | _Rejected, rule: CompareRul
 class _Replayer:
     """Sends requests for one model to one worker."""
 
-    def __init__(self, worker: WorkerRecord, model: str, channel: Http2ClientConnection | None) -> None:
+    def __init__(
+        self,
+        worker: WorkerRecord,
+        model: str,
+        channel: Http2ClientConnection | None,
+        own_fields: Mapping[str, str] = NO_FIELDS,
+    ) -> None:
+        self._fields = tuple((name.encode(), value.encode()) for name, value in own_fields.items())
         self._worker = worker
         self._model = quote(model, safe="")
         self._channel = channel
@@ -143,6 +159,7 @@ class _Replayer:
             target = f"/v2/models/{self._model}/versions/{quote(version, safe='')}{sample.path}"
             headers = (
                 (b"host", worker.address.encode()),
+                *self._fields,
                 *((name.encode("latin-1"), value.encode("latin-1")) for name, value in sample.headers.items()),
             )
             receiver = Gathering(asyncio.get_running_loop(), _MAX_ANSWER)

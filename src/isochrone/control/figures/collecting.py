@@ -23,7 +23,7 @@ from isochrone.control.figures.differences import Counted, GatewayCounts, added_
 from isochrone.control.figures.frames import Frame, GatewayFigures
 from isochrone.control.figures.history import History
 from isochrone.control.figures.worker_loads import worker_figures
-from isochrone.control.state.records import GatewayRecord
+from isochrone.control.state.records import NO_FIELDS, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.gateway.figures.page import FIGURES_PATH, MOST_BYTES, FiguresPage, WorkerLoad, decode
 from isochrone.resolving.http_transport import resolving_transport
@@ -79,7 +79,10 @@ class FiguresCollector:
         client: httpx.AsyncClient | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
+        own_fields: Mapping[str, str] = NO_FIELDS,
     ) -> None:
+        """``own_fields``: headers that prove to gateways that a controller asks."""
+        self._own_fields = own_fields
         self.history = history or History()
         self._view = view
         self._client = client
@@ -96,7 +99,7 @@ class FiguresCollector:
 
     async def run(self) -> None:
         """Until cancelled."""
-        client = self._client or _client()
+        client = self._client or _client(self._own_fields)
         due = self._clock()
         try:
             while True:
@@ -192,11 +195,11 @@ async def _page(client: httpx.AsyncClient, record: GatewayRecord) -> bytes | Non
         return bytes(content)
 
 
-def _client() -> httpx.AsyncClient:
+def _client(own_fields: Mapping[str, str]) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=_AT_ONCE)
     return httpx.AsyncClient(
         timeout=_SECONDS,
         transport=resolving_transport(limits=limits),
         trust_env=False,
-        headers={"accept-encoding": "identity"},
+        headers={"accept-encoding": "identity", **own_fields},
     )

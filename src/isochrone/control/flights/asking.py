@@ -6,13 +6,14 @@ A process that does not answer costs its records, not the answer: the explanatio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
+from isochrone.control.state.records import NO_FIELDS
 from isochrone.observe.flights.explaining.explain import Explanation, explain
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage, FlightPages, GatewayFlight
 
@@ -31,6 +32,8 @@ class Target(NamedTuple):
     name: str = ""
     #: host:port as gateways know a worker; "": not known.
     endpoint: str = ""
+    #: Not a server at an address, which could use a credential of the fleet.
+    is_of_fleet: bool = True
 
 
 class Asked(NamedTuple):
@@ -55,15 +58,16 @@ class Why(msgspec.Struct, frozen=True):
     records: tuple[FlightPage, ...]
 
 
-async def ask(request_id: str, targets: Sequence[Target]) -> Asked:
-    """Gateways first: they know under which ids, and by which workers, the request is to be found."""
+async def ask(request_id: str, targets: Sequence[Target], own_fields: Mapping[str, str] = NO_FIELDS) -> Asked:
+    """Gateways first: they know under which ids, and by which workers, the request is to be found. ``own_fields``:
+    headers that prove to processes of the fleet who asks."""
     async with httpx.AsyncClient(timeout=_SECONDS, trust_env=False) as client:
         gate = asyncio.Semaphore(_AT_ONCE)
         problems: list[str] = []
 
         async def read(target: Target, named: str) -> list[FlightPage]:
             async with gate:
-                return await _read(client, target, named, problems)
+                return await _read(client, target, named, problems, own_fields if target.is_of_fleet else NO_FIELDS)
 
         gateways = [target for target in targets if target.role == GATEWAY]
         pages = _flat(await asyncio.gather(*(read(target, request_id) for target in gateways)))
@@ -94,10 +98,13 @@ def unknown(request_id: str, asked: Asked) -> str:
     return f"no process remembers request {request_id!r}: requests are kept for {asked.kept_seconds:.3g} s{problems}"
 
 
-async def _read(client: httpx.AsyncClient, target: Target, named: str, problems: list[str]) -> list[FlightPage]:
+async def _read(
+    client: httpx.AsyncClient, target: Target, named: str, problems: list[str], fields: Mapping[str, str]
+) -> list[FlightPage]:
     shown = target.name or target.address
     try:
-        response = await client.get(f"http://{target.address}/v1/flights/{quote(named, safe='')}")
+        url = f"http://{target.address}/v1/flights/{quote(named, safe='')}"
+        response = await client.get(url, headers=fields)
         if response.status_code != 200:
             problems.append(f"{shown}: {_error_of(response)}")
             return []

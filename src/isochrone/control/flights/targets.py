@@ -15,7 +15,13 @@ def flight_targets(view: View) -> list[Target]:
         if gateway.metrics_port
     ]
     found += [
-        Target(WORKER, _address(worker.host, worker.metrics_port), name, _address(worker.host, worker.port))
+        Target(
+            WORKER,
+            _address(worker.host, worker.metrics_port),
+            name,
+            _address(worker.host, worker.port),
+            worker.is_of_fleet,
+        )
         for name, worker in view.workers.items()
         if worker.metrics_port
     ]

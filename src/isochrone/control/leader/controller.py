@@ -19,6 +19,7 @@ from isochrone.control.evaluation.evaluator import Evaluator
 from isochrone.control.figures.history import History
 from isochrone.control.fleet.derived.locations import repositories_by_worker
 from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.leader.access_publishing import AccessPublishing
 from isochrone.control.leader.autoscaling import Autoscaling
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.fleet_reconciler import FleetReconciler
@@ -37,8 +38,9 @@ from isochrone.control.rollout.local_times import LocalTimes
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.memory import loadable_versions
 from isochrone.control.rollout.observed_state import ObservedState
+from isochrone.control.scaling.reading.fleet_reading import FleetReader
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EpochRecord, RolloutRecord
+from isochrone.control.state.records import NO_FIELDS, EpochRecord, RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.control.workers.control import WorkerControl
 from isochrone.control.workers.driver import WorkerDriver
@@ -62,24 +64,32 @@ class Controller:
         read_fleet: ReadFleet,
         lease_seconds: float = 5.0,
         history: History | None = None,
+        access_file: Path | None = None,
+        own_fields: Mapping[str, str] = NO_FIELDS,
     ) -> None:
-        """``history``: this controller's figures of the fleet; without one, no totals for budgets are recorded."""
+        """``history``: this controller's figures of the fleet; without one, no totals for budgets are recorded.
+        ``access_file``: the rules of the fleet are read from it. ``own_fields``: headers that prove to workers and
+        gateways that a controller calls."""
         self.name = name
         self._mirror = mirror
         self._candidate = Candidate(store, keys, mirror, name, lease_seconds)
         self._records = LeaderRecords(store, keys, mirror, self._candidate)
         self._wake = asyncio.Event()
         self._fleet = FleetReconciler(self._records, read_fleet, self._wake.set)
+        self._access = AccessPublishing(self._records, access_file, name)
+        self._own_fields = own_fields
         self._housekeeping = Housekeeping(self._records)
         self._standbys = StandbyWorkers(self._records)
         self._autoscaling = Autoscaling(self._records, self._wake.set)
         self._placement = ModelPlacement(self._records)
         self._measuring = Measuring(self._records, self._wake.set)
-        self._readings = FleetReadings(self._records, (self._autoscaling, self._measuring))
+        self._readings = FleetReadings(
+            self._records, (self._autoscaling, self._measuring), lambda: FleetReader(own_fields=own_fields)
+        )
         self._slo_totals = SloTotals(self._records, history) if history is not None else None
         self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
-        self._evaluator = Evaluator(self._wake.set)
+        self._evaluator = Evaluator(self._wake.set, own_fields)
         #: When the switch in progress was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
         self._times = LocalTimes(time.time(), time.monotonic())
@@ -144,6 +154,7 @@ class Controller:
 
     async def _step(self) -> bool:
         """Take everything one step further; return whether anything is in progress."""
+        await self._access.reconcile(self._records.view())
         view, desired = self._records.view(), self._fleet.desired
         if not await self._housekeeping.repair(view, {name: each.version for name, each in desired.items()}):
             return True
@@ -230,7 +241,7 @@ class Controller:
             await self._drivers.pop(name).stop()
         for name, record in workers.items():
             if name not in self._drivers:
-                control = WorkerControl(record, term=self._candidate.term)
+                control = WorkerControl(record, term=self._candidate.term, own_fields=self._own_fields)
                 self._drivers[name] = WorkerDriver(
                     record, self._wake.set, lambda: self._candidate.leads, control, crashes=self._crashes
                 )

@@ -33,6 +33,8 @@ class Keys:
         self.signers = f"{self.prefix}signers"
         #: What the leader measured of the models of planned pools.
         self.figures = f"{self.prefix}figures"
+        #: The access rules of all processes.
+        self.access = f"{self.prefix}access"
         #: Counts rollouts.
         self.rollout_number = f"{self.prefix}rollout-number"
         self.workers = f"{self.prefix}workers/"

@@ -6,7 +6,8 @@ fields are ignored. A record that cannot be read is never fatal: ``View`` skips 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -41,6 +42,8 @@ SUPERVISOR = "supervisor"
 
 #: In place of an incarnation: the leader registered the worker, by its address.
 BY_ADDRESS = "address"
+#: Headers of a controller that proves nothing.
+NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -111,6 +114,11 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     control_token: str = ""
     #: Its model repositories; (): not stated.
     repositories: tuple[str, ...] = ()
+
+    @property
+    def is_of_fleet(self) -> bool:
+        """Whether it registered itself: servers at addresses get no credential of the fleet, which they could use."""
+        return self.kind == "isochrone" and self.incarnation != BY_ADDRESS
 
     @property
     def address(self) -> str:
@@ -349,6 +357,19 @@ class FleetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     kept: dict[str, KeptPool] = {}
     #: The engine that runs the processes, as ``isochrone up --engine`` named it.
     engine: str = LOCAL
+
+
+class AccessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The access rules of the fleet: the content of the access file, which the leader follows. Only it writes them."""
+
+    generation: int
+    #: As JSON.
+    document: dict[str, Any]
+    #: When the file was written, in seconds since 1970: an older copy on another machine must not replace it.
+    written: float = 0.0
+    #: The controller that read it.
+    by: str = ""
+    at: float = 0.0
 
 
 class LoadFailuresRecord(msgspec.Struct, frozen=True, omit_defaults=True):

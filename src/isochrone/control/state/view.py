@@ -16,6 +16,7 @@ import msgspec
 
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
+    AccessRecord,
     AcknowledgementRecord,
     Assignment,
     EpochRecord,
@@ -116,6 +117,7 @@ class View:
             keys.epoch_copy: EpochRecord,
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
+            keys.access: AccessRecord,
             keys.load_failures: LoadFailuresRecord,
             keys.signers: SignersRecord,
             keys.figures: FiguresRecord,
@@ -197,6 +199,11 @@ class View:
     def reconciled(self) -> ReconciledRecord:
         """How far the leader has reconciled the fleet record."""
         return self.read(self.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
+
+    @property
+    def access(self) -> AccessRecord | None:
+        """The access rules of the fleet."""
+        return self.read(self.keys.access, AccessRecord)
 
     @property
     def load_failures(self) -> Mapping[str, Mapping[str, str]]:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
@@ -76,7 +77,9 @@ class WorkerControl:
         record: WorkerRecord,
         config_of: Callable[[str], Mapping[str, Any] | None] = lambda model: None,
         term: int = 0,
+        own_fields: Mapping[str, str] = NO_FIELDS,
     ) -> None:
+        """``own_fields``: headers that prove to a worker of the fleet that a controller calls."""
         self.record = record
         self._config_of = config_of
         self._client = httpx.AsyncClient(
@@ -86,6 +89,7 @@ class WorkerControl:
             transport=resolving_transport(),
             trust_env=False,
             headers={
+                **(own_fields if record.is_of_fleet else {}),
                 **({control_token.HEADER: record.control_token} if record.control_token else {}),
                 **({fencing.HEADER: str(term)} if term else {}),
             },

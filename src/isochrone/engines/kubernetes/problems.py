@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from ipaddress import ip_address
+from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from isochrone.control.fleet.derived.kubernetes_section import section_problems
@@ -16,7 +17,7 @@ from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.autoscaling import is_autoscaled
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
-from isochrone.engines.kubernetes.render.volumes import model_volumes
+from isochrone.engines.kubernetes.render.volumes import SECURITY_FILES, model_volumes
 from isochrone.errors import ConfigError
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.store.etcd.address import read_address, split_password
@@ -112,9 +113,22 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
         if getattr(tls, key) is not None:
             expected = "nothing, since pods do not have the file; end TLS at the edge (kubernetes.edge)"
             yield Problem(("security", "tls", key), expected, repr(getattr(tls, key)))
-    if fleet.security.access is not None:
-        expected = "nothing, since pods do not have the file; authenticate callers at the edge (kubernetes.edge)"
-        yield Problem(("security", "access"), expected, repr(fleet.security.access))
+    for key in ("access", "key"):
+        file = getattr(fleet.security, key)
+        if file is not None and (
+            not fleet.kubernetes.security_secret or str(PurePosixPath(file).parent) != SECURITY_FILES
+        ):
+            expected = f"a file in {SECURITY_FILES}, where pods have the Secret of kubernetes.security_secret"
+            yield Problem(("security", key), expected, repr(file))
+    if fleet.security.access is not None and fleet.security.key is None:
+        yield Problem(("security", "key"), "a file, since pods other than controllers have no access file", "nothing")
+    for group in fleet.gateways if fleet.security.guards_workers else ():
+        if fleet.gateways[group].processes > 1:
+            expected = "1 with security.access in a cluster: more gateways (count) do the same"
+            yield Problem(("gateways", group, "processes"), expected, str(fleet.gateways[group].processes))
+    if fleet.kubernetes.security_secret and fleet.security.key is None and fleet.security.access is None:
+        expected = "nothing, since security.key and security.access name no file of it"
+        yield Problem(("kubernetes", "security_secret"), expected, repr(fleet.kubernetes.security_secret))
     for index, file in enumerate(fleet.security.signatures.trust):
         expected = "nothing, since pods do not have the file"
         yield Problem(("security", "signatures", "trust", index), expected, repr(file))

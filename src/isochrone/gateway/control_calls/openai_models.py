@@ -42,7 +42,8 @@ class OpenAIModelsRoute(Route):
     def __init__(self, gateway: Gateway, head: Head, model: str) -> None:
         self._gateway = gateway
         self._model = model
-        self._headers: Headers = tuple(header for header in head.headers if header[0] in _PASSED)
+        passed = tuple(header for header in head.headers if header[0] in _PASSED)
+        self._headers: Headers = passed + gateway.fleet.credential.for_caller(passed, head.peer)
 
     def handle(self, exchange: Exchange) -> None:
         _calls.start(self._answer(exchange))

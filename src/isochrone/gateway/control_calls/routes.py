@@ -163,7 +163,8 @@ class FanOutRoute(Route):
         self._gather = gather
         self._seconds = seconds
         self._per_worker = head.get(PER_WORKER_HEADER) is not None
-        self._headers = tuple(header for header in head.headers if header[0] in _PASSED)
+        passed = tuple(header for header in head.headers if header[0] in _PASSED)
+        self._headers = passed + gateway.fleet.credential.for_caller(passed, head.peer)
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -297,7 +298,8 @@ class GrpcFanOutRoute(Route):
         self._gateway = gateway
         self._check = check
         self._path = head.target
-        self._headers = tuple(field for field in head.headers if field[0] == b"authorization")
+        passed = tuple(field for field in head.headers if field[0] == b"authorization")
+        self._headers = passed + gateway.fleet.credential.for_caller(passed, head.peer)
         self._merge = merge
         self._seconds = LOAD_SECONDS if b"RepositoryModel" in head.target else _CONTROL_SECONDS
 

@@ -32,7 +32,7 @@ from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.connections import Connections
-from isochrone.gateway.upstream.credential import OwnCredential
+from isochrone.gateway.upstream.credential import Credential
 from isochrone.observe.flights.messages import EJECTED, EPOCH
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.client_tls import ClientTls
@@ -112,7 +112,7 @@ class Fleet:
         self.upstream_tls: ClientTls | None = None
         self._limits = limits
         #: Of questions to workers. Set before the first member is made.
-        self.credential: OwnCredential | None = None
+        self.credential = Credential()
         self._outliers = outliers
         self._random = Random(seed)
         self._slow_start_ns, self._asks_memory = _endpoint_rules(rules)
@@ -320,13 +320,14 @@ class Fleet:
 
     def make_member(self, upstream: Upstream, now: int) -> Member:
         """A server that nothing is sent to yet."""
-        connections = Connections(upstream, self._limits, self.turn, tls=self.upstream_tls, credential=self.credential)
+        own = self.credential if upstream.is_of_fleet or not self.credential.is_internal else None
+        connections = Connections(upstream, self._limits, self.turn, tls=self.upstream_tls, credential=own)
         member = Member(upstream, connections, now)
         if upstream.metrics_port:
             pages = replace(upstream, port=upstream.metrics_port)
             # Metrics pages are plain, as ours are: a token that belongs to TLS does not go there.
-            own = self.credential if self.upstream_tls is None else None
-            member.metrics_connections = Connections(pages, self._limits, credential=own)
+            plain = own if self.upstream_tls is None else None
+            member.metrics_connections = Connections(pages, self._limits, credential=plain)
         return member
 
     @property

@@ -42,6 +42,7 @@ from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
 from isochrone.protocol.request_fields import caller_ids
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import through_gateway
+from isochrone.secure.access.internal import ON_BEHALF
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
 from isochrone.wire.http2.client import request_block
 from isochrone.wire.http2.grpc_client import grpc_timeout
@@ -84,6 +85,7 @@ _NOT_FORWARDED = frozenset(
         EXPLAIN_HEADER,
         STAGES_HEADER,
         EPOCH_HEADER,
+        ON_BEHALF,
     )
 )
 #: The mark speaks of one attempt, not of the request.
@@ -155,6 +157,7 @@ class GrpcRoute(Route):
         self._known: dict[bytes, tuple[ServedModel, dict[int, Layout]]] = {}
         dropped = _NOT_FORWARDED if gateway.tracing is None else _NOT_FORWARDED | {TRACE_PARENT}
         passed = tuple(field for field in head.headers if field[0] not in dropped)
+        passed += gateway.fleet.credential.for_caller(passed, head.peer)
         own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
         scheme = gateway.fleet.scheme
         self.plain = request_block(b"POST", scheme, b"isochrone", head.target, (*own, *passed))

@@ -41,6 +41,7 @@ from isochrone.protocol.rest.answers import respond_error
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import TIMING_HEADER, through_gateway
+from isochrone.secure.access.internal import ON_BEHALF
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2.client import request_block
 
@@ -72,6 +73,7 @@ _NOT_FORWARDED = frozenset(
         STAGES_HEADER,
         EPOCH_HEADER,
         MODEL_HEADER,
+        ON_BEHALF,
     )
 )
 #: What Connection names, and is forwarded all the same.
@@ -137,7 +139,8 @@ class HttpRoute(Route):
         dropped = _NOT_FORWARDED | self.dropped | _named_by_connection(head)
         if gateway.tracing is not None:
             dropped |= {TRACE_PARENT}
-        self._passed: Headers = tuple(header for header in head.headers if header[0] not in dropped)
+        passed = tuple(header for header in head.headers if header[0] not in dropped)
+        self._passed: Headers = passed + gateway.fleet.credential.for_caller(passed, head.peer)
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
             self._headers += b"host: isochrone\r\n"

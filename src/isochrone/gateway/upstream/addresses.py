@@ -32,6 +32,8 @@ class Upstream:
     api: str = ""
     #: The name that ``host`` is an address of: its certificate has the name.
     resolved_from: str = field(default="", compare=False)
+    #: A worker that registered itself in the gateway's fleet.
+    is_of_fleet: bool = False
 
     @property
     def name(self) -> str:

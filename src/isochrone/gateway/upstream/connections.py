@@ -17,7 +17,7 @@ from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
-from isochrone.gateway.upstream.credential import OwnCredential
+from isochrone.gateway.upstream.credential import Credential
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.connect import connect_http1, connect_http2
@@ -88,7 +88,7 @@ class Connections:
         max_connections: int = 1024,
         timeout: float = 1.0,
         tls: ClientTls | None = None,
-        credential: OwnCredential | None = None,
+        credential: Credential | None = None,
     ) -> None:
         self.upstream = upstream
         #: Of the gateway's own questions; callers' requests carry theirs.

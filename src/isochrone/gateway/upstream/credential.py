@@ -1,15 +1,54 @@
-"""The credential that a gateway's own questions to workers carry: the token in a file, which may be replaced."""
+"""What a gateway proves to workers: who it is with its own questions, and who its caller is with a request.
+
+A caller's token is passed on as it came. In a fleet with a key, callers without one are named by a signed header.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from isochrone.errors import FlagError
+from isochrone.secure.access.internal import ON_BEHALF, InternalCallers
 from isochrone.wire.exchange import Headers
 
 
-class OwnCredential:
-    """Read again when the file changes; a file that cannot be read keeps the last token."""
+class Credential:
+    """Of a gateway that proves nothing."""
+
+    #: Only workers of the fleet get it: what others are sent, they could repeat.
+    is_internal = False
+
+    def fields(self) -> Headers:
+        """The header fields of a question of the gateway's own."""
+        return ()
+
+    def for_caller(self, passed: Headers, peer: tuple[str, ...]) -> Headers:
+        """The header fields of a request for a caller. ``passed``: its own that are passed on; ``peer``: the names in
+        its certificate."""
+        return ()
+
+
+class InternalCredential(Credential):
+    """Of a gateway in a fleet with a key."""
+
+    is_internal = True
+
+    def __init__(self, callers: InternalCallers) -> None:
+        self._callers = callers
+        self._own: Headers = ((b"authorization", b"Bearer " + callers.gateway_token.encode()),)
+
+    def fields(self) -> Headers:
+        return self._own
+
+    def for_caller(self, passed: Headers, peer: tuple[str, ...]) -> Headers:
+        # Without it, a worker would take the certificate of the gateway's own connection for the caller's.
+        if any(name == b"authorization" for name, _ in passed):
+            return ()
+        return ((ON_BEHALF, self._callers.attest(peer)),)
+
+
+class OwnCredential(Credential):
+    """The token in a file, read again when the file changes; a file that cannot be read keeps the last token."""
 
     def __init__(self, path: Path | None, flag: str = "--upstream-token-file") -> None:
         """None: there is none. Raises ``FlagError`` if the file has no token."""
@@ -20,7 +59,6 @@ class OwnCredential:
             raise FlagError(flag, "a file with one token", f"{path}, which has none")
 
     def fields(self) -> Headers:
-        """The header fields of a question."""
         if self._path is not None:
             self._read()
         return self.headers

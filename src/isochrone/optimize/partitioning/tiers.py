@@ -62,9 +62,17 @@ class TierWorker:
     Raises ``Rejected`` or, without an answer, ``Unavailable``; both name the tier.
     """
 
-    def __init__(self, tier: str, url: str, reached: str = "", token: str = "", pool: str = "") -> None:
+    def __init__(
+        self,
+        tier: str,
+        url: str,
+        reached: str = "",
+        token: str = "",
+        pool: str = "",
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
         """``reached``: the address that the other tier sends to, if it is not ``url``. ``token`` and ``pool``: of a
-        worker of a fleet."""
+        worker of a fleet. ``fields``: headers with the caller's own token."""
         self.tier = tier
         self.url = url if "://" in url else f"http://{url}"
         self.reached = reached or self.url
@@ -72,7 +80,7 @@ class TierWorker:
         self._pool = pool
         #: When the model that is measured was loaded; 0: none was.
         self._loaded_at = 0.0
-        self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False)
+        self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=dict(fields or {}))
 
     def __enter__(self) -> TierWorker:
         return self

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,6 +120,12 @@ class Access:
 def load_access(path: Path | str) -> Access:
     """Read an access file. Raises ``SettingsError`` with all its errors."""
     return parse_access(parse_document(read_text(path, "an access file"), str(path)))
+
+
+def pending_access() -> Access:
+    """In force until a fleet's rules have been read: nothing but health."""
+    access = _access(AccessSection(), {})
+    return replace(access, policy=replace(access.policy, is_pending=True))
 
 
 def parse_access(document: Document) -> Access:

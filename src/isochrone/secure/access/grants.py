@@ -7,15 +7,28 @@ by more than the keeper's interval.
 
 from __future__ import annotations
 
-from isochrone.errors import PermissionDenied, Unauthenticated
+from typing import NamedTuple
+
+from isochrone.errors import PermissionDenied, Unauthenticated, Unavailable
 from isochrone.secure.access.held import HeldRequests
-from isochrone.secure.access.identity import Identity
+from isochrone.secure.access.identity import ANONYMOUS, Identity
 from isochrone.secure.access.policy import Policy
 
 #: Decisions of one grant that are remembered: callers choose the models' names.
 _MOST_REMEMBERED = 4096
 #: In place of a model's name, which cannot contain it.
 _SOME_MODEL = "/"
+
+
+class Evidence(NamedTuple):
+    """What a request brings to prove who its caller is."""
+
+    #: The value of ``Authorization``; b"": none was sent.
+    credential: bytes
+    #: Names in the certificate of its connection.
+    peer: tuple[str, ...] = ()
+    #: What a gateway of the fleet says about the caller (``internal``); b"": nothing.
+    attestation: bytes = b""
 
 
 class Grant:
@@ -25,22 +38,16 @@ class Grant:
         "__weakref__",
         "_allowed",
         "account",
-        "credential",
+        "evidence",
         "held",
         "identity",
         "limits_priority",
-        "peer",
         "policy",
         "refusal",
     )
 
-    def __init__(
-        self, credential: bytes, peer: tuple[str, ...], identity: Identity, policy: Policy, refusal: str
-    ) -> None:
-        #: As it was sent; b"": none was.
-        self.credential = credential
-        #: Names in the certificate of its connection.
-        self.peer = peer
+    def __init__(self, evidence: Evidence, identity: Identity, policy: Policy, refusal: str) -> None:
+        self.evidence = evidence
         self._allowed: set[tuple[str, str, int]] = set()
         #: Where requests wait while the key of the token is fetched; None: it is decided what the credential proves.
         self.held: HeldRequests | None = None
@@ -65,7 +72,9 @@ class Grant:
         if self.refusal:
             raise Unauthenticated(self.refusal)
         decision = self.policy.decide(self.identity, permission, model, priority)
-        if not decision.allowed and not self.credential and not self.peer:
+        if not decision.allowed and self.policy.is_pending:
+            raise Unavailable("the access rules of the fleet have not been read from its store yet")
+        if not decision.allowed and self.identity is ANONYMOUS:
             way = "send 'Authorization: Bearer TOKEN'; commands take ISOCHRONE_API_TOKEN"
             raise Unauthenticated(f"{permission} needs a credential: {way}")
         if not decision.allowed:

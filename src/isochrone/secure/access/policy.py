@@ -61,6 +61,8 @@ class Policy:
     roles: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     assignments: tuple[Assignment, ...] = ()
     tenants: tuple[Tenant, ...] = ()
+    #: The fleet's rules are not known yet: only what needs no right is allowed.
+    is_pending: bool = False
 
     def tenant_of(self, identity: Identity) -> str:
         """The first tenant of the file that an identity belongs to; "": none."""

@@ -37,7 +37,7 @@ def check(support: Support, *, best_effort: bool) -> list[str]:
     if missing and not best_effort:
         raise FlagError(
             "--sandbox",
-            "a kernel that can confine models, or --sandbox-best-effort to do without",
+            "a kernel that can confine models, --sandbox-best-effort to do with less, or --no-sandbox",
             f"one that lacks {' and '.join(missing)}",
         )
     return missing

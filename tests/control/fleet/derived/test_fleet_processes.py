@@ -261,3 +261,21 @@ def test_the_sandbox_is_on_the_command_line_of_every_worker() -> None:
     (worker,) = (spec for spec in processes(trusting, DIRECTORY).values() if spec.role == "worker")
     assert " ".join(worker.arguments).endswith("--sandbox --trust-model old")
     assert "--sandbox" not in processes(parse("name: a\nsecurity: {sandbox: false}"), DIRECTORY)["cpu-1"].arguments
+
+
+def test_access_rules_reach_every_process_where_the_fleet_has_a_key() -> None:
+    guarded = processes(parse(TEXT + "security: {access: access.yaml, key: fleet.key}\n"), DIRECTORY)
+    for process in guarded.values():
+        words = process.arguments
+        expected = f"{DIRECTORY}/access.yaml" if process.role == "controller" else "@fleet"
+        assert words[words.index("--access") + 1] == expected
+        assert "--fleet-key" in words
+        # Workers that check callers do not trust the code of models either.
+        assert ("--sandbox" in words) is (process.role == "worker")
+    open_ones = processes(parse(TEXT + "security: {access: access.yaml}\n"), DIRECTORY)
+    for process in open_ones.values():
+        assert ("--access" in process.arguments) is (process.role != "worker")
+        assert "@fleet" not in process.arguments
+        assert not {"--sandbox", "--no-sandbox"} & set(process.arguments)
+    off = processes(parse(TEXT + "security: {access: access.yaml, key: fleet.key, sandbox: false}\n"), DIRECTORY)
+    assert all(("--no-sandbox" in each.arguments) is (each.role == "worker") for each in off.values())

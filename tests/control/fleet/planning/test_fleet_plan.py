@@ -296,6 +296,16 @@ def test_trust_needs_a_sandbox() -> None:
     assert [str(step) for step in plan(confined, confined)] == []
 
 
+def test_access_needs_a_key_for_workers() -> None:
+    open_one = parse("name: a\nsecurity: {access: access.yaml}")
+    assert [str(step) for step in plan(open_one, open_one)] == [
+        "ignore fleet security.access: no effect on workers and metrics ports without security.key: they answer every"
+        " caller"
+    ]
+    guarded = parse("name: a\nsecurity: {access: access.yaml, key: fleet.key}\nmodels: {m: {version: 1, trust: true}}")
+    assert plan(guarded, guarded) == []
+
+
 def test_settings_of_placement_need_a_planned_pool() -> None:
     text = "name: a\npools: {cpu: {replicas: WORD}}\nmodels: {m: {version: 1, min_replicas: 2, apart: true}}"
     fleet = parse(text.replace("WORD", "all"))

@@ -119,7 +119,7 @@ def _launch(fleet: Path | None, state: Path | None, choice: EngineChoice) -> Lau
 
 async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
     stopping, hurry = _stop_events()
-    store = open_store(launch.store_url, launch.directory, fleet_seal(launch.fleet, launch.directory, choice.name))
+    store = open_store(launch.store_url, launch.directory, fleet_seal(launch.fleet, launch.directory))
     # A store in a file serves one machine, and the lock of the state directory suffices.
     lease = SupervisorLease(store, Keys(launch.fleet.name)) if not store.url.startswith("sqlite:") else None
     try:
@@ -136,7 +136,7 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
 
         def desired(now: FleetRecord, view: View, sizes: Mapping[str, int]) -> Mapping[str, ProcessSpec]:
             # Before the first process has the new key: all of them read what is sealed with it.
-            store.seal = next_seal(store.seal, fleet_of(now.spec), Path(now.directory), now.engine)
+            store.seal = next_seal(store.seal, fleet_of(now.spec), Path(now.directory))
             return desired_processes(now, view, sizes)
 
         engine = choice.make(launch, present)

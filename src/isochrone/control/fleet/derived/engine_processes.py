@@ -104,7 +104,7 @@ def _one_of_each(fleet: FleetSections) -> FleetSections:
         for name, pool in fleet.pools.items()
     }
     # The same of the fleet's key, and of the directory of audit logs: what a pod writes there is lost with it.
-    security = fleet.security.model_copy(update={"audit": Audit(), "key": None})
+    security = fleet.security.model_copy(update={"audit": Audit()})
     return fleet.model_copy(update={"control": control, "gateways": gateways, "pools": pools, "security": security})
 
 

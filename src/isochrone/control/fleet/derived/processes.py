@@ -18,7 +18,15 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
 from isochrone.control.fleet.settings.quantities import split_address
-from isochrone.control.fleet.settings.sections import Audit, FleetSections, NodeNeeds, Observability, Pool, Recorder
+from isochrone.control.fleet.settings.sections import (
+    Audit,
+    FleetSections,
+    NodeNeeds,
+    Observability,
+    Pool,
+    Recorder,
+    Sandbox,
+)
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import LOCAL
 from isochrone.observe.flights.settings import OFF
@@ -26,6 +34,8 @@ from isochrone.store.etcd.address import split_password
 
 #: Stands for the address of the machine in a command line. An engine that chooses machines replaces it at the start.
 NODE_ADDRESS = "@node"
+#: In place of an access file: the rules in the fleet's store.
+FLEET_ACCESS = "@fleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,9 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
     token = ("--token-file", str(absolute(file, directory))) if file is not None else ()
     rules = fleet.security.access
     access = ("--access", str(absolute(rules, directory))) if rules is not None else ()
+    # With a key, the leader's file reaches every process through the store; without one, each machine has the file,
+    # and workers, which could not tell a controller from others, check nobody.
+    followed = ("--access", FLEET_ACCESS) if fleet.security.guards_workers else ()
     audit = _audit(fleet.security.audit, directory)
     placed = engine != LOCAL
     specs = [
@@ -77,10 +90,10 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
             needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
             requests = ("--audit-requests",) if fleet.security.audit.requests else ()
-            shared = (*identity, *_recorder(fleet), *access, *audit, *requests)
+            shared = (*identity, *_recorder(fleet), *(followed or access), *audit, *requests)
             specs += _gateways(fleet, name, listen, metrics, gateway.processes, shared, needs)
     for pool in fleet.pools:
-        specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet), *audit), placed)
+        specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet), *followed, *audit), placed)
     return {spec.name: spec for spec in specs}
 
 
@@ -165,9 +178,9 @@ def _workers(
 
 def _sandbox(fleet: FleetSections) -> list[str]:
     """Flags of the sandbox of python models."""
-    sandbox = fleet.security.sandbox
-    if sandbox is None:
-        return []
+    sandbox = fleet.security.sandbox or Sandbox()
+    if not fleet.security.confines:
+        return ["--no-sandbox"] if fleet.security.guards_workers else []
     words = ["--sandbox", *(["--sandbox-best-effort"] if sandbox.best_effort else [])]
     words += ["--sandbox-memory", str(sandbox.memory)] if sandbox.memory else []
     for grant in sandbox.allow:

@@ -31,7 +31,7 @@ _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
 NO_AUTOSCALE = "autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
 NO_AUDIT = "no effect in a cluster: what a pod writes to its directory is lost with it"
-NO_KEY = "no effect in a cluster: no pod has the file, so whatever can write to the store belongs to the fleet"
+NO_KEY = "no effect on workers and metrics ports without security.key: they answer every caller"
 NO_TOKEN = "token_file has no effect in a cluster: every client that reaches the API may change the fleet"
 
 
@@ -50,8 +50,6 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         yield Step(IGNORE, "controller", "control", NO_TOKEN)
     if fleet.security.audit.directory and engine == KUBERNETES:
         yield Step(IGNORE, "fleet", "security.audit", NO_AUDIT)
-    if fleet.security.key is not None and engine == KUBERNETES:
-        yield Step(IGNORE, "fleet", "security.key", NO_KEY)
     for group, gateway in fleet.gateways.items():
         for name in _made(gateway, Gateway(), _OF_GATEWAY):
             yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")
@@ -59,9 +57,11 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         if spec.autoscale is not None and engine == KUBERNETES:
             yield Step(IGNORE, "pool", pool, NO_AUTOSCALE)
     yield from _unplanned(fleet)
-    if fleet.security.sandbox is None:
+    if not fleet.security.confines:
         for name in (name for name, model in fleet.models.items() if model.trust):
             yield Step(IGNORE, "model", name, "trust has no effect without security.sandbox: every model is trusted")
+    if fleet.security.access is not None and not fleet.security.guards_workers:
+        yield Step(IGNORE, "fleet", "security.access", NO_KEY)
 
 
 def _unplanned(fleet: Fleet) -> Iterator[Step]:

@@ -131,6 +131,9 @@ class Kubernetes(Section):
     store_tls_secret: str = ""
     """Secret with ca.crt, tls.crt and tls.key, mounted at /etc/isochrone/store: name the files in store.url, as in
     etcd:https://etcd:2379?ca=/etc/isochrone/store/ca.crt."""
+    security_secret: str = ""
+    """Secret with the fleet's key and the access file, mounted at /etc/isochrone/security: name the files in
+    security.key and security.access, as in /etc/isochrone/security/fleet.key. Only controllers get the access file."""
     volumes: Annotated[dict[str, ModelVolume], BeforeValidator(_empty)] = Field(default={})
     """Volumes of the model repositories, by the path that repository names or the parent of a model's source. The
     default is the claim NAME-models, and its sub-directories where there are several repositories."""

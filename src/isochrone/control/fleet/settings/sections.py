@@ -276,9 +276,16 @@ class Audit(Section):
     """Personal data that is hashed, dropped or truncated before it is recorded."""
 
 
+def _sandbox_of(given: object) -> object:
+    """``sandbox: true`` has all defaults."""
+    return {"enabled": given} if isinstance(given, bool) else given
+
+
 class Sandbox(Section):
     """How workers confine python models; see docs/sandbox.md. true: all defaults; false: they do not."""
 
+    enabled: bool = True
+    """Whether they do."""
     best_effort: bool = False
     """Also start workers on machines whose kernel lacks a part of it."""
     memory: Bytes = 0
@@ -330,9 +337,9 @@ class Security(Section):
     """Access to the fleet, the record of it, and what may run. What is not used yet is checked; the plan of an apply
     says so."""
 
-    sandbox: Annotated[Sandbox | None, BeforeValidator(switch)] = None
+    sandbox: Annotated[Sandbox | None, BeforeValidator(_sandbox_of)] = None
     """Run every python model in a confined process of its own, and load TorchScript and AOTInductor packages only of
-    models with trust. Off by default. A change restarts the workers."""
+    models with trust. By default, workers that check callers (access and key) do. A change restarts the workers."""
 
     audit: Audit = Audit()
     """The audit log."""
@@ -345,13 +352,24 @@ class Security(Section):
     tls: Tls = Tls()
     """Certificates. Checked, but not used yet: the plan of every apply says so."""
     access: FilePath | None = None
-    """Who may do what at gateways and over the control API: the access file (docs/access.md). Without it every caller
-    may do everything."""
+    """Who may do what: the access file (docs/access.md). With key, controllers read it, and every process of the fleet
+    follows it; without key, gateways and controllers alone check callers, and each machine needs the file. Without
+    this, every caller may do everything."""
     signatures: Annotated[Signatures, BeforeValidator(_empty)] = Signatures()
     """Signatures of model versions."""
 
     encryption: Annotated[Encryption, BeforeValidator(_empty)] = Encryption()
     """Encryption of model versions."""
+
+    @property
+    def guards_workers(self) -> bool:
+        """Whether workers and metrics ports check callers."""
+        return self.access is not None and self.key is not None
+
+    @property
+    def confines(self) -> bool:
+        """Whether workers confine python models."""
+        return self.sandbox.enabled if self.sandbox is not None else self.guards_workers
 
 
 class Metrics(Section):

@@ -6,14 +6,14 @@ Never raises: a process that does not answer in time has said nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from isochrone.control.scaling.keda.pool_load import PoolLoad
 from isochrone.control.scaling.reading.process_pages import page_client, page_url
-from isochrone.control.state.records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
@@ -25,8 +25,10 @@ _RECEIVED, _WAITING = "isochrone_gateway_requests", "isochrone_gateway_waiting"
 class LoadReader:
     """One object per controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_fields: Mapping[str, str] = NO_FIELDS) -> None:
+        """``own_fields``: headers for processes of the fleet."""
         self._client = page_client()
+        self._own_fields = own_fields
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -49,7 +51,7 @@ class LoadReader:
         )
 
     async def _in_flight(self, worker: WorkerRecord) -> int | None:
-        headers = {ORCA_FORMAT_HEADER.decode(): "text"}
+        headers = {ORCA_FORMAT_HEADER.decode(): "text", **(self._own_fields if worker.is_of_fleet else {})}
         try:
             answer = await self._client.get(page_url(worker.host, worker.port, "/v2/health/live"), headers=headers)
             return reported_in_flight(answer.headers.get(ORCA_HEADER.decode(), "").encode())
@@ -61,7 +63,8 @@ class LoadReader:
         if not gateway.metrics_port:
             return None
         try:
-            answer = await self._client.get(page_url(gateway.host, gateway.metrics_port, "/metrics"))
+            url = page_url(gateway.host, gateway.metrics_port, "/metrics")
+            answer = await self._client.get(url, headers=self._own_fields)
             families = list(text_string_to_metric_families(answer.text))
         except (httpx.HTTPError, ValueError):
             return None

@@ -23,6 +23,7 @@ from isochrone.control.scaling.keda import messages
 from isochrone.control.scaling.keda.load_reading import LoadReader
 from isochrone.control.scaling.keda.pool_load import Activity, PoolLoad
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.state.view import View
 from isochrone.errors import FlagError, InvalidArgument, Unavailable
 from isochrone.store.mirror import Mirror
@@ -77,11 +78,18 @@ def _positive(text: str, key: str, default: float) -> float:
 class KedaScaler:
     """The loads of all pools of a fleet. Any controller can answer, not only the leader."""
 
-    def __init__(self, mirror: Mirror, keys: Keys, reading_seconds: float = _READING_SECONDS) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        keys: Keys,
+        reading_seconds: float = _READING_SECONDS,
+        own_fields: Mapping[str, str] = NO_FIELDS,
+    ) -> None:
+        """``own_fields``: headers that prove to processes of the fleet that a controller asks."""
         self._mirror = mirror
         self._view = View(keys, mirror.entries)
         self._reading_seconds = reading_seconds
-        self._reader = LoadReader()
+        self._reader = LoadReader(own_fields)
         self._activities: dict[str, Activity] = {}
         #: By pool: the last reading, and when it was made.
         self._readings: dict[str, tuple[float, PoolLoad]] = {}

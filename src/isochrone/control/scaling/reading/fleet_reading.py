@@ -20,7 +20,7 @@ from isochrone.control.scaling.reading.configuration_cache import ConfigurationC
 from isochrone.control.scaling.reading.counter_pages import gateway_counts, model_configuration, worker_statistics
 from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
 from isochrone.control.scaling.reading.process_pages import AT_ONCE, SECONDS, page_client, page_url
-from isochrone.control.state.records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
@@ -40,7 +40,9 @@ class _Answer(NamedTuple):
 class FleetReader:
     """One object per controller."""
 
-    def __init__(self, client: httpx.AsyncClient | None = None) -> None:
+    def __init__(self, client: httpx.AsyncClient | None = None, own_fields: Mapping[str, str] = NO_FIELDS) -> None:
+        """``own_fields``: headers for processes of the fleet."""
+        self._own_fields = own_fields
         self._client = client or page_client()
         self._asking = asyncio.Semaphore(AT_ONCE)
         self._parsing = asyncio.Lock()
@@ -83,7 +85,9 @@ class FleetReader:
         def parse(page: _Answer) -> GatewayCounts:
             return replace(gateway_counts(page.content, gateway.incarnation, workers), instant=page.instant)
 
-        return await self._parsed(await self._page(gateway.host, gateway.metrics_port, "/metrics"), parse)
+        return await self._parsed(
+            await self._page(gateway.host, gateway.metrics_port, "/metrics", self._own_fields), parse
+        )
 
     async def _of_worker(self, name: str, worker: WorkerRecord) -> WorkerStatistics | None:
         cache = self._configurations[worker.pool]
@@ -94,7 +98,11 @@ class FleetReader:
             cache.take(name, found)
             return found
 
-        return await self._parsed(await self._page(worker.host, worker.port, "/v2/models/stats", _WITH_LOAD), parse)
+        fields = {**_WITH_LOAD, **self._fields_of(worker)}
+        return await self._parsed(await self._page(worker.host, worker.port, "/v2/models/stats", fields), parse)
+
+    def _fields_of(self, worker: WorkerRecord) -> Mapping[str, str]:
+        return self._own_fields if worker.is_of_fleet else NO_FIELDS
 
     def _keep_configurations(self, every: Collection[str], serving: Collection[str]) -> None:
         """Those of pools that are not read this time are kept: the next reading may be of them."""
@@ -116,7 +124,8 @@ class FleetReader:
     async def _ask_configuration(self, worker: WorkerRecord, key: Key, cache: ConfigurationCache) -> None:
         model, version = (quote(each, safe="") for each in key)
         versions = f"/versions/{version}" if version else ""
-        page = await self._page(worker.host, worker.port, f"/v2/models/{model}{versions}/config")
+        path = f"/v2/models/{model}{versions}/config"
+        page = await self._page(worker.host, worker.port, path, self._fields_of(worker))
         cache.answer(key, await self._parsed(page, lambda found: model_configuration(found.content)))
 
     async def _page(self, host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> _Answer | None:

@@ -20,6 +20,7 @@ from isochrone.engines.kubernetes.render.scheduling import memory_text
 from isochrone.models.sources.locations import is_url
 
 STORE_FILES = "/etc/isochrone/store"
+SECURITY_FILES = "/etc/isochrone/security"
 #: Home of the process, and of its caches.
 _SCRATCH = "/tmp"
 #: Models that were fetched from URLs; the variables that tell it to workers.
@@ -42,7 +43,7 @@ class Volumes:
 
 def of_controller(fleet: Fleet) -> Volumes:
     """A controller resolves ``latest`` in all repositories when a file is applied."""
-    found = _common(fleet)
+    found = _common(fleet, is_controller=True)
     # A sub-path, since relative paths refer to the directory of the file, and not to where its symbolic link leads.
     found.add(
         {"name": "fleet", "configMap": {"name": names.FLEET_MAP}},
@@ -100,13 +101,21 @@ def _cache_volume(fleet: Fleet) -> dict[str, Any]:
     return {"name": "model-cache", "emptyDir": {"sizeLimit": memory_text(cache.size)}}
 
 
-def _common(fleet: Fleet) -> Volumes:
+def _common(fleet: Fleet, *, is_controller: bool = False) -> Volumes:
     found = Volumes()
     found.add({"name": "scratch", "emptyDir": {}}, {"mountPath": _SCRATCH})
     if secret := fleet.kubernetes.store_tls_secret:
         found.add(
             {"name": "store", "secret": {"secretName": secret, "defaultMode": 0o440}},
             {"mountPath": STORE_FILES, "readOnly": True},
+        )
+    if secret := fleet.kubernetes.security_secret:
+        # As a whole directory: the kubelet replaces the files in it when the Secret changes.
+        files = (fleet.security.key, fleet.security.access if is_controller else None)
+        items = [{"key": name, "path": name} for file in files if file for name in [PurePosixPath(file).name]]
+        found.add(
+            {"name": "security", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}},
+            {"mountPath": SECURITY_FILES, "readOnly": True},
         )
     return found
 
