@@ -13,12 +13,20 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
-from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption
+from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption, RequireSecureOption
 from isochrone.cli.processes.audit_flags import (
     AuditKeepOption,
     AuditKeyOption,
     AuditOption,
     AuditRedactOption,
+)
+from isochrone.cli.processes.tls_flags import ControlPermissiveOption, TlsClientCaOption, TlsKeyOption, read_tls
+from isochrone.cli.processes.upstream_tls import (
+    UpstreamCaOption,
+    UpstreamCertOption,
+    UpstreamKeyOption,
+    UpstreamServerNameOption,
+    read_upstream_tls,
 )
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.api.access_rights import AccessRights
@@ -43,6 +51,9 @@ from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
+from isochrone.wire.client_tls import ClientTls
+from isochrone.wire.process_tls import follow_certificates, set_process_tls
+from isochrone.wire.tls import ServerTls
 
 EPILOG = """
 \b
@@ -107,6 +118,15 @@ def control(
             show_default="if NiceGUI is installed",
         ),
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve the API over TLS.")] = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tls_permissive: ControlPermissiveOption = False,
+    upstream_ca: UpstreamCaOption = None,
+    upstream_cert: UpstreamCertOption = None,
+    upstream_key: UpstreamKeyOption = None,
+    upstream_server_name: UpstreamServerNameOption = "",
+    require_secure: RequireSecureOption = False,
     audit: AuditOption = "",
     audit_key: AuditKeyOption = "",
     audit_keep: AuditKeepOption = 0.0,
@@ -119,11 +139,17 @@ def control(
         scaler = _address(scaler_listen, "--scaler-listen") if scaler_listen else None
         xds = _address(xds_listen, "--xds-listen") if xds_listen else None
         read_fleet_key(fleet_key)
+        tls = read_tls(tls_cert, tls_key, tls_client_ca, protocols=("http/1.1",))
+        upstream_tls = read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name)
+        set_process_tls(upstream_tls, permissive=tls_permissive)
         opened = open_store(store)
         logs.configure(json=log_json)
         if console:
             require_installed()
         rights = _rights(token_file, access)
+        if require_secure:
+            hosts = {each[0] for each in ((host, port), scaler, xds) if each is not None}
+            check_exposure("this controller", hosts, tls=tls is not None, access=rights.needs_token, required=True)
         reached = _Access(
             host,
             port,
@@ -134,6 +160,8 @@ def control(
             rights,
             is_installed() if console is None else console,
             read_audit(audit, False, audit_key, audit_keep, audit_redact, name, "controller"),
+            tls,
+            tuple(each for each in (tls, upstream_tls) if each is not None),
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
@@ -173,6 +201,10 @@ class _Access:
     console: bool = False
     #: The audit log; None: nothing is recorded.
     audit: AuditSettings | None = None
+    #: Of the API; None: it is plain.
+    tls: ServerTls | None = None
+    #: Contexts whose files are followed.
+    followed: tuple[ServerTls | ClientTls, ...] = ()
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -212,7 +244,8 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         parts = [
             asyncio.ensure_future(controller.run()),
             asyncio.ensure_future(figures.run()),
-            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening)),
+            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening, reached.tls)),
+            asyncio.ensure_future(follow_certificates(reached.followed)),
         ]
         if console is not None:
             parts.append(asyncio.ensure_future(console.run()))

@@ -34,6 +34,13 @@ from isochrone.cli.processes.audit_flags import (
 )
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
+from isochrone.cli.processes.tls_flags import (
+    TlsClientCaOption,
+    TlsKeyOption,
+    TlsPermissiveOption,
+    read_metrics_tls,
+    read_tls,
+)
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
@@ -50,15 +57,14 @@ from isochrone.cli.processes.upstream_flags import (
     SeedOption,
     Sources,
     StoreOption,
-    TlsClientCaOption,
-    TlsKeyOption,
+    UpstreamOption,
+    read_listen,
+)
+from isochrone.cli.processes.upstream_tls import (
     UpstreamCaOption,
     UpstreamCertOption,
     UpstreamKeyOption,
-    UpstreamOption,
     UpstreamServerNameOption,
-    read_listen,
-    read_tls,
     read_upstream_tls,
 )
 from isochrone.cli.processes.wire_limits import parse_limits
@@ -132,6 +138,7 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
+    tls_permissive: TlsPermissiveOption = False,
     upstream_ca: UpstreamCaOption = None,
     upstream_cert: UpstreamCertOption = None,
     upstream_key: UpstreamKeyOption = None,
@@ -161,6 +168,7 @@ def gateway(
         host, port = read_listen(listen)
         sources = Sources("gateway", upstream or (), upstream_dns or (), upstream_file or (), store)
         trace = read_trace(trace_config or ())
+        tls = read_tls(tls_cert, tls_key, tls_client_ca, tls_permissive, fleet_ca=upstream_ca if store else None)
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -175,8 +183,10 @@ def gateway(
             server_name=server_name,
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
-            tls=read_tls(tls_cert, tls_key, tls_client_ca),
-            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name, store),
+            tls=tls,
+            metrics_tls=read_metrics_tls(tls, upstream_ca, upstream_cert, upstream_key, store, tls_permissive),
+            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name),
+            permits_plain=tls_permissive,
             access=access,
             upstream_token=upstream_token_file,
             limits=parse_limits(limit or []),

@@ -14,6 +14,7 @@ from types import TracebackType
 
 import httpx
 
+from isochrone.cli.api_tls import api_tls
 from isochrone.cli.top.figures import Pair
 from isochrone.cli.top.readings import Reading, read_page
 
@@ -33,7 +34,7 @@ class Pages:
     """The metrics pages of a fleet, or of one process."""
 
     def __init__(self) -> None:
-        self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        self._client = httpx.Client(timeout=_TIMEOUT, transport=api_tls().transport(), trust_env=False)
         self._last: dict[str, tuple[float, Reading]] = {}
 
     def __enter__(self) -> Pages:

@@ -46,9 +46,9 @@ class FleetSource:
 
     def sample(self) -> Sample:
         status = self._client.get("/v1/status", Status)
-        processes = {each.name: each.metrics for each in status.gateways if each.metrics}
-        processes |= {each.name: each.metrics for each in status.workers if each.metrics}
-        pairs = self._pages.read_all({name: f"http://{address}/metrics" for name, address in processes.items()})
+        shown = [each for each in (*status.gateways, *status.workers) if each.metrics]
+        urls = {each.name: f"{'https' if each.tls else 'http'}://{each.metrics}/metrics" for each in shown}
+        pairs = self._pages.read_all(urls)
         return fleet_sample(status, pairs, time.time())
 
 

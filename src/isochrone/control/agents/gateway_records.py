@@ -28,7 +28,7 @@ from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.gateway.upstream.addresses import OUTSIDE, PLAIN, TLS, Upstream
 from isochrone.store.base import Compare, Entry, Put
 from isochrone.store.mirror import Mirror
 
@@ -295,6 +295,7 @@ def _upstream(record: WorkerRecord) -> Upstream:
         record.tier,
         record.device,
         record.region,
+        tls=OUTSIDE if record.kind != "isochrone" else TLS if record.tls else PLAIN,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from isochrone.observe.flights.explaining.explain import Explanation, explain
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage, FlightPages, GatewayFlight
+from isochrone.wire.process_tls import fleet_transport
 
 #: Seconds for one process, and processes asked at once.
 _SECONDS = 3.0
@@ -31,6 +32,7 @@ class Target(NamedTuple):
     name: str = ""
     #: host:port as gateways know a worker; "": not known.
     endpoint: str = ""
+    tls: bool = False
 
 
 class Asked(NamedTuple):
@@ -57,7 +59,7 @@ class Why(msgspec.Struct, frozen=True):
 
 async def ask(request_id: str, targets: Sequence[Target]) -> Asked:
     """Gateways first: they know under which ids, and by which workers, the request is to be found."""
-    async with httpx.AsyncClient(timeout=_SECONDS, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=_SECONDS, transport=fleet_transport(), trust_env=False) as client:
         gate = asyncio.Semaphore(_AT_ONCE)
         problems: list[str] = []
 
@@ -97,7 +99,9 @@ def unknown(request_id: str, asked: Asked) -> str:
 async def _read(client: httpx.AsyncClient, target: Target, named: str, problems: list[str]) -> list[FlightPage]:
     shown = target.name or target.address
     try:
-        response = await client.get(f"http://{target.address}/v1/flights/{quote(named, safe='')}")
+        response = await client.get(
+            f"{'https' if target.tls else 'http'}://{target.address}/v1/flights/{quote(named, safe='')}"
+        )
         if response.status_code != 200:
             problems.append(f"{shown}: {_error_of(response)}")
             return []

@@ -22,8 +22,8 @@ import msgspec
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
-from isochrone.resolving.http_transport import resolving_transport
 from isochrone.secure.signing.signed_version import Provenance
+from isochrone.wire.process_tls import fleet_transport
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord
@@ -80,10 +80,10 @@ class WorkerControl:
         self.record = record
         self._config_of = config_of
         self._client = httpx.AsyncClient(
-            base_url=f"http://{record.address}",
+            base_url=record.url,
             # Each call has its own time limit below. Never through a proxy.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            transport=resolving_transport(),
+            transport=fleet_transport(),
             trust_env=False,
             headers={
                 **({control_token.HEADER: record.control_token} if record.control_token else {}),

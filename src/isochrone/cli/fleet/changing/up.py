@@ -124,7 +124,7 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
         # A fleet that cannot be started is not applied.
         record, before = await record_of(store, launch, agreed, choice.check, choice.name)
         _print_applied(launch, record, before)
-        last = last_fleet_of(fleet_of(record.spec), launch.state, choice.ray)
+        last = last_fleet_of(fleet_of(record.spec), launch.state, Path(record.directory), choice.ray)
         found = last if remember(last) else None
 
         def present() -> Fleet:
@@ -207,8 +207,8 @@ async def _show_next_steps(
     running = sorted(engine.running().items())
     host = next((each.host for _, each in running if each.spec.role == "controller"), "")
     if choice.ray and last is not None and view.gateways:
-        gateway = f"http://{next(iter(view.gateways.values())).address}"
-        last = last_fleet_of(fleet_of(record.spec), launch.state, choice.ray, gateway, host)
+        gateway = next(iter(view.gateways.values())).url
+        last = last_fleet_of(fleet_of(record.spec), launch.state, Path(record.directory), choice.ray, gateway, host)
         remember(last)
     for line in next_steps(view, record, choice.logs(launch), last, host):
         typer.echo(line)
