@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from isochrone.control.api.scrape_targets import TARGETS_PATH
+from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import (
@@ -72,8 +74,11 @@ def _check_addresses(given: Sequence[tuple[str, str]], what: str) -> None:
         seen[address] = flag
 
 
-def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """``controllers``: addresses in place of those of the file, where Prometheus runs on another machine."""
+def scrape_configs(
+    fleet: Fleet, discovery: Discovery, controllers: Sequence[str] = (), directory: Path = Path()
+) -> list[dict[str, Any]]:
+    """``controllers``: addresses in place of those of the file, where Prometheus runs on another machine.
+    ``directory``: of the file."""
     if discovery == "kubernetes":
         if controllers:
             expected = "no --discovery kubernetes beside it: Prometheus does not read controllers in a cluster"
@@ -84,11 +89,18 @@ def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str
         expected = f"at most {fleet.control.count}, by control.count of the file"
         raise FlagError("--controller", expected, f"{len(controllers)} addresses")
     found = list(_controllers(fleet, controllers))
+    tls = _tls_config(fleet, directory)
     if discovery == "static":
-        found += [*_gateways(fleet), *_workers(fleet), *_outside(fleet)]
-        return [_static(fleet.name, found)]
+        found += [*_gateways(fleet), *_workers(fleet)]
+        outside = list(_outside(fleet))
+        if not tls:
+            return [_static(fleet.name, [*found, *outside])]
+        # Servers that the fleet did not start are plain.
+        plain = [_static(fleet.name, outside, "-outside")] if outside else []
+        return [{**_static(fleet.name, found), "scheme": "https", **tls}, *plain]
+    scheme = "https" if tls else "http"
     targets = [
-        {"url": f"http://{each.address}{TARGETS_PATH}", "refresh_interval": _REFRESH}
+        {"url": f"{scheme}://{each.address}{TARGETS_PATH}", "refresh_interval": _REFRESH, **tls}
         for each in found
         if each.role == "controller"
     ]
@@ -96,9 +108,22 @@ def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str
     job = {
         "job_name": f"isochrone-{fleet.name}-processes",
         "http_sd_configs": targets,
+        # The controllers say which targets have TLS.
+        **tls,
         "relabel_configs": [{"target_label": "fleet", "replacement": fleet.name}],
     }
-    return [_static(fleet.name, found, "-controllers"), job]
+    own = {"scheme": "https", **tls} if tls else {}
+    return [{**_static(fleet.name, found, "-controllers"), **own}, job]
+
+
+def _tls_config(fleet: Fleet, directory: Path) -> dict[str, Any]:
+    """Of a job: Prometheus shows the fleet's certificate, as the fleet's processes do. {}: the fleet is plain."""
+    tls = fleet.security.tls
+    if tls.ca is None or tls.cert is None or tls.key is None:
+        return {}
+    files = {"ca_file": tls.ca, "cert_file": tls.cert, "key_file": tls.key}
+    named = {"server_name": tls.server_name} if tls.server_name else {}
+    return {"tls_config": {**{key: str(absolute(file, directory)) for key, file in files.items()}, **named}}
 
 
 def _static(fleet: str, targets: Sequence[Target], suffix: str = "") -> dict[str, Any]:

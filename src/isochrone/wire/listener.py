@@ -87,8 +87,10 @@ class Listener:
             reuse_port=reuse_port or None,
             start_serving=accepting and not is_permissive,
         )
-        if is_permissive and self.tls is not None and isinstance(server, asyncio.AbstractServer):
-            server = PermissiveServer(server, lambda: _Sniffer(self), self.tls, LISTEN_BACKLOG)
+        if is_permissive:
+            # uvloop's servers are no asyncio.Server by type.
+            assert self.tls is not None
+            server = PermissiveServer(cast("asyncio.Server", server), lambda: _Sniffer(self), self.tls, LISTEN_BACKLOG)
             if accepting:
                 await server.start_serving()
         self._server = server

@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
-from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption, RequireSecureOption
+from isochrone.cli.processes.access_flags import AccessOption, FleetKeyOption, RequireSecureOption, check_exposure
 from isochrone.cli.processes.audit_flags import (
     AuditKeepOption,
     AuditKeyOption,
@@ -162,6 +162,7 @@ def control(
             read_audit(audit, False, audit_key, audit_keep, audit_redact, name, "controller"),
             tls,
             tuple(each for each in (tls, upstream_tls) if each is not None),
+            (tls_cert, tls_key, (tls_client_ca,) if tls_client_ca else ()) if tls_cert and tls_key else None,
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
@@ -205,6 +206,8 @@ class _Access:
     tls: ServerTls | None = None
     #: Contexts whose files are followed.
     followed: tuple[ServerTls | ClientTls, ...] = ()
+    #: Certificate, key and authorities of clients, for grpcio's servers.
+    files: tuple[Path, Path, tuple[Path, ...]] | None = None
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -249,15 +252,20 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         ]
         if console is not None:
             parts.append(asyncio.ensure_future(console.run()))
+        certificate = None
+        if reached.files is not None and (reached.scaler is not None or reached.xds is not None):
+            from isochrone.control.grpc_listening import GrpcCertificate  # it imports gRPC
+
+            certificate = GrpcCertificate(*reached.files)
         if reached.scaler is not None:
             from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler  # it imports gRPC
 
-            parts.append(asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys), *reached.scaler)))
+            parts.append(asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys), *reached.scaler, certificate)))
         if reached.xds is not None:
             from isochrone.control.xds.server import XdsServer  # it imports gRPC
 
             xds = XdsServer(store, keys, mirror, name, lease_seconds)
-            parts.append(asyncio.ensure_future(xds.serve(*reached.xds)))
+            parts.append(asyncio.ensure_future(xds.serve(*reached.xds, certificate)))
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
             for part in done:

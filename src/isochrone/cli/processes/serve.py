@@ -285,6 +285,7 @@ def serve(
             tuple(str(each) if isinstance(each, RepositoryUrl) else os.path.abspath(each) for each in repositories),
             read_fleet_key(fleet_key),
             tls_cert is not None,
+            tls_permissive,
         )
         if store and processes > 1:
             raise StartFailed(

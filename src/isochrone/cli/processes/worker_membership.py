@@ -40,6 +40,7 @@ class WorkerMembership:
     #: None: whatever can write to the store belongs to the fleet.
     key: FleetKey | None = None
     tls: bool = False
+    permissive: bool = False
     #: Random per process. Only processes that can read it in the store may change the worker.
     control_token: str = field(init=False, repr=False)
 
@@ -82,6 +83,7 @@ class WorkerMembership:
                 grpc_port=ports.get("grpc", ports["http"]),
                 metrics_port=ports.get("metrics", 0),
                 tls=self.tls,
+                permissive=self.permissive,
                 pool=self.pool,
                 tier=self.tier,
                 device=self.device,

@@ -124,7 +124,7 @@ def prometheus(
         # The network policies of a cluster keep Prometheus from the control API.
         rules = rules_document(limits, with_controllers=fleet is not None and found != "kubernetes", runbooks=runbooks)
         if fleet is not None:
-            scraping = scrape_configs(fleet, found, controller or ())
+            scraping = scrape_configs(fleet, found, controller or (), file.parent if file is not None else Path())
         else:
             scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or ())
         if out is None:

@@ -118,8 +118,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     control_token: str = ""
     #: Its model repositories; (): not stated.
     repositories: tuple[str, ...] = ()
-    #: All its ports speak TLS.
+    #: All its ports speak TLS, and also accept plain connections.
     tls: bool = False
+    permissive: bool = False
 
     @property
     def address(self) -> str:
