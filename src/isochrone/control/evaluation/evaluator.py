@@ -26,7 +26,7 @@ from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
-from isochrone.wire.process_tls import fleet_transport
+from isochrone.wire.process_tls import fleet_transport, refuses
 
 log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
@@ -210,7 +210,7 @@ def _client() -> httpx.AsyncClient:
 
 async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kind: type[_Answer]) -> _Answer | None:
     """None: the gateway does not answer, or has no metrics port."""
-    if gateway.metrics_port <= 0:
+    if gateway.metrics_port <= 0 or refuses(gateway.tls):
         return None
     try:
         headers = {control_token.HEADER: gateway.control_token}

@@ -23,7 +23,7 @@ from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
 from isochrone.secure.signing.signed_version import Provenance
-from isochrone.wire.process_tls import fleet_transport
+from isochrone.wire.process_tls import fleet_transport, refuses
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord
@@ -79,6 +79,8 @@ class WorkerControl:
     ) -> None:
         self.record = record
         self._config_of = config_of
+        #: Why it is not called: its token would travel in plain text, or to a worker that nothing vouches for.
+        self._refusal = refuses(record.tls) if record.kind == "isochrone" else ""
         self._client = httpx.AsyncClient(
             base_url=record.url,
             # Each call has its own time limit below. Never through a proxy.
@@ -94,6 +96,8 @@ class WorkerControl:
     async def ready(self) -> bool:
         """Whether it accepts calls. Of a Triton: whether it is live, since by default it stays not ready after one
         version has failed (see ``triton_loads``)."""
+        if self._refusal:
+            return False
         check = "ready" if self.record.kind == "isochrone" else "live"
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -221,6 +225,8 @@ class WorkerControl:
         return self._json(path, (await self._send(method, path, body)).content)
 
     async def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        if self._refusal:
+            raise self._failed(self._refusal)
         try:
             response = await self._client.request(method, path, json=body)
         except (httpx.HTTPError, OSError) as error:
