@@ -126,6 +126,9 @@ def test_commands_say_what_they_lack(fleet: SecureFleet, tmp_path: Path) -> None
     code, said = fleet.command("status", *api, XDG_STATE_HOME=elsewhere)
     assert code == 1
     assert "ISOCHRONE_API_CA" in said
+    code, said = fleet.command("status", "--api", f"http://127.0.0.1:{fleet.control}")
+    assert code == 1
+    assert "https://" in said
     code, said = fleet.command("status", *api, XDG_STATE_HOME=elsewhere, ISOCHRONE_API_CA=str(fleet.ca.ca))
     assert code == 0, said
 

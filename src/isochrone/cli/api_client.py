@@ -73,7 +73,7 @@ class ApiClient:
                 base_url=self.url,
                 timeout=_PATIENCE,
                 trust_env=False,
-                transport=api_tls().transport(),
+                transport=api_tls(self.url).transport(),
                 headers=_headers(),
                 auth=_LoginToken(self.url),
             )
@@ -151,9 +151,11 @@ class ApiClient:
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
         if "certificate" in str(error).lower():
             return ApiFailed(f"the controller at {self.url} is not trusted ({error}); name its authority with {CA}")
+        is_cut = isinstance(error, httpx.RemoteProtocolError) and self.url.startswith("http://")
+        hint = "; a fleet with TLS is at https://" if is_cut else ""
         return ApiFailed(
             f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
-            "few seconds; else start it, or name a controller with --api"
+            "few seconds; else start it, or name a controller with --api{hint}"
         )
 
 

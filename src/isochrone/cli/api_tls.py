@@ -10,6 +10,7 @@ import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -52,13 +53,15 @@ class ApiTls:
         return _Transport(self)
 
 
-def api_tls() -> ApiTls:
-    """The environment's files, else those of the last fleet that this user can read."""
+def api_tls(url: str = "") -> ApiTls:
+    """The environment's files, else those of the last fleet that this user can read. ``url``: what is called; on
+    another host than that fleet's API it has nothing to do with it. "": a process of that fleet."""
     ca, cert, key = (os.environ.get(name, "") for name in (CA, CERT, KEY))
     if bool(cert) != bool(key):
         raise InvalidArgument(f"{CERT} and {KEY} go together")
     last = last_fleet()
-    if ca or last is None or not last.ca or not os.access(last.ca, os.R_OK):
+    is_other = last is not None and bool(url) and urlsplit(url).hostname != urlsplit(last.api).hostname
+    if ca or last is None or is_other or not last.ca or not os.access(last.ca, os.R_OK):
         return ApiTls(ca, cert, key)
     if cert or not os.access(last.key, os.R_OK):
         return ApiTls(last.ca, cert, key, last.server_name)
