@@ -155,7 +155,7 @@ class ApiClient:
         hint = "; a fleet with TLS is at https://" if is_cut else ""
         return ApiFailed(
             f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
-            "few seconds; else start it, or name a controller with --api{hint}"
+            f"few seconds; else start it, or name a controller with --api{hint}"
         )
 
 

@@ -45,8 +45,8 @@ class ApiTls:
         """For calls to several processes."""
         if not self.ca:
             raise InvalidArgument(f"{CA}: expected the file of the fleet's authorities, given nothing")
-        pair = (Path(self.cert), Path(self.key)) if self.cert else (None, None)
-        return ClientTls(Path(self.ca), *pair, self.server_name)
+        certificate, key = (Path(each) if each else None for each in (self.cert, self.key))
+        return ClientTls(Path(self.ca), certificate, key, self.server_name)
 
     def transport(self) -> httpx.BaseTransport:
         """Of a blocking client; plain addresses are called plainly."""

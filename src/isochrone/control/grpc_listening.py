@@ -55,4 +55,5 @@ def open_port(server: grpc.aio.Server, host: str, port: int, tls: GrpcCertificat
         return found
 
     credentials = grpc.dynamic_ssl_server_credentials(tls.configuration(), renewed, bool(tls.client_ca))
-    return server.add_secure_port(address, credentials)
+    bound: int = server.add_secure_port(address, credentials)
+    return bound

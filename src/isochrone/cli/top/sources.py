@@ -13,7 +13,7 @@ from isochrone.cli.top.fleet_samples import fleet_sample
 from isochrone.cli.top.page_samples import page_sample
 from isochrone.cli.top.pages import PageFailed, Pages
 from isochrone.cli.top.samples import Sample
-from isochrone.control.api.messages import Status
+from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
 
 
 class Source(Protocol):
@@ -46,10 +46,14 @@ class FleetSource:
 
     def sample(self) -> Sample:
         status = self._client.get("/v1/status", Status)
-        shown = [each for each in (*status.gateways, *status.workers) if each.metrics]
-        urls = {each.name: f"{'https' if each.tls else 'http'}://{each.metrics}/metrics" for each in shown}
+        urls = {each.name: _page_of(each) for each in status.gateways if each.metrics}
+        urls |= {each.name: _page_of(each) for each in status.workers if each.metrics}
         pairs = self._pages.read_all(urls)
         return fleet_sample(status, pairs, time.time())
+
+
+def _page_of(process: GatewayStatus | WorkerStatus) -> str:
+    return f"{'https' if process.tls else 'http'}://{process.metrics}/metrics"
 
 
 class PageSource:

@@ -83,8 +83,9 @@ def last_fleet_of(
     ``gateway``: URL of a gateway, if an engine chose its machine."""
     api = controller_url(fleet, controller_host)
     tls = fleet.security.tls
-    files = ("" if each is None else str(absolute(each, directory)) for each in (tls.ca, tls.cert, tls.key))
-    return LastFleet(fleet.name, api, str(state.resolve()), gateway or gateway_url(fleet), ray, *files, tls.server_name)
+    ca, cert, key = ("" if each is None else str(absolute(each, directory)) for each in (tls.ca, tls.cert, tls.key))
+    first = gateway or gateway_url(fleet)
+    return LastFleet(fleet.name, api, str(state.resolve()), first, ray, ca, cert, key, tls.server_name)
 
 
 def gateway_url(fleet: Fleet) -> str:
