@@ -43,14 +43,14 @@ def gauge(server: ServerProcess, name: str, model: str) -> float:
     )
 
 
-def total(server: ServerProcess, name: str) -> float:
+def total(server: ServerProcess, name: str, context: ssl.SSLContext | None = None) -> float:
     """All samples of a name, summed."""
-    return float(sum(each.value for family in metrics(server) for each in family.samples if each.name == name))
+    return float(sum(each.value for family in metrics(server, context) for each in family.samples if each.name == name))
 
 
-def connections(server: ServerProcess) -> float:
+def connections(server: ServerProcess, context: ssl.SSLContext | None = None) -> float:
     """Those that the server has; one that it has closed has been read to its end."""
-    return total(server, "isochrone_connections")
+    return total(server, "isochrone_connections", context)
 
 
 def load_now(server: ServerProcess) -> dict[str, Any]:

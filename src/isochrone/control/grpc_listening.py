@@ -37,7 +37,8 @@ def open_port(server: grpc.aio.Server, host: str, port: int, tls: GrpcCertificat
     """Returns the port. Raises ``RuntimeError`` if it is taken, and ``ConfigError`` for the files."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if tls is None:
-        return server.add_insecure_port(address)
+        plain: int = server.add_insecure_port(address)
+        return plain
     files = FollowedFiles([tls.certificate, tls.key, *tls.client_ca])
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:

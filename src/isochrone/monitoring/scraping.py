@@ -35,6 +35,7 @@ DISCOVERIES: Final[tuple[Discovery, ...]] = ("http", "static", "kubernetes")
 _REFRESH: Final = "15s"
 #: How often pages are read. The shortest window of the rules, five minutes, then has twenty readings.
 INTERVAL: Final = "15s"
+_HTTPS: Final = "https://"
 _LOOPBACK: Final = "127.0.0.1"
 #: A name, an IPv4 address or an IPv6 address in brackets, and a port. No scheme and no path: Prometheus adds them.
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.%]+\]):(?P<port>[0-9]{1,5})")
@@ -48,18 +49,25 @@ class Target:
     role: str
     name: str
     pool: str = ""
+    is_tls: bool = False
 
     @property
     def labels(self) -> dict[str, str]:
-        found = {"role": self.role, "name": self.name}
+        found = {"role": self.role, "name": self.name, **({"__scheme__": "https"} if self.is_tls else {})}
         return {**found, "pool": self.pool} if self.pool else found
 
 
-def plain_configs(fleet: str, workers: Sequence[str], gateways: Sequence[str]) -> list[dict[str, Any]]:
-    """Of servers without a fleet.yaml, by the addresses of their metrics pages."""
+def plain_configs(
+    fleet: str, workers: Sequence[str], gateways: Sequence[str], ca: Path | None = None
+) -> list[dict[str, Any]]:
+    """Of servers without a fleet.yaml, by the addresses of their metrics pages. ``ca``: of those with https://."""
     pages = [("--worker", "worker", each) for each in workers] + [("--gateway", "gateway", each) for each in gateways]
-    _check_addresses([(flag, address) for flag, _, address in pages], "a metrics page")
-    return [_static(fleet, [Target(address, role, address) for _, role, address in pages])]
+    _check_addresses([(flag, address.removeprefix(_HTTPS)) for flag, _, address in pages], "a metrics page")
+    targets = [
+        Target(address.removeprefix(_HTTPS), role, address.removeprefix(_HTTPS), is_tls=address.startswith(_HTTPS))
+        for _, role, address in pages
+    ]
+    return [{**_static(fleet, targets), **({"tls_config": {"ca_file": str(ca.absolute())}} if ca is not None else {})}]
 
 
 def _check_addresses(given: Sequence[tuple[str, str]], what: str) -> None:

@@ -65,7 +65,7 @@ def prometheus(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Without a fleet.yaml: the metrics page of a worker; repeatable.",
+            help="Without a fleet.yaml: the metrics page of a worker, with TLS https://HOST:PORT; repeatable.",
             show_default=_WORKER_PAGE,
         ),
     ] = None,
@@ -73,6 +73,13 @@ def prometheus(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT", help="Without a fleet.yaml: that of a gateway; repeatable.", show_default="none"
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="Without a fleet.yaml: PEM authorities of pages with https://.",
+            show_default="the system's authorities",
         ),
     ] = None,
     name: Annotated[
@@ -126,7 +133,7 @@ def prometheus(
         if fleet is not None:
             scraping = scrape_configs(fleet, found, controller or (), file.parent if file is not None else Path())
         else:
-            scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or ())
+            scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or (), ca)
         if out is None:
             typer.echo(json.dumps(rules) if as_json else yaml_text([rules], _MARK), nl=as_json)
             return
