@@ -21,7 +21,7 @@ from stock_clients import KINDS, StockClient
 from typer.testing import CliRunner
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
-from hostile_client import ask, connected, read_to_end
+from hostile_client import connected, read_to_end
 from isochrone.cli.main import app
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed

@@ -277,7 +277,8 @@ def test_a_model_is_moved_when_it_is_not_served_where_the_file_says_whatever_the
 
 
 def test_settings_without_effect_are_told() -> None:
-    security = "security: {tls: {cert: a.pem, key: a.key, ca: a.ca}, signatures: {trust: [a.pub]}, encryption: {keys: [file:k]}}"
+    tls = "tls: {cert: a.pem, key: a.key, ca: a.ca}"
+    security = f"security: {{{tls}, signatures: {{trust: [a.pub]}}, encryption: {{keys: [file:k]}}}}"
     fleet = parse(f"name: a\n{security}\nobservability: {{log: {{json: true}}}}")
     assert [str(step) for step in plan(fleet, fleet)] == [
         "ignore fleet observability.log: has no effect in this release",
