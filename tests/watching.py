@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 import urllib.request
 from collections.abc import Callable
@@ -16,15 +17,18 @@ from sample_models import release_file
 from server_process import ServerProcess
 
 
-def metrics_page(server: ServerProcess, accept: str = "") -> str:
-    request = urllib.request.Request(f"http://127.0.0.1:{server.metrics_port}/metrics", headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+def metrics_page(server: ServerProcess, accept: str = "", context: ssl.SSLContext | None = None) -> str:
+    """``context``: of a client, for a server with TLS."""
+    scheme = "http" if context is None else "https"
+    url = f"{scheme}://127.0.0.1:{server.metrics_port}/metrics"
+    request = urllib.request.Request(url, headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=60, context=context) as answer:
         text: str = answer.read().decode()
     return text
 
 
-def metrics(server: ServerProcess) -> list[Metric]:
-    return list(text_string_to_metric_families(metrics_page(server)))
+def metrics(server: ServerProcess, context: ssl.SSLContext | None = None) -> list[Metric]:
+    return list(text_string_to_metric_families(metrics_page(server, context=context)))
 
 
 def gauge(server: ServerProcess, name: str, model: str) -> float:
@@ -39,14 +43,14 @@ def gauge(server: ServerProcess, name: str, model: str) -> float:
     )
 
 
-def total(server: ServerProcess, name: str) -> float:
+def total(server: ServerProcess, name: str, context: ssl.SSLContext | None = None) -> float:
     """All samples of a name, summed."""
-    return float(sum(each.value for family in metrics(server) for each in family.samples if each.name == name))
+    return float(sum(each.value for family in metrics(server, context) for each in family.samples if each.name == name))
 
 
-def connections(server: ServerProcess) -> float:
+def connections(server: ServerProcess, context: ssl.SSLContext | None = None) -> float:
     """Those that the server has; one that it has closed has been read to its end."""
-    return total(server, "isochrone_connections")
+    return total(server, "isochrone_connections", context)
 
 
 def load_now(server: ServerProcess) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def test_floods_of_handshakes(
     for server in servers:
         with contextlib.closing(honest(server, ca)) as kept:
             infers(kept)
-            before, own = server.resident_bytes(), connections(server)
+            before, own = server.resident_bytes(), connections(server, ca.context())
             with contextlib.ExitStack() as stack:
                 for number in range(FLOOD):
                     attacker = stack.enter_context(
@@ -103,7 +103,7 @@ def test_floods_of_handshakes(
                             infers(new)
                 assert server.resident_bytes() - before < MOST_BYTES
                 infers(kept)
-            wait_for(lambda at=server, most=own: connections(at) <= most)
+            wait_for(lambda at=server, most=own: connections(at, ca.context()) <= most)
             infers(kept)
             assert "Traceback" not in server.log_text()
 
@@ -112,7 +112,7 @@ def test_clients_that_leave_in_the_middle(servers: list[ServerProcess], ca: Deve
     """Resets at every stage of a handshake, and of a request in TLS."""
     context = ca.context()
     for server in servers:
-        own = connections(server)
+        own = connections(server, ca.context())
         for number in range(60):
             with contextlib.ExitStack() as stack:
                 plain = stack.enter_context(socket.create_connection(("127.0.0.1", server.http_port), timeout=60))
@@ -128,5 +128,5 @@ def test_clients_that_leave_in_the_middle(servers: list[ServerProcess], ca: Deve
             tried["TLS: clients that leave in the middle of a handshake"] += 1
         with contextlib.closing(honest(server, ca)) as connection:
             infers(connection)
-        wait_for(lambda at=server, most=own: connections(at) <= most)
+        wait_for(lambda at=server, most=own: connections(at, ca.context()) <= most)
         assert "Traceback" not in server.log_text()

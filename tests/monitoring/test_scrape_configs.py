@@ -11,7 +11,7 @@ from rendered_rules import FLEET, fleet_of
 
 from isochrone.control.fleet.derived.processes import processes
 from isochrone.errors import ConfigError
-from isochrone.monitoring.scraping import plain_configs, scrape_configs, with_credentials
+from isochrone.monitoring.scraping import Discovery, plain_configs, scrape_configs, with_credentials
 
 
 def targets(configs: list[dict[str, Any]]) -> dict[str, str]:
@@ -157,3 +157,28 @@ def test_prometheus_gets_a_token_for_every_page() -> None:
             assert config["authorization"] == {"credentials_file": "/etc/prometheus/token"}
         assert [{**each, "authorization": None} for each in configs] != guarded
         assert "authorization" not in str(configs)
+
+
+def test_servers_with_tls_have_their_scheme_and_authorities() -> None:
+    (job,) = plain_configs("default", ["https://10.0.0.1:8002", "10.0.0.2:8002"], [], Path("/etc/ca.crt"))
+    assert job["tls_config"] == {"ca_file": "/etc/ca.crt"}
+    first, second = job["static_configs"]
+    assert first["targets"] == ["10.0.0.1:8002"]
+    assert first["labels"]["__scheme__"] == "https"
+    assert "__scheme__" not in second["labels"]
+
+
+@pytest.mark.parametrize("discovery", ["http", "static"])
+def test_a_fleet_with_tls_is_read_with_its_certificate(discovery: Discovery) -> None:
+    text = FLEET + "security: {tls: {cert: tls.crt, key: tls.key, ca: /etc/ca.crt, server_name: a.internal}}\n"
+    found = scrape_configs(fleet_of(text), discovery, (), Path("/f"))
+    own = {"ca_file": "/etc/ca.crt", "cert_file": "/f/tls.crt", "key_file": "/f/tls.key", "server_name": "a.internal"}
+    fleets_own = [job for job in found if not job["job_name"].endswith("-outside")]
+    assert all(job["tls_config"] == own for job in fleets_own)
+    assert found[0]["scheme"] == "https"
+    for job in fleets_own:
+        for discovered in job.get("http_sd_configs", ()):
+            assert discovered["url"].startswith("https://")
+            assert discovered["tls_config"] == own
+    # Servers that the fleet did not start are plain.
+    assert all("tls_config" not in job for job in found if job not in fleets_own)

@@ -132,10 +132,13 @@ def servers(
 
 
 @pytest.fixture(scope="module")
-def prometheus(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    words = ["--name", "plain"]
-    for server in (servers.behind[0], servers.other, servers.secured):
+def prometheus(
+    servers: Servers, certificate: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    words = ["--name", "plain", "--ca", str(certificate[0])]
+    for server in (servers.behind[0], servers.other):
         words += ["--worker", f"127.0.0.1:{server.metrics_port}"]
+    words += ["--worker", f"https://127.0.0.1:{servers.secured.metrics_port}"]
     words += ["--gateway", f"127.0.0.1:{servers.gateway.metrics_port}"]
     with start_rendered(tmp_path_factory.mktemp("prometheus"), *words) as server:
         yield server

@@ -21,7 +21,7 @@ from stock_clients import KINDS, StockClient
 from typer.testing import CliRunner
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
-from hostile_client import ask, connected, read_to_end
+from hostile_client import connected, read_to_end
 from isochrone.cli.main import app
 from isochrone.errors import AlreadyExists
 from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
@@ -136,8 +136,10 @@ def test_plain_bytes_to_a_tls_port_harm_nobody(tls_gateway: GatewayProcess) -> N
         assert b"200 OK" not in read_to_end(connection)
 
 
-def test_the_metrics_page_stays_plain(tls_gateway: GatewayProcess) -> None:
-    assert ask(tls_gateway.metrics_port, "GET", "/metrics").status == 200
+def test_the_metrics_page_has_tls_too(tls_gateway: GatewayProcess) -> None:
+    with connected(tls_gateway.metrics_port) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" not in read_to_end(connection)
 
 
 def test_a_gateway_behind_a_gateway(fleet: Fleet, gateway_factory: StartGateway) -> None:

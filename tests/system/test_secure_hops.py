@@ -347,7 +347,9 @@ def test_certificates_and_their_authority_are_replaced_under_load_without_a_fail
         wait_for(lambda: any(event.get("removed") == [worker.http_url] for event in gateway.log_events()))
         load.more()
         load.stop()
-        page = {sample.name: sample.value for family in metrics(gateway) for sample in family.samples}
+        page = {
+            sample.name: sample.value for family in metrics(gateway, ca.context("alice")) for sample in family.samples
+        }
         held = next(held for held in ca.authority.listing() if held.name == "gateway")
         assert page["isochrone_certificate_expiry_timestamp_seconds"] == held.facts.expires.timestamp()
     assert load.failures == []

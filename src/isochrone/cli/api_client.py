@@ -19,6 +19,7 @@ import httpx
 import msgspec
 import typer
 
+from isochrone.cli.api_tls import CA, api_tls
 from isochrone.cli.last_fleet import last_fleet
 from isochrone.control.api.messages import in_full
 from isochrone.errors import IsochroneError
@@ -71,7 +72,12 @@ class ApiClient:
         try:
             # No proxies from the environment: controllers are on this machine or in this network.
             self._client = httpx.Client(
-                base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=_headers(), auth=self.token
+                base_url=self.url,
+                timeout=_PATIENCE,
+                trust_env=False,
+                transport=api_tls(self.url).transport(),
+                headers=_headers(),
+                auth=self.token,
             )
         except (httpx.InvalidURL, ValueError):
             raise ApiFailed(f"--api: expected http://HOST:PORT, given '{url}'") from None
@@ -145,9 +151,13 @@ class ApiClient:
             return ApiFailed(f"the controller at {self.url} did not answer in time; try another with --api")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
+        if "certificate" in str(error).lower():
+            return ApiFailed(f"the controller at {self.url} is not trusted ({error}); name its authority with {CA}")
+        is_cut = isinstance(error, httpx.RemoteProtocolError) and self.url.startswith("http://")
+        hint = "; a fleet with TLS is at https://" if is_cut else ""
         return ApiFailed(
             f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
-            "few seconds; else start it, or name a controller with --api"
+            f"few seconds; else start it, or name a controller with --api{hint}"
         )
 
 

@@ -23,6 +23,11 @@ class LastFleet:
     gateway: str = ""
     #: Address of the Ray cluster that its processes run on; "": they run on this machine.
     ray: str = ""
+    #: Its certificates as absolute paths, and the name in them; "": it has none, or names its addresses.
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    server_name: str = ""
 
 
 def last_fleet_file() -> Path:
@@ -50,8 +55,8 @@ def remember(fleet: LastFleet) -> bool:
 def last_fleet() -> LastFleet | None:
     try:
         found = json.loads(last_fleet_file().read_text(encoding="utf-8"))
-        # Earlier releases wrote no gateway and no Ray cluster.
-        later = (str(found.get("gateway", "")), str(found.get("ray", "")))
+        # Earlier releases wrote fewer.
+        later = (str(found.get(name, "")) for name in ("gateway", "ray", "ca", "cert", "key", "server_name"))
         return LastFleet(str(found["name"]), str(found["api"]), str(found["state"]), *later)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -340,7 +340,8 @@ class RequestShell:
     async def _check(self, endpoint: Endpoint) -> None:
         lives = True
         try:
-            lives = await is_alive(endpoint.handle.upstream, self.monitoring.timeout, self.fleet.upstream_tls)
+            upstream = endpoint.handle.upstream
+            lives = await is_alive(upstream, self.monitoring.timeout, self.fleet.tls_of(upstream)[0])
         except Exception as error:
             # Requests that wait for the result must not wait for ever.
             log.error("checking a worker failed unexpectedly", worker=endpoint.address, exc_info=error)

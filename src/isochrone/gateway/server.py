@@ -102,8 +102,12 @@ class GatewaySettings:
     #: Origins of pages that may use the gateway from a browser, beside its own.
     allow_origins: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
+    #: Of the metrics port.
+    metrics_tls: ssl.SSLContext | None = None
     #: For connections to workers; None: they are plain.
     upstream_tls: ClientTls | None = None
+    #: Workers of the fleet that have no TLS yet get requests, too.
+    permits_plain: bool = False
     #: The access file; None: every caller may do everything, unless the fleet's rules count.
     access: Path | None = None
     #: The rules come from the fleet's store.
@@ -301,6 +305,7 @@ class GatewayServer:
         turn.flush_every = _FLUSH_EVERY
         if settings.upstream_tls is not None:
             gateway.fleet.upstream_tls = settings.upstream_tls
+            gateway.fleet.permits_plain = settings.permits_plain
             self._tasks.append(asyncio.ensure_future(self._follow_certificates(settings.upstream_tls)))
         gateway.set_upstreams("command line", settings.upstreams)
         self._tasks.append(asyncio.ensure_future(gateway.run()))
@@ -392,7 +397,8 @@ class GatewayServer:
             need = needed_by if name == self.service else needed_by_page
             application = Authenticated(application, self.keeper, settings.limits.max_body_bytes, need)
         guarded = SameOrigin(application, settings.allow_origins)
-        listener = self._listeners.add(guarded, settings.tls if name == self.service else None)
+        contexts = {self.service: settings.tls, "metrics": settings.metrics_tls}
+        listener = self._listeners.add(guarded, contexts.get(name))
         try:
             self.ports[name] = await listener.start(
                 settings.host, port, reuse_port=settings.reuse_port, accepting=accepting

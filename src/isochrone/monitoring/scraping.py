@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from isochrone.control.api.scrape_targets import TARGETS_PATH
+from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import (
@@ -33,6 +35,7 @@ DISCOVERIES: Final[tuple[Discovery, ...]] = ("http", "static", "kubernetes")
 _REFRESH: Final = "15s"
 #: How often pages are read. The shortest window of the rules, five minutes, then has twenty readings.
 INTERVAL: Final = "15s"
+_HTTPS: Final = "https://"
 _LOOPBACK: Final = "127.0.0.1"
 #: A name, an IPv4 address or an IPv6 address in brackets, and a port. No scheme and no path: Prometheus adds them.
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.%]+\]):(?P<port>[0-9]{1,5})")
@@ -46,18 +49,25 @@ class Target:
     role: str
     name: str
     pool: str = ""
+    is_tls: bool = False
 
     @property
     def labels(self) -> dict[str, str]:
-        found = {"role": self.role, "name": self.name}
+        found = {"role": self.role, "name": self.name, **({"__scheme__": "https"} if self.is_tls else {})}
         return {**found, "pool": self.pool} if self.pool else found
 
 
-def plain_configs(fleet: str, workers: Sequence[str], gateways: Sequence[str]) -> list[dict[str, Any]]:
-    """Of servers without a fleet.yaml, by the addresses of their metrics pages."""
+def plain_configs(
+    fleet: str, workers: Sequence[str], gateways: Sequence[str], ca: Path | None = None
+) -> list[dict[str, Any]]:
+    """Of servers without a fleet.yaml, by the addresses of their metrics pages. ``ca``: of those with https://."""
     pages = [("--worker", "worker", each) for each in workers] + [("--gateway", "gateway", each) for each in gateways]
-    _check_addresses([(flag, address) for flag, _, address in pages], "a metrics page")
-    return [_static(fleet, [Target(address, role, address) for _, role, address in pages])]
+    _check_addresses([(flag, address.removeprefix(_HTTPS)) for flag, _, address in pages], "a metrics page")
+    targets = [
+        Target(address.removeprefix(_HTTPS), role, address.removeprefix(_HTTPS), is_tls=address.startswith(_HTTPS))
+        for _, role, address in pages
+    ]
+    return [{**_static(fleet, targets), **({"tls_config": {"ca_file": str(ca.absolute())}} if ca is not None else {})}]
 
 
 def _check_addresses(given: Sequence[tuple[str, str]], what: str) -> None:
@@ -72,8 +82,11 @@ def _check_addresses(given: Sequence[tuple[str, str]], what: str) -> None:
         seen[address] = flag
 
 
-def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """``controllers``: addresses in place of those of the file, where Prometheus runs on another machine."""
+def scrape_configs(
+    fleet: Fleet, discovery: Discovery, controllers: Sequence[str] = (), directory: Path = Path()
+) -> list[dict[str, Any]]:
+    """``controllers``: addresses in place of those of the file, where Prometheus runs on another machine.
+    ``directory``: of the file."""
     if discovery == "kubernetes":
         if controllers:
             expected = "no --discovery kubernetes beside it: Prometheus does not read controllers in a cluster"
@@ -84,11 +97,18 @@ def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str
         expected = f"at most {fleet.control.count}, by control.count of the file"
         raise FlagError("--controller", expected, f"{len(controllers)} addresses")
     found = list(_controllers(fleet, controllers))
+    tls = _tls_config(fleet, directory)
     if discovery == "static":
-        found += [*_gateways(fleet), *_workers(fleet), *_outside(fleet)]
-        return [_static(fleet.name, found)]
+        found += [*_gateways(fleet), *_workers(fleet)]
+        outside = list(_outside(fleet))
+        if not tls:
+            return [_static(fleet.name, [*found, *outside])]
+        # Servers that the fleet did not start are plain.
+        plain = [_static(fleet.name, outside, "-outside")] if outside else []
+        return [{**_static(fleet.name, found), "scheme": "https", **tls}, *plain]
+    scheme = "https" if tls else "http"
     targets = [
-        {"url": f"http://{each.address}{TARGETS_PATH}", "refresh_interval": _REFRESH}
+        {"url": f"{scheme}://{each.address}{TARGETS_PATH}", "refresh_interval": _REFRESH, **tls}
         for each in found
         if each.role == "controller"
     ]
@@ -96,9 +116,22 @@ def scrape_configs(fleet: Fleet, discovery: Discovery, controllers: Sequence[str
     job = {
         "job_name": f"isochrone-{fleet.name}-processes",
         "http_sd_configs": targets,
+        # The controllers say which targets have TLS.
+        **tls,
         "relabel_configs": [{"target_label": "fleet", "replacement": fleet.name}],
     }
-    return [_static(fleet.name, found, "-controllers"), job]
+    own = {"scheme": "https", **tls} if tls else {}
+    return [{**_static(fleet.name, found, "-controllers"), **own}, job]
+
+
+def _tls_config(fleet: Fleet, directory: Path) -> dict[str, Any]:
+    """Of a job: Prometheus shows the fleet's certificate, as the fleet's processes do. {}: the fleet is plain."""
+    tls = fleet.security.tls
+    if tls.ca is None or tls.cert is None or tls.key is None:
+        return {}
+    files = {"ca_file": tls.ca, "cert_file": tls.cert, "key_file": tls.key}
+    named = {"server_name": tls.server_name} if tls.server_name else {}
+    return {"tls_config": {**{key: str(absolute(file, directory)) for key, file in files.items()}, **named}}
 
 
 def with_credentials(configs: Sequence[dict[str, Any]], file: str) -> list[dict[str, Any]]:

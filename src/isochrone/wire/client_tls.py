@@ -35,6 +35,10 @@ class ClientTls:
         """A context for the connections to one server."""
         return ServerSessions(self, http2)
 
+    def to_servers(self) -> ServerSessions:
+        """One for connections to any server: it keeps no sessions, since a session belongs to one."""
+        return ServerSessions(self, http2=False, resumes=False)
+
     def current(self, *, http2: bool) -> ssl.SSLContext:
         return self._http2 if http2 else self._http1
 
@@ -69,11 +73,11 @@ class ClientTls:
 class ServerSessions(ssl.SSLContext):
     """Makes connections to one server by the files as they were last read."""
 
-    def __new__(cls, *_: Any) -> ServerSessions:
+    def __new__(cls, *_: Any, **__: Any) -> ServerSessions:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
-    def __init__(self, tls: ClientTls, http2: bool) -> None:
-        self._tls, self._is_http2 = tls, http2
+    def __init__(self, tls: ClientTls, http2: bool, *, resumes: bool = True) -> None:
+        self._tls, self._is_http2, self._resumes = tls, http2, resumes
         self._last: AlertingEnd | None = None
         self._session: ssl.SSLSession | None = None
         #: What the session belongs to: another context refuses it.
@@ -84,16 +88,24 @@ class ServerSessions(ssl.SSLContext):
         """Why the last handshake failed, where the connection's own error says only that it ended."""
         return None if self._last is None else self._last.failure
 
-    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **options: Any) -> ssl.SSLObject:
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
         context = self._tls.current(http2=self._is_http2)
         if context is not self._of:
             self._last = self._session = None
             self._of = context
         self._take_ticket()
-        made = context.wrap_bio(incoming, outgoing, *more, **{**options, "session": self._session})
+        made = context.wrap_bio(incoming, outgoing, server_side, server_hostname, self._session or session)
         assert isinstance(made, AlertingEnd)
         made.outgoing = outgoing
-        self._last = made
+        if self._resumes:
+            self._last = made
         return made
 
     def _take_ticket(self) -> None:

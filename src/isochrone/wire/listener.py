@@ -21,6 +21,7 @@ from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.frames import PREFACE
 from isochrone.wire.http2.server import Http2ServerConnection
+from isochrone.wire.permissive_server import PermissiveServer
 from isochrone.wire.tls import ServerTls, peer_identity
 from isochrone.wire.turn import Turn
 
@@ -66,7 +67,7 @@ class Listener:
         self.stalled = 0
         #: Connections rejected because of max_connections.
         self.refused = 0
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | PermissiveServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._checking: asyncio.Handle | None = None
         self._empty: asyncio.Event | None = None
@@ -76,15 +77,22 @@ class Listener:
 
         Without ``accepting`` the port is only reserved, and connections are refused until ``accept``.
         """
-        server = await self.loop.create_server(
+        is_permissive = isinstance(self.tls, ServerTls) and self.tls.permissive
+        server: asyncio.Server | PermissiveServer = await self.loop.create_server(
             lambda: _Sniffer(self),
             host,
             port,
             ssl=self.tls,
             backlog=LISTEN_BACKLOG,
             reuse_port=reuse_port or None,
-            start_serving=accepting,
+            start_serving=accepting and not is_permissive,
         )
+        if is_permissive:
+            # uvloop's servers are no asyncio.Server by type.
+            assert self.tls is not None
+            server = PermissiveServer(cast("asyncio.Server", server), lambda: _Sniffer(self), self.tls, LISTEN_BACKLOG)
+            if accepting:
+                await server.start_serving()
         self._server = server
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         return cast(int, server.sockets[0].getsockname()[1])

@@ -27,7 +27,6 @@ from isochrone.wire.client_hello import offered_protocols
 log = structlog.get_logger(__name__)
 
 PROTOCOLS = ("h2", "http/1.1")
-_OFFERS = frozenset(name.encode() for name in PROTOCOLS)
 #: For TLS 1.2: forward secrecy and authenticated encryption, which are all that RFC 9113 (appendix A) leaves. The
 #: suites of TLS 1.3 have both.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -51,13 +50,25 @@ class ServerTls(ssl.SSLContext):
     #: When the first certificate of its chain expires, in seconds since 1970; None: that cannot be read.
     expires: float | None = None
 
-    def __new__(cls, *_: Any) -> ServerTls:
+    def __new__(cls, *_: Any, **__: Any) -> ServerTls:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        client_ca: Path | Sequence[Path] | None = None,
+        *,
+        protocols: Sequence[str] = PROTOCOLS,
+        permissive: bool = False,
+    ) -> None:
         """Raises ``ConfigError``."""
-        self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._files = FollowedFiles([path for path in (certificate, key, client_ca) if path is not None])
+        self._certificate, self._key = certificate, key
+        self._client_ca = (client_ca,) if isinstance(client_ca, Path) else tuple(client_ca or ())
+        self._protocols = tuple(protocols)
+        #: Its listener also accepts plain connections.
+        self.permissive = permissive
+        self._files = FollowedFiles([certificate, key, *self._client_ca])
         self._current, self.expires = self._load()
         #: Handshakes that failed since the process started.
         self.failures = 0
@@ -102,18 +113,20 @@ class ServerTls(ssl.SSLContext):
 
         It hands each connection over to another one, which has the files and calls nothing back.
         """
-        serving = _server_context(self._certificate, self._key, self._client_ca)
+        serving = _server_context(self._certificate, self._key, self._client_ca, self._protocols)
         entry = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _harden(entry, PROTOCOLS)
+        _harden(entry, self._protocols)
         # What does not go over with the handover.
         entry.verify_mode = serving.verify_mode
         entry.sslobject_class = ServerSide
         # A hook for debugging, but the only way to the message; openssl calls it for this one message alone.
         entry._msg_callback = _note_hello  # type: ignore[attr-defined]
 
+        offers = frozenset(each.encode() for each in self._protocols)
+
         def chosen(side: Any, name: str | None, context: ssl.SSLContext) -> int | None:
             side.context = serving
-            return _alert_for(side)
+            return _alert_for(side, offers)
 
         entry.sni_callback = chosen
         return entry, first_expiry(self._certificate.read_text("ascii", "replace"))
@@ -185,9 +198,12 @@ def peer_identity(end: ssl.SSLObject | None) -> tuple[str, ...]:
     return end.identity if isinstance(end, ServerSide) else identities(end.getpeercert())
 
 
-def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ServerTls:
-    """For a listener; with ``client_ca``, clients must present a certificate that it signed."""
-    return ServerTls(certificate, key, client_ca)
+def server_context(
+    certificate: Path, key: Path, client_ca: Path | None = None, *, permissive: bool = False
+) -> ServerTls:
+    """For a listener; with ``client_ca``, clients must present a certificate that it signed. ``permissive``: plain
+    connections are accepted, too."""
+    return ServerTls(certificate, key, client_ca, permissive=permissive)
 
 
 def client_context(
@@ -211,15 +227,17 @@ def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         raise ConfigError(f"{certificate}, {key}", "certificate", "a PEM certificate and its key", str(error)) from None
 
 
-def _server_context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
+def _server_context(
+    certificate: Path, key: Path, client_ca: Sequence[Path], protocols: Sequence[str]
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _harden(context, PROTOCOLS)
+    _harden(context, protocols)
     load_pair(context, certificate, key)
-    if client_ca is not None:
+    for authority in client_ca:
         try:
-            context.load_verify_locations(client_ca)
+            context.load_verify_locations(authority)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(str(client_ca), "client CA", "a PEM certificate", str(error)) from None
+            raise ConfigError(str(authority), "client CA", "a PEM certificate", str(error)) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -240,7 +258,7 @@ def _note_hello(side: Any, direction: str, version: Any, content: Any, kind: Any
         side.hello = message
 
 
-def _alert_for(side: Any) -> int | None:
+def _alert_for(side: Any, offers: frozenset[bytes]) -> int | None:
     """The alert that ends the handshake; None: the client may go on. A client's second message, after a retry of the
     handshake (RFC 8446, 4.1.4), is not seen: its protocols are those of the first."""
     hello, side.hello = side.hello, None
@@ -250,7 +268,7 @@ def _alert_for(side: Any) -> int | None:
         offered = offered_protocols(hello)
     except ValueError:
         return _DECODE_ERROR
-    return None if offered is None or not _OFFERS.isdisjoint(offered) else _NO_APPLICATION_PROTOCOL
+    return None if offered is None or not offers.isdisjoint(offered) else _NO_APPLICATION_PROTOCOL
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -405,7 +405,7 @@ class Worker:
         accepting = group is None or group.listens_at_once
         if self.keeper is not None:
             await self.keeper.start()
-        tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls}
+        tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls, "metrics": settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),
             ("grpc", settings.grpc_port, application),

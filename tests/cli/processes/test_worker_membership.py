@@ -14,26 +14,24 @@ MEMBER = WorkerMembership("sqlite:fleet.db", "farm", "cpu-1", "cpu", "", "", "",
 
 
 def test_a_worker_with_a_name_or_without() -> None:
-    MEMBER.check("explicit", allow_http=True, tls=False)
-    replace(MEMBER, name="").check("explicit", allow_http=True, tls=False)
+    MEMBER.check("explicit", allow_http=True)
+    replace(MEMBER, name="").check("explicit", allow_http=True)
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
 def test_somebody_else_must_not_decide_what_is_loaded(mode: str) -> None:
     with pytest.raises(StartFailed, match=f"--store needs --model-control-mode explicit.*given '{mode}'"):
-        MEMBER.check(mode, allow_http=True, tls=False)
+        MEMBER.check(mode, allow_http=True)
 
 
-def test_the_controller_needs_plain_http() -> None:
+def test_the_controller_needs_http() -> None:
     with pytest.raises(StartFailed, match="--store needs HTTP"):
-        MEMBER.check("explicit", allow_http=False, tls=False)
-    with pytest.raises(StartFailed, match="--store and --tls-cert"):
-        MEMBER.check("explicit", allow_http=True, tls=True)
+        MEMBER.check("explicit", allow_http=False)
 
 
 def test_the_controller_needs_a_port_of_the_workers_own() -> None:
     with pytest.raises(StartFailed, match="--store and --reuse-port"):
-        MEMBER.check("explicit", allow_http=True, tls=False, shared_port=True)
+        MEMBER.check("explicit", allow_http=True, shared_port=True)
 
 
 def test_each_process_of_a_fleet_has_a_token_of_its_own() -> None:
@@ -47,7 +45,7 @@ def test_each_process_of_a_fleet_has_a_token_of_its_own() -> None:
 def test_names_that_cannot_be_keys(name: str) -> None:
     for flag, member in (("--name", replace(MEMBER, name=name)), ("--fleet", replace(MEMBER, fleet=name))):
         with pytest.raises(StartFailed, match=f"{flag}: expected letters, digits"):
-            member.check("explicit", allow_http=True, tls=False)
+            member.check("explicit", allow_http=True)
 
 
 def test_a_store_that_makes_no_sense_is_refused() -> None:

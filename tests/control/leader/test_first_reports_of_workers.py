@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Workers:
         #: The worker, the model, its versions.
         self.calls: list[tuple[str, str, tuple[str, ...]]] = []
 
-    def control(self, record: WorkerRecord, term: int = 0) -> ControlOfOne:
+    def control(self, record: WorkerRecord, term: int = 0, own_fields: Mapping[str, str] | None = None) -> ControlOfOne:
         return ControlOfOne(self, record.name)
 
 

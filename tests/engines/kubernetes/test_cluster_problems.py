@@ -142,7 +142,10 @@ def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
             "kubernetes.volumes.models.image: expected an image such as",
         ),
         ("kubernetes: {edge: {hosts: [a.b]}}", "kubernetes.edge.kind: expected gateway-api or istio"),
-        ("security: {tls: {cert: a, key: b}}", "security.tls.cert: expected nothing, since pods do not have the file"),
+        (
+            "security: {tls: {cert: a, key: b, ca: c}}",
+            "security.tls.cert: expected nothing, since pods do not have the file",
+        ),
         (
             "security: {signatures: {trust: [release.pub]}}",
             "security.signatures.trust[0]: expected nothing, since pods do not have the file",

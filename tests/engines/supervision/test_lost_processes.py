@@ -100,7 +100,7 @@ def test_processes_of_lost_machines_are_probed_at_once(tmp_path: Path, monkeypat
     names = ("w1", "w2", "w3")
     met = asyncio.Event()
 
-    async def lives(host: str, port: int) -> bool:
+    async def lives(host: str, port: int, tls: bool) -> bool:
         await together.wait()
         met.set()
         return True

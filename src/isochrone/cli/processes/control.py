@@ -19,6 +19,8 @@ from isochrone.cli.processes.access_flags import (
     AcceptUnsealedOption,
     AccessOption,
     FleetKeyOption,
+    RequireSecureOption,
+    check_exposure,
     read_access,
 )
 from isochrone.cli.processes.audit_flags import (
@@ -26,6 +28,14 @@ from isochrone.cli.processes.audit_flags import (
     AuditKeyOption,
     AuditOption,
     AuditRedactOption,
+)
+from isochrone.cli.processes.tls_flags import ControlPermissiveOption, TlsClientCaOption, TlsKeyOption, read_tls
+from isochrone.cli.processes.upstream_tls import (
+    UpstreamCaOption,
+    UpstreamCertOption,
+    UpstreamKeyOption,
+    UpstreamServerNameOption,
+    read_upstream_tls,
 )
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.agents.access_following import AccessFollowing
@@ -55,6 +65,9 @@ from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store, seal_of
+from isochrone.wire.client_tls import ClientTls
+from isochrone.wire.process_tls import follow_certificates, set_process_tls
+from isochrone.wire.tls import ServerTls
 
 EPILOG = """
 \b
@@ -120,6 +133,15 @@ def control(
             show_default="if NiceGUI is installed",
         ),
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve the API over TLS.")] = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tls_permissive: ControlPermissiveOption = False,
+    upstream_ca: UpstreamCaOption = None,
+    upstream_cert: UpstreamCertOption = None,
+    upstream_key: UpstreamKeyOption = None,
+    upstream_server_name: UpstreamServerNameOption = "",
+    require_secure: RequireSecureOption = False,
     audit: AuditOption = "",
     audit_key: AuditKeyOption = "",
     audit_keep: AuditKeepOption = 0.0,
@@ -134,11 +156,17 @@ def control(
         key = read_fleet_key(fleet_key)
         file, is_fleet_access = read_access(access, store, key)
         internal = internal_callers(key)
+        tls = read_tls(tls_cert, tls_key, tls_client_ca, protocols=("http/1.1",))
+        upstream_tls = read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name)
+        set_process_tls(upstream_tls, permissive=tls_permissive)
         opened = open_store(store, seal=seal_of(key, accepts_unsealed=accept_unsealed))
         logs.configure(json=log_json)
         if console:
             require_installed()
         rights = _rights(token_file, access, internal)
+        if require_secure:
+            hosts = {each[0] for each in ((host, port), scaler, xds) if each is not None}
+            check_exposure("this controller", hosts, tls=tls is not None, access=rights.needs_token, required=True)
         reached = _Access(
             host,
             port,
@@ -152,6 +180,9 @@ def control(
             file if internal is not None else None,
             follows_fleet=is_fleet_access or (file is not None and internal is not None),
             own_fields={"authorization": f"Bearer {internal.controller_token}"} if internal is not None else NO_FIELDS,
+            tls=tls,
+            followed=tuple(each for each in (tls, upstream_tls) if each is not None),
+            files=(tls_cert, tls_key, (tls_client_ca,) if tls_client_ca else ()) if tls_cert and tls_key else None,
         )
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
@@ -203,6 +234,12 @@ class _Access:
     follows_fleet: bool = False
     #: Headers that prove to workers and gateways that a controller calls.
     own_fields: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Of the API; None: it is plain.
+    tls: ServerTls | None = None
+    #: Contexts whose files are followed.
+    followed: tuple[ServerTls | ClientTls, ...] = ()
+    #: Certificate, key and authorities of clients, for grpcio's servers.
+    files: tuple[Path, Path, tuple[Path, ...]] | None = None
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -249,21 +286,26 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         parts = [
             asyncio.ensure_future(controller.run()),
             asyncio.ensure_future(figures.run()),
-            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening)),
+            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening, reached.tls)),
+            asyncio.ensure_future(follow_certificates(reached.followed)),
         ]
         if console is not None:
             parts.append(asyncio.ensure_future(console.run()))
+        certificate = None
+        if reached.files is not None and (reached.scaler is not None or reached.xds is not None):
+            from isochrone.control.grpc_listening import GrpcCertificate  # it imports gRPC
+
+            certificate = GrpcCertificate(*reached.files)
         if reached.scaler is not None:
             from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler  # it imports gRPC
 
-            parts.append(
-                asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys, own_fields=own_fields), *reached.scaler))
-            )
+            shown = KedaScaler(mirror, keys, own_fields=own_fields)
+            parts.append(asyncio.ensure_future(serve_scaler(shown, *reached.scaler, certificate)))
         if reached.xds is not None:
             from isochrone.control.xds.server import XdsServer  # it imports gRPC
 
             xds = XdsServer(store, keys, mirror, name, lease_seconds)
-            parts.append(asyncio.ensure_future(xds.serve(*reached.xds)))
+            parts.append(asyncio.ensure_future(xds.serve(*reached.xds, certificate)))
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
             for part in done:

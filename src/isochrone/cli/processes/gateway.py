@@ -36,6 +36,13 @@ from isochrone.cli.processes.audit_flags import (
 )
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
+from isochrone.cli.processes.tls_flags import (
+    TlsClientCaOption,
+    TlsKeyOption,
+    TlsPermissiveOption,
+    read_metrics_tls,
+    read_tls,
+)
 from isochrone.cli.processes.trace_flags import TraceOption, read_trace
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
@@ -52,15 +59,14 @@ from isochrone.cli.processes.upstream_flags import (
     SeedOption,
     Sources,
     StoreOption,
-    TlsClientCaOption,
-    TlsKeyOption,
+    UpstreamOption,
+    read_listen,
+)
+from isochrone.cli.processes.upstream_tls import (
     UpstreamCaOption,
     UpstreamCertOption,
     UpstreamKeyOption,
-    UpstreamOption,
     UpstreamServerNameOption,
-    read_listen,
-    read_tls,
     read_upstream_tls,
 )
 from isochrone.cli.processes.wire_limits import parse_limits
@@ -135,6 +141,7 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
+    tls_permissive: TlsPermissiveOption = False,
     upstream_ca: UpstreamCaOption = None,
     upstream_cert: UpstreamCertOption = None,
     upstream_key: UpstreamKeyOption = None,
@@ -170,6 +177,7 @@ def gateway(
         if is_fleet_access and processes > 1:
             expected = "a file beside --processes; gateways that follow @fleet share a port with --reuse-port"
             raise FlagError("--access", expected, "@fleet")
+        tls = read_tls(tls_cert, tls_key, tls_client_ca, tls_permissive, fleet_ca=upstream_ca if store else None)
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -184,8 +192,10 @@ def gateway(
             server_name=server_name,
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
-            tls=read_tls(tls_cert, tls_key, tls_client_ca),
-            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name, store),
+            tls=tls,
+            metrics_tls=read_metrics_tls(tls, upstream_ca, upstream_cert, upstream_key, store, tls_permissive),
+            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name),
+            permits_plain=tls_permissive,
             access=file,
             is_fleet_access=is_fleet_access,
             internal=internal_callers(key),

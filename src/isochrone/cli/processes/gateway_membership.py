@@ -48,6 +48,8 @@ class GatewayMembership:
             host=self.advertise or advertised_host(server.settings.host, self.store),
             port=port,
             metrics_port=server.ports.get("metrics", 0),
+            tls=server.settings.metrics_tls is not None,
+            callers_tls=server.settings.tls is not None,
             incarnation=new_incarnation(),
             pid=process_number(),
             control_token=secrets.token_urlsafe(32),

@@ -10,6 +10,13 @@ import uvloop
 
 from isochrone.cli.processes.access_flags import AcceptUnsealedOption, FleetKeyOption
 from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.cli.processes.tls_flags import (
+    TlsClientCaOption,
+    TlsKeyOption,
+    TlsPermissiveOption,
+    read_metrics_tls,
+    read_tls,
+)
 from isochrone.cli.processes.upstream_flags import (
     AdvertiseOption,
     DnsOption,
@@ -25,15 +32,14 @@ from isochrone.cli.processes.upstream_flags import (
     SeedOption,
     Sources,
     StoreOption,
-    TlsClientCaOption,
-    TlsKeyOption,
+    UpstreamOption,
+    read_listen,
+)
+from isochrone.cli.processes.upstream_tls import (
     UpstreamCaOption,
     UpstreamCertOption,
     UpstreamKeyOption,
-    UpstreamOption,
     UpstreamServerNameOption,
-    read_listen,
-    read_tls,
     read_upstream_tls,
 )
 from isochrone.cli.processes.wire_limits import parse_limits
@@ -89,6 +95,7 @@ def pick(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve Envoy over TLS.")] = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
+    tls_permissive: TlsPermissiveOption = False,
     upstream_ca: UpstreamCaOption = None,
     upstream_cert: UpstreamCertOption = None,
     upstream_key: UpstreamKeyOption = None,
@@ -103,6 +110,7 @@ def pick(
         host, port = read_listen(listen)
         sources = Sources("pick", upstream or (), upstream_dns or (), upstream_file or (), store)
         key = read_fleet_key(fleet_key)
+        tls = read_tls(tls_cert, tls_key, tls_client_ca, tls_permissive, fleet_ca=upstream_ca if store else None)
         settings = GatewaySettings(
             host=host,
             port=port,
@@ -114,8 +122,10 @@ def pick(
             monitoring=MonitorRules(interval=probe_interval, timeout=probe_timeout),
             exit_timeout=exit_timeout_secs,
             reuse_port=reuse_port,
-            tls=read_tls(tls_cert, tls_key, tls_client_ca),
-            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name, store),
+            tls=tls,
+            metrics_tls=read_metrics_tls(tls, upstream_ca, upstream_cert, upstream_key, store, tls_permissive),
+            upstream_tls=read_upstream_tls(upstream_ca, upstream_cert, upstream_key, upstream_server_name),
+            permits_plain=tls_permissive,
             limits=parse_limits(limit or [], max_control_frames_per_second=MAX_CONTROL_FRAMES_PER_SECOND),
             seed=seed,
             internal=internal_callers(key),

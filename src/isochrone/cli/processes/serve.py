@@ -51,6 +51,7 @@ from isochrone.cli.processes.sandbox_flags import (
     TrustOption,
     read_sandbox,
 )
+from isochrone.cli.processes.tls_flags import TlsClientCaOption, TlsKeyOption, TlsPermissiveOption, read_tls
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
@@ -69,7 +70,6 @@ from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.secure.signing.trust import Trust
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
-from isochrone.wire.tls import server_context
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
 
 log = structlog.get_logger(__name__)
@@ -223,8 +223,9 @@ def serve(
         int, typer.Option(help="Processes that serve as one, on the same ports: for more processor cores.", min=1)
     ] = 1,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
-    tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tls_permissive: TlsPermissiveOption = False,
     access: AccessOption = None,
     fleet_key: FleetKeyOption = None,
     accept_unsealed: AcceptUnsealedOption = False,
@@ -280,10 +281,6 @@ def serve(
             raise StartFailed("--load-model needs --model-control-mode explicit")
         if load_model and "*" in load_model and len(load_model) > 1:
             raise StartFailed("--load-model=* loads all models; give it alone")
-        if bool(tls_cert) != bool(tls_key):
-            raise StartFailed("--tls-cert and --tls-key go together")
-        if tls_client_ca is not None and tls_cert is None:
-            raise StartFailed("--tls-client-ca needs --tls-cert and --tls-key")
         key = read_fleet_key(fleet_key)
         file, is_fleet_access = read_access(access, store, key)
         membership = WorkerMembership(
@@ -299,6 +296,8 @@ def serve(
             tuple(str(each) if isinstance(each, RepositoryUrl) else os.path.abspath(each) for each in repositories),
             key,
             accept_unsealed,
+            tls_cert is not None,
+            tls_permissive,
         )
         if store and processes > 1:
             raise StartFailed(
@@ -311,9 +310,7 @@ def serve(
                 " and --fleet-key, so that it follows the fleet's rules"
             )
         if store:
-            membership.check(
-                model_control_mode, allow_http=allow_http, tls=tls_cert is not None, shared_port=reuse_port
-            )
+            membership.check(model_control_mode, allow_http=allow_http, shared_port=reuse_port)
         if require_signatures:
             # A mistake in these files ends the start, not the first load.
             Trust(require_signatures)
@@ -349,7 +346,7 @@ def serve(
             counts_latencies=latency_histograms,
             recorder=read_recorder(flight_recorder, dump_flights),
             shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
-            tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
+            tls=read_tls(tls_cert, tls_key, tls_client_ca, tls_permissive),
             access=file,
             fleet_access=internal_callers(key) if is_fleet_access else None,
             limits=parse_limits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +15,6 @@ from isochrone.gateway.rules.file import load_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.server import StartFailed
 from isochrone.gateway.upstream.addresses import parse_upstream
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.tls import server_context
 
 UpstreamOption = Annotated[
     list[str] | None,
@@ -54,24 +51,6 @@ LimitOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="A limit of the wire, as in max_body_bytes=1048576. May be repeated."),
 ]
-TlsKeyOption = Annotated[Path | None, typer.Option(help="PEM key of the certificate.")]
-TlsClientCaOption = Annotated[
-    Path | None, typer.Option(help="Require client certificates signed by this CA.", show_default="none are asked for")
-]
-UpstreamCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="PEM authorities that sign the workers' certificates: TLS to all workers.", show_default="no TLS"
-    ),
-]
-UpstreamCertOption = Annotated[
-    Path | None, typer.Option(help="PEM certificate shown to workers that ask for one.", show_default="none")
-]
-UpstreamKeyOption = Annotated[Path | None, typer.Option(help="PEM key of --upstream-cert.", show_default="none")]
-UpstreamServerNameOption = Annotated[
-    str,
-    typer.Option(help="Name in the workers' certificates.", show_default="the name or address of each worker"),
-]
 LogJsonOption = Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")]
 
 
@@ -81,32 +60,6 @@ def read_listen(text: str) -> tuple[str, int]:
     if not port.isdigit() or int(port) > 65535:
         raise FlagError("--listen", "HOST:PORT", repr(text))
     return (host or "0.0.0.0").removeprefix("[").removesuffix("]"), int(port)
-
-
-def read_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
-    """The context of ``--tls-cert``, ``--tls-key`` and ``--tls-client-ca``; None: without TLS."""
-    if bool(certificate) != bool(key):
-        raise StartFailed("--tls-cert and --tls-key go together")
-    if certificate is None or key is None:
-        if client_ca is not None:
-            raise StartFailed("--tls-client-ca needs --tls-cert and --tls-key")
-        return None
-    return server_context(certificate, key, client_ca)
-
-
-def read_upstream_tls(
-    ca: Path | None, certificate: Path | None, key: Path | None, server_name: str, store: str
-) -> ClientTls | None:
-    """What connections to workers need; None: they are plain."""
-    if bool(certificate) != bool(key):
-        raise StartFailed("--upstream-cert and --upstream-key go together")
-    if ca is None:
-        if certificate is not None or server_name:
-            raise StartFailed("--upstream-cert and --upstream-server-name need --upstream-ca")
-        return None
-    if store:
-        raise StartFailed("--store and --upstream-ca: the workers of a fleet speak plain HTTP and gRPC")
-    return ClientTls(ca, certificate, key, server_name)
 
 
 class Sources:

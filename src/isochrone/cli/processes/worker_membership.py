@@ -41,13 +41,15 @@ class WorkerMembership:
     #: None: whatever can write to the store belongs to the fleet.
     key: FleetKey | None = None
     accepts_unsealed: bool = False
+    tls: bool = False
+    permissive: bool = False
     #: Random per process. Only processes that can read it in the store may change the worker.
     control_token: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "control_token", secrets.token_urlsafe(32) if self.store else "")
 
-    def check(self, control_mode: str, *, allow_http: bool, tls: bool, shared_port: bool = False) -> None:
+    def check(self, control_mode: str, *, allow_http: bool, shared_port: bool = False) -> None:
         if control_mode != "explicit":
             raise StartFailed(
                 "--store needs --model-control-mode explicit: the fleet's controller decides which models are loaded, "
@@ -55,8 +57,6 @@ class WorkerMembership:
             )
         if not allow_http:
             raise StartFailed("--store needs HTTP: the fleet's controller drives workers over it")
-        if tls:
-            raise StartFailed("--store and --tls-cert: the fleet's controller speaks plain HTTP to its workers")
         if shared_port:
             raise StartFailed(
                 "--store and --reuse-port: the fleet's controller must reach each worker by a port of its own; "
@@ -86,6 +86,8 @@ class WorkerMembership:
                 # Each port of a worker speaks both protocols.
                 grpc_port=ports.get("grpc", ports["http"]),
                 metrics_port=ports.get("metrics", 0),
+                tls=self.tls,
+                permissive=self.permissive,
                 pool=self.pool,
                 tier=self.tier,
                 device=self.device,

@@ -65,7 +65,7 @@ def prometheus(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Without a fleet.yaml: the metrics page of a worker; repeatable.",
+            help="Without a fleet.yaml: the metrics page of a worker, with TLS https://HOST:PORT; repeatable.",
             show_default=_WORKER_PAGE,
         ),
     ] = None,
@@ -73,6 +73,13 @@ def prometheus(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT", help="Without a fleet.yaml: that of a gateway; repeatable.", show_default="none"
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="Without a fleet.yaml: PEM authorities of pages with https://.",
+            show_default="the system's authorities",
         ),
     ] = None,
     name: Annotated[
@@ -133,9 +140,9 @@ def prometheus(
         # The network policies of a cluster keep Prometheus from the control API.
         rules = rules_document(limits, with_controllers=fleet is not None and found != "kubernetes", runbooks=runbooks)
         if fleet is not None:
-            scraping = scrape_configs(fleet, found, controller or ())
+            scraping = scrape_configs(fleet, found, controller or (), file.parent if file is not None else Path())
         else:
-            scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or ())
+            scraping = plain_configs(limits.fleet, worker or ([] if gateway else [_WORKER_PAGE]), gateway or (), ca)
         if credentials_file:
             scraping = with_credentials(scraping, credentials_file)
         elif fleet is not None and fleet.security.access is not None and out is not None:

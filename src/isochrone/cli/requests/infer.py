@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from isochrone.cli.last_fleet import last_fleet
+from isochrone.cli.last_fleet import LastFleet, last_fleet
 from isochrone.cli.requests.inputs import arrange, split_inputs
 from isochrone.cli.requests.opening import open_target
 from isochrone.cli.requests.target import (
@@ -118,9 +119,17 @@ def _open(url: str, timeout_ms: float | None, certificates: Certificates) -> Tar
     if last is None or not last.gateway:
         return open_target(url or _USUAL_URL, timeout_ms, certificates)
     try:
-        return open_target(last.gateway, timeout_ms, certificates)
+        return open_target(last.gateway, timeout_ms, _of_last(last, certificates))
     except Unreachable as error:
         raise RequestFailed(f"{error}; that is the gateway of fleet {last.name}, the last one started here") from None
+
+
+def _of_last(last: LastFleet, given: Certificates) -> Certificates:
+    """The fleet's own certificates, where none are given."""
+    if given.ca is not None or not last.ca or not last.gateway.startswith("https://"):
+        return given
+    own = (Path(last.cert), Path(last.key)) if os.access(last.key, os.R_OK) else (None, None)
+    return Certificates(Path(last.ca), given.cert or own[0], given.key or own[1])
 
 
 def _explained(error: RequestFailed, target: Target) -> RequestFailed:

@@ -13,6 +13,7 @@ import httpx
 import typer
 
 from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, api_url, failing_as, print_json
+from isochrone.cli.api_tls import api_tls
 from isochrone.errors import FlagError
 from isochrone.secure.oidc.login.device_code import DeviceCode
 from isochrone.secure.oidc.login.failures import LoginFailed
@@ -163,7 +164,7 @@ def _pair(given: str) -> tuple[str, str]:
 def _stated_by(url: str) -> Provider:
     """The provider that the control API names."""
     try:
-        with httpx.Client(timeout=_PATIENCE, trust_env=False) as client:
+        with httpx.Client(timeout=_PATIENCE, transport=api_tls(url).transport(), trust_env=False) as client:
             answer = client.get(f"{url}{PATH}", headers={"accept-encoding": "identity"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise LoginFailed(f"no control API answers at {url} ({error}); name one with --api") from None

@@ -14,6 +14,7 @@ from types import TracebackType
 
 import httpx
 
+from isochrone.cli.api_tls import api_tls
 from isochrone.cli.top.figures import Pair
 from isochrone.cli.top.readings import Reading, read_page
 
@@ -34,7 +35,7 @@ class Pages:
 
     def __init__(self, token: httpx.Auth | None = None) -> None:
         """``token``: adds the user's."""
-        self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        self._client = httpx.Client(timeout=_TIMEOUT, transport=api_tls().transport(), trust_env=False)
         self._token = token
         self._last: dict[str, tuple[float, Reading]] = {}
 

@@ -13,7 +13,7 @@ from isochrone.cli.top.fleet_samples import fleet_sample
 from isochrone.cli.top.page_samples import page_sample
 from isochrone.cli.top.pages import PageFailed, Pages
 from isochrone.cli.top.samples import Sample
-from isochrone.control.api.messages import Status
+from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
 
 
 class Source(Protocol):
@@ -46,12 +46,15 @@ class FleetSource:
 
     def sample(self) -> Sample:
         status = self._client.get("/v1/status", Status)
-        processes = {each.name: each.metrics for each in status.gateways if each.metrics}
-        processes |= {each.name: each.metrics for each in status.workers if each.metrics}
+        urls = {each.name: _page_of(each) for each in status.gateways if each.metrics}
+        urls |= {each.name: _page_of(each) for each in status.workers if each.metrics}
         strangers = {each.name for each in status.workers if each.kind != "isochrone"}
-        urls = {name: f"http://{address}/metrics" for name, address in processes.items()}
         pairs = self._pages.read_all(urls, strangers)
         return fleet_sample(status, pairs, time.time())
+
+
+def _page_of(process: GatewayStatus | WorkerStatus) -> str:
+    return f"{'https' if process.tls else 'http'}://{process.metrics}/metrics"
 
 
 class PageSource:

@@ -20,9 +20,11 @@ from isochrone.cli.api_client import (
     print_json,
     token_fields,
 )
+from isochrone.cli.api_tls import api_tls
 from isochrone.control.flights.asking import Asked, Target, Why, answer, ask, unknown
 from isochrone.observe.flights.dump import read_dump
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage
+from isochrone.wire.process_tls import set_process_tls
 
 EPILOG = """
 \b
@@ -71,8 +73,10 @@ def _found(request_id: str, gateways: Sequence[str], workers: Sequence[str], fil
     if files:
         asked = Asked([page for path in files for page in _dumped(path, request_id)], [])
     elif gateways or workers:
-        targets = [Target(GATEWAY, _address(each)) for each in gateways]
-        targets += [Target(WORKER, _address(each)) for each in workers]
+        targets = [Target(GATEWAY, _address(each), tls=_is_tls(each)) for each in gateways]
+        targets += [Target(WORKER, _address(each), tls=_is_tls(each)) for each in workers]
+        if any(each.tls for each in targets):
+            set_process_tls(api_tls().client(), permissive=True)
         asked = asyncio.run(ask(request_id, targets, token_fields()))
     else:
         with ApiClient(api) as client:
@@ -92,6 +96,10 @@ def _dumped(path: Path, request_id: str) -> list[FlightPage]:
 
 def _not_in_files(request_id: str) -> str:
     return f"no line of the files has request {request_id!r}; only deadline misses are written"
+
+
+def _is_tls(text: str) -> bool:
+    return text.startswith("https://")
 
 
 def _address(text: str) -> str:

@@ -28,7 +28,7 @@ from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.gateway.upstream.addresses import EITHER, OUTSIDE, PLAIN, TLS, Upstream
 from isochrone.store.base import Compare, Entry, Put
 from isochrone.store.mirror import Mirror
 from isochrone.store.seals import refusal
@@ -310,7 +310,16 @@ def _upstream(record: WorkerRecord) -> Upstream:
         record.device,
         record.region,
         is_of_fleet=record.is_of_fleet,
+        tls=_tls(record),
     )
+
+
+def _tls(record: WorkerRecord) -> str:
+    if record.kind != "isochrone":
+        return OUTSIDE
+    if not record.tls:
+        return PLAIN
+    return EITHER if record.permissive else TLS
 
 
 def _changed_versions(changed: Iterable[str], record: EpochRecord, before: EpochRecord | None) -> dict[str, str]:

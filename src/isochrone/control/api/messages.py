@@ -93,6 +93,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     standby: bool = False
     #: By model: the versions that it cannot load, and why.
     load_failures: dict[str, str] = {}
+    #: Its metrics page is encrypted, and all its other ports.
+    tls: bool = False
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -124,6 +126,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     faults: dict[str, str] = {}
     #: By name that does not resolve for it: why. It uses the last addresses.
     names: dict[str, str] = {}
+    #: Its metrics page is encrypted.
+    tls: bool = False
 
 
 class Status(msgspec.Struct, frozen=True):

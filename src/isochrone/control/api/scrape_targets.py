@@ -33,20 +33,22 @@ class ScrapeTargets:
         }
         self._gateways = {**lost, **view.gateways}
         found = [
-            ScrapeTarget((_address(worker.host, worker.metrics_port),), _labels("worker", name, worker.pool))
+            ScrapeTarget(
+                (_address(worker.host, worker.metrics_port),), _labels("worker", name, worker.tls, worker.pool)
+            )
             for name, worker in view.workers.items()
             if worker.metrics_port
         ]
         found += [
-            ScrapeTarget((_address(gateway.host, gateway.metrics_port),), _labels("gateway", name))
+            ScrapeTarget((_address(gateway.host, gateway.metrics_port),), _labels("gateway", name, gateway.tls))
             for name, gateway in sorted(self._gateways.items())
             if gateway.metrics_port
         ]
         return tuple(found)
 
 
-def _labels(role: str, name: str, pool: str = "") -> dict[str, str]:
-    found = {"role": role, "name": name}
+def _labels(role: str, name: str, is_tls: bool, pool: str = "") -> dict[str, str]:
+    found = {"role": role, "name": name, **({"__scheme__": "https"} if is_tls else {})}
     return {**found, "pool": pool} if pool else found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -28,7 +29,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[int], None] | None = None) -> None:
+async def serve_api(
+    app: Starlette,
+    host: str,
+    port: int,
+    listening: Callable[[int], None] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> None:
     """Serve the application of ``create_app`` until cancelled. ``listening`` is called with the port."""
     bound = _listen(host, port)
     if listening is not None:
@@ -42,6 +49,9 @@ async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[i
         server_header=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
+    # uvicorn would make a context of files, which it does not follow. This one must offer HTTP/1.1 alone.
+    config.load()
+    config.ssl = tls
     server = _Server(config)
     serving = asyncio.ensure_future(server.serve(sockets=[bound]))
     try:

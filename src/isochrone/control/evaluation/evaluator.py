@@ -33,7 +33,8 @@ from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
-from isochrone.resolving.http_transport import resolving_transport
+from isochrone.wire.fleet_transport import fleet_transport
+from isochrone.wire.process_tls import refuses
 
 log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
@@ -215,18 +216,17 @@ def _without(unreachable: Sequence[str], what: str, verdict: Verdict) -> Verdict
 
 
 def _client(own_fields: Mapping[str, str]) -> httpx.AsyncClient:
-    transport = resolving_transport()
+    transport = fleet_transport()
     return httpx.AsyncClient(timeout=_ANSWER_SECONDS, transport=transport, trust_env=False, headers=dict(own_fields))
 
 
 async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kind: type[_Answer]) -> _Answer | None:
     """None: the gateway does not answer, or has no metrics port."""
-    if gateway.metrics_port <= 0:
+    if gateway.metrics_port <= 0 or refuses(gateway.tls):
         return None
-    host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     try:
         headers = {control_token.HEADER: gateway.control_token}
-        answer = await client.get(f"http://{host}:{gateway.metrics_port}{path}", headers=headers)
+        answer = await client.get(f"{gateway.metrics_url}{path}", headers=headers)
         return msgspec.json.decode(answer.content, type=kind) if answer.status_code == 200 else None
     except (httpx.HTTPError, OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

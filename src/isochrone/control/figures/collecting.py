@@ -26,7 +26,7 @@ from isochrone.control.figures.worker_loads import worker_figures
 from isochrone.control.state.records import NO_FIELDS, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.gateway.figures.page import FIGURES_PATH, MOST_BYTES, FiguresPage, WorkerLoad, decode
-from isochrone.resolving.http_transport import resolving_transport
+from isochrone.wire.fleet_transport import fleet_transport
 
 log = structlog.get_logger(__name__)
 
@@ -183,8 +183,7 @@ class FiguresCollector:
 
 async def _page(client: httpx.AsyncClient, record: GatewayRecord) -> bytes | None:
     """None: it has no such page, or one that is too large."""
-    host = f"[{record.host}]" if ":" in record.host else record.host
-    async with client.stream("GET", f"http://{host}:{record.metrics_port}{FIGURES_PATH}") as answer:
+    async with client.stream("GET", f"{record.metrics_url}{FIGURES_PATH}") as answer:
         if answer.status_code != httpx.codes.OK:
             return None
         content = bytearray()
@@ -199,7 +198,7 @@ def _client(own_fields: Mapping[str, str]) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=_AT_ONCE)
     return httpx.AsyncClient(
         timeout=_SECONDS,
-        transport=resolving_transport(limits=limits),
+        transport=fleet_transport(limits),
         trust_env=False,
         headers={"accept-encoding": "identity", **own_fields},
     )

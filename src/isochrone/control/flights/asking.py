@@ -16,6 +16,7 @@ import msgspec
 from isochrone.control.state.records import NO_FIELDS
 from isochrone.observe.flights.explaining.explain import Explanation, explain
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage, FlightPages, GatewayFlight
+from isochrone.wire.fleet_transport import fleet_transport
 
 #: Seconds for one process, and processes asked at once.
 _SECONDS = 3.0
@@ -34,6 +35,7 @@ class Target(NamedTuple):
     endpoint: str = ""
     #: Not a server at an address, which could use a credential of the fleet.
     is_of_fleet: bool = True
+    tls: bool = False
 
 
 class Asked(NamedTuple):
@@ -61,7 +63,7 @@ class Why(msgspec.Struct, frozen=True):
 async def ask(request_id: str, targets: Sequence[Target], own_fields: Mapping[str, str] = NO_FIELDS) -> Asked:
     """Gateways first: they know under which ids, and by which workers, the request is to be found. ``own_fields``:
     headers that prove to processes of the fleet who asks."""
-    async with httpx.AsyncClient(timeout=_SECONDS, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=_SECONDS, transport=fleet_transport(), trust_env=False) as client:
         gate = asyncio.Semaphore(_AT_ONCE)
         problems: list[str] = []
 
@@ -103,7 +105,7 @@ async def _read(
 ) -> list[FlightPage]:
     shown = target.name or target.address
     try:
-        url = f"http://{target.address}/v1/flights/{quote(named, safe='')}"
+        url = f"{'https' if target.tls else 'http'}://{target.address}/v1/flights/{quote(named, safe='')}"
         response = await client.get(url, headers=fields)
         if response.status_code != 200:
             problems.append(f"{shown}: {_error_of(response)}")

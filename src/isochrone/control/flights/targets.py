@@ -10,7 +10,7 @@ from isochrone.observe.flights.messages import GATEWAY, WORKER
 def flight_targets(view: View) -> list[Target]:
     """Registered gateways and workers that have a metrics port."""
     found = [
-        Target(GATEWAY, _address(gateway.host, gateway.metrics_port), name)
+        Target(GATEWAY, _address(gateway.host, gateway.metrics_port), name, tls=gateway.tls)
         for name, gateway in view.gateways.items()
         if gateway.metrics_port
     ]
@@ -19,8 +19,9 @@ def flight_targets(view: View) -> list[Target]:
             WORKER,
             _address(worker.host, worker.metrics_port),
             name,
-            _address(worker.host, worker.port),
+            worker.address,
             worker.is_of_fleet,
+            worker.tls,
         )
         for name, worker in view.workers.items()
         if worker.metrics_port

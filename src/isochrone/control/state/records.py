@@ -91,6 +91,14 @@ class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0
 
 
+def _scheme(is_tls: bool) -> str:
+    return "https" if is_tls else "http"
+
+
+def _url(is_tls: bool, host: str, port: int) -> str:
+    return f"{_scheme(is_tls)}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker that registered itself, or that the leader registered (a real Triton)."""
 
@@ -114,6 +122,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     control_token: str = ""
     #: Its model repositories; (): not stated.
     repositories: tuple[str, ...] = ()
+    #: All its ports speak TLS, and also accept plain connections.
+    tls: bool = False
+    permissive: bool = False
 
     @property
     def is_of_fleet(self) -> bool:
@@ -123,6 +134,14 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{_scheme(self.tls)}://{self.address}"
+
+    @property
+    def metrics_url(self) -> str:
+        return _url(self.tls, self.host, self.metrics_port)
 
 
 class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -144,10 +163,21 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     faults: dict[str, str] = {}
     #: By name that does not resolve: why. Its last addresses are used.
     names: dict[str, str] = {}
+    #: Its metrics port speaks TLS, and the port of its callers.
+    tls: bool = False
+    callers_tls: bool = False
 
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{_scheme(self.callers_tls)}://{self.address}"
+
+    @property
+    def metrics_url(self) -> str:
+        return _url(self.tls, self.host, self.metrics_port)
 
 
 class XdsServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):

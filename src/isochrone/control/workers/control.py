@@ -23,8 +23,9 @@ from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
-from isochrone.resolving.http_transport import resolving_transport
 from isochrone.secure.signing.signed_version import Provenance
+from isochrone.wire.fleet_transport import fleet_transport
+from isochrone.wire.process_tls import refuses
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord
@@ -82,11 +83,13 @@ class WorkerControl:
         """``own_fields``: headers that prove to a worker of the fleet that a controller calls."""
         self.record = record
         self._config_of = config_of
+        #: Why it is not called: its token would travel in plain text, or to a worker that nothing vouches for.
+        self._refusal = refuses(record.tls) if record.kind == "isochrone" else ""
         self._client = httpx.AsyncClient(
-            base_url=f"http://{record.address}",
+            base_url=record.url,
             # Each call has its own time limit below. Never through a proxy.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            transport=resolving_transport(),
+            transport=fleet_transport(),
             trust_env=False,
             headers={
                 **(own_fields if record.is_of_fleet else {}),
@@ -98,6 +101,8 @@ class WorkerControl:
     async def ready(self) -> bool:
         """Whether it accepts calls. Of a Triton: whether it is live, since by default it stays not ready after one
         version has failed (see ``triton_loads``)."""
+        if self._refusal:
+            return False
         check = "ready" if self.record.kind == "isochrone" else "live"
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -225,6 +230,8 @@ class WorkerControl:
         return self._json(path, (await self._send(method, path, body)).content)
 
     async def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        if self._refusal:
+            raise self._failed(self._refusal)
         try:
             response = await self._client.request(method, path, json=body)
         except (httpx.HTTPError, OSError) as error:

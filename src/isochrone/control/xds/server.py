@@ -19,6 +19,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from isochrone.background_tasks import BackgroundTasks
+from isochrone.control.grpc_listening import GrpcCertificate, open_port
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, EventRecord, XdsServerRecord
@@ -89,7 +90,7 @@ class XdsServer:
         self._reported: set[tuple[str, str, str]] = set()
         self._tasks = BackgroundTasks()
 
-    async def serve(self, host: str, port: int) -> None:
+    async def serve(self, host: str, port: int, tls: GrpcCertificate | None = None) -> None:
         """Serve until cancelled."""
         server = grpc.aio.server(options=_KEEPALIVE, maximum_concurrent_rpcs=_MOST_STREAMS)
         # Requests are parsed here: grpcio would log a traceback for bytes that are none.
@@ -99,7 +100,7 @@ class XdsServer:
         methods = {"StreamAggregatedResources": handler}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.ADS, methods),))
         try:
-            bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            bound = open_port(server, host, port, tls)
         except RuntimeError as error:
             raise FlagError("--xds-listen", "an address that is free", f"{host}:{port} ({error})") from None
         self._mirror.on_change.append(self._changed.set)

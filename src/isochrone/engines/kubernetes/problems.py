@@ -109,7 +109,7 @@ def autoscaled_standbys(fleet: Fleet) -> Iterator[Problem]:
 def _of_files(fleet: Fleet) -> Iterator[Problem]:
     """Files that pods do not have."""
     tls = fleet.security.tls
-    for key in ("cert", "key", "client_ca"):
+    for key in ("cert", "key", "ca", "client_ca"):
         if getattr(tls, key) is not None:
             expected = "nothing, since pods do not have the file; end TLS at the edge (kubernetes.edge)"
             yield Problem(("security", "tls", key), expected, repr(getattr(tls, key)))

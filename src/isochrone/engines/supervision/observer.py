@@ -14,6 +14,7 @@ from isochrone.control.state.records import EpochRecord, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision import probes
+from isochrone.engines.supervision.fleet_tls import FleetTls
 from isochrone.engines.supervision.observation import is_heard_of, observe
 from isochrone.engines.supervision.ports import reached_at
 from isochrone.engines.supervision.reconcile import STEADY_SECONDS, Observed
@@ -34,11 +35,13 @@ class Observer:
         #: Drained workers without a request in flight.
         self._idle: set[str] = set()
         self._signs = SignsOfLife()
-        #: Worker → its last registered host and port.
-        self._places: dict[str, tuple[str, int]] = {}
+        #: Worker → its last registered host and port, and whether it has TLS.
+        self._places: dict[str, tuple[str, int, bool]] = {}
+        self._tls = FleetTls()
 
     async def observe(self, drained_since: Mapping[str, float]) -> dict[str, Observed]:
         """The observed state of every process. ``drained_since``: of the workers that the supervisor drains."""
+        self._tls.follow(self._view.fleet)
         await self._probe(drained_since)
         lost = await self._find_lost()
         running = self._engine.running()
@@ -73,14 +76,14 @@ class Observer:
             await self._probe_serving(name, each)
         elif is_drained and name in workers:
             record = workers[name]
-            if await probes.in_flight(record.host, record.port) == 0:
+            if await probes.in_flight(record.host, record.port, record.tls) == 0:
                 self._idle.add(name)
             else:
                 self._idle.discard(name)
 
     async def _find_lost(self) -> frozenset[str]:
         """The processes without any sign of life."""
-        self._places |= {name: (record.host, record.port) for name, record in self._view.workers.items()}
+        self._places |= {name: (record.host, record.port, record.tls) for name, record in self._view.workers.items()}
         running = self._engine.running()
         # All at once: each of the processes of a lost machine takes the whole time of a probe.
         lives = await asyncio.gather(*(self._lives(name, each) for name, each in running.items()))
@@ -95,14 +98,17 @@ class Observer:
     async def _lives(self, name: str, each: Running) -> bool:
         if is_heard_of(name, each, self._view):
             return True
-        place = reached_at(each.spec, each.host) if each.spec.role == "controller" else self._places.get(name)
-        return place is not None and await probes.lives(*place)
+        if each.spec.role != "controller":
+            place = self._places.get(name)
+            return place is not None and await probes.lives(*place)
+        there = reached_at(each.spec, each.host)
+        return there is not None and await probes.lives(*there, "--tls-cert" in each.spec.arguments)
 
     async def _serves_awaited(self, gateway: GatewayRecord, epoch: EpochRecord) -> bool:
         awaited = self._awaited(epoch)
         # Models of empty pools say nothing about what it has read.
         has_read = len(awaited) == len(epoch.models) or gateway.epoch >= epoch.epoch
-        return has_read and await probes.serves_all(gateway.host, gateway.port, awaited)
+        return has_read and await probes.serves_all(gateway.host, gateway.port, awaited, gateway.callers_tls)
 
     async def _probe_serving(self, name: str, each: Running) -> None:
         """Probe whether a registered process serves the committed versions: only then may others stop."""
@@ -115,7 +121,9 @@ class Observer:
             served = isinstance(record, GatewayRecord) and await self._serves_awaited(record, epoch)
         else:
             models = assigned(epoch, each.spec.pool, name, self._view.placements)
-            served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
+            served = not models or has_committed(
+                await probes.served(record.host, record.port, record.tls) or {}, models
+            )
         if not served:
             return
         # The first processes of a fleet need not wait: no requests are sent yet.

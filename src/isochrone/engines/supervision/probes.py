@@ -13,6 +13,7 @@ import msgspec
 
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
+from isochrone.wire.process_tls import process_tls
 
 _SECONDS = 1.0
 
@@ -28,36 +29,37 @@ async def answers(host: str, port: int) -> bool:
     return True
 
 
-async def lives(host: str, port: int) -> bool:
+async def lives(host: str, port: int, tls: bool = False) -> bool:
     """Whether a process answers on its port. The kernel accepts connections for a process that hangs, too."""
-    return bool(await _head(host, port, "/v2/health/live"))
+    return bool(await _head(host, port, tls, "/v2/health/live"))
 
 
-async def in_flight(host: str, port: int) -> int | None:
+async def in_flight(host: str, port: int, tls: bool = False) -> int | None:
     """Requests that a worker has not answered yet; None: it does not report them."""
     try:
-        return _read(await _head(host, port, "/v2/health/live"))
+        return _read(await _head(host, port, tls, "/v2/health/live"))
     except MalformedRequest:
         return None
 
 
-async def serves(host: str, port: int, model: str) -> bool:
+async def serves(host: str, port: int, model: str, tls: bool = False) -> bool:
     """Whether a gateway or worker would answer a request for a model now."""
-    status_line = (await _head(host, port, f"/v2/models/{quote(model, safe='')}/ready")).partition(b"\r\n")[0]
+    head = await _head(host, port, tls, f"/v2/models/{quote(model, safe='')}/ready")
+    status_line = head.partition(b"\r\n")[0]
     return status_line.split(b" ")[1:2] == [b"200"]
 
 
-async def serves_all(host: str, port: int, models: Iterable[str]) -> bool:
+async def serves_all(host: str, port: int, models: Iterable[str], tls: bool = False) -> bool:
     """Whether it would answer requests for all these models. The first one that it would not ends the probe."""
     for model in models:
-        if not await serves(host, port, model):
+        if not await serves(host, port, model, tls):
             return False
     return True
 
 
-async def served(host: str, port: int) -> dict[tuple[str, str], str] | None:
+async def served(host: str, port: int, tls: bool = False) -> dict[tuple[str, str], str] | None:
     """Digests of the ready versions of a worker, by model and version; None: it does not report them."""
-    answer = await _exchange(host, port, b"POST", "/v2/repository/index", whole=True)
+    answer = await _exchange(host, port, tls, b"POST", "/v2/repository/index", whole=True)
     head, _, body = answer.partition(b"\r\n\r\n")
     if head.split(b" ")[1:2] != [b"200"]:
         return None
@@ -75,16 +77,16 @@ class _Row(msgspec.Struct):
     digest: str = ""
 
 
-async def _head(host: str, port: int, path: str) -> bytes:
+async def _head(host: str, port: int, tls: bool, path: str) -> bytes:
     """The head of the answer to a GET; empty: no answer."""
-    return await _exchange(host, port, b"GET", path)
+    return await _exchange(host, port, tls, b"GET", path)
 
 
-async def _exchange(host: str, port: int, method: bytes, path: str, *, whole: bool = False) -> bytes:
+async def _exchange(host: str, port: int, tls: bool, method: bytes, path: str, *, whole: bool = False) -> bytes:
     """The head of an answer, or the whole answer; empty: no answer."""
     try:
         async with asyncio.timeout(_SECONDS):
-            reader, writer = await asyncio.open_connection(_reachable(host), port)
+            reader, writer = await _connect(_reachable(host), port, tls)
             try:
                 writer.write(
                     b"%b %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\ncontent-length: 0\r\n%b: text\r\n\r\n"
@@ -95,6 +97,17 @@ async def _exchange(host: str, port: int, method: bytes, path: str, *, whole: bo
                 writer.close()
     except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
         return b""
+
+
+async def _connect(host: str, port: int, tls: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    present = process_tls()
+    if not tls:
+        return await asyncio.open_connection(host, port)
+    if present.client is None or present.context is None:
+        raise OSError("the fleet's certificates cannot be read")
+    return await asyncio.open_connection(
+        host, port, ssl=present.context, server_hostname=present.client.server_name or host
+    )
 
 
 def _read(head: bytes) -> int | None:

@@ -199,7 +199,9 @@ class Supervisor:
         if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._desired):
             return False
         gateways, models = self.view.gateways.values(), self._awaited(epoch)
-        ready = await asyncio.gather(*(probes.serves_all(each.host, each.port, models) for each in gateways))
+        ready = await asyncio.gather(
+            *(probes.serves_all(each.host, each.port, models, each.callers_tls) for each in gateways)
+        )
         return all(ready) and bool(self._desired)
 
     def _awaited(self, epoch: EpochRecord) -> list[str]:

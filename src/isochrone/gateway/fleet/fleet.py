@@ -30,7 +30,7 @@ from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quota_ledger import QuotaLedger
 from isochrone.gateway.traffic.quota_rules import QuotaRules
 from isochrone.gateway.traffic.quotas import Quotas
-from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.gateway.upstream.addresses import OUTSIDE, PLAIN, TLS, Upstream
 from isochrone.gateway.upstream.connections import Connections
 from isochrone.gateway.upstream.credential import Credential
 from isochrone.observe.flights.messages import EJECTED, EPOCH
@@ -110,6 +110,8 @@ class Fleet:
         self.turn: Turn | None = None
         #: What connections to workers need; None: they have no TLS.
         self.upstream_tls: ClientTls | None = None
+        #: Workers of the fleet that have no TLS yet get requests, too.
+        self.permits_plain = False
         self._limits = limits
         #: Of questions to workers. Set before the first member is made.
         self.credential = Credential()
@@ -321,14 +323,24 @@ class Fleet:
     def make_member(self, upstream: Upstream, now: int) -> Member:
         """A server that nothing is sent to yet."""
         own = self.credential if upstream.is_of_fleet or not self.credential.is_internal else None
-        connections = Connections(upstream, self._limits, self.turn, tls=self.upstream_tls, credential=own)
+        tls, refusal = self.tls_of(upstream)
+        connections = Connections(upstream, self._limits, self.turn, tls=tls, credential=own, refusal=refusal)
         member = Member(upstream, connections, now)
         if upstream.metrics_port:
             pages = replace(upstream, port=upstream.metrics_port)
             # Metrics pages are plain, as ours are: a token that belongs to TLS does not go there.
-            plain = own if self.upstream_tls is None else None
+            plain = own if tls is None else None
             member.metrics_connections = Connections(pages, self._limits, credential=plain)
         return member
+
+    def tls_of(self, upstream: Upstream) -> tuple[ClientTls | None, str]:
+        """How connections to a server are made, and why they are not; "": they are."""
+        tls = self.upstream_tls
+        if upstream.tls == TLS and tls is None:
+            return None, "it speaks TLS, and this gateway has no --upstream-ca"
+        if upstream.tls == PLAIN and tls is not None and not self.permits_plain:
+            return None, "it speaks plain HTTP, and this gateway has --upstream-ca without --tls-permissive"
+        return (None if upstream.tls in (PLAIN, OUTSIDE) else tls), ""
 
     @property
     def scheme(self) -> bytes:

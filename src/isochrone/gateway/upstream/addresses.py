@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from isochrone.errors import ConfigError
 
 OPENAI = "openai"
+#: What the records of a fleet say of a worker's ports, and of a server that the fleet did not start.
+TLS, EITHER, PLAIN, OUTSIDE = "tls", "either", "plain", "outside"
 
 _EXPECTED = "host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,region=NAME][,api=openai]"
 
@@ -30,6 +32,8 @@ class Upstream:
     region: str = ""
     #: "openai": it speaks OpenAI's API alone; "": the Open Inference Protocol.
     api: str = ""
+    #: TLS, EITHER, PLAIN or OUTSIDE; "": TLS where the gateway has authorities for its workers.
+    tls: str = ""
     #: The name that ``host`` is an address of: its certificate has the name.
     resolved_from: str = field(default="", compare=False)
     #: A worker that registered itself in the gateway's fleet.

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import SECOND, now_ns
-from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
 from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.credential import Credential
@@ -89,8 +89,11 @@ class Connections:
         timeout: float = 1.0,
         tls: ClientTls | None = None,
         credential: Credential | None = None,
+        refusal: str = "",
     ) -> None:
         self.upstream = upstream
+        #: Why no connection is made; "": they are.
+        self.refusal = refusal
         #: Of the gateway's own questions; callers' requests carry theirs.
         self.credential = credential
         self._tls = tls
@@ -208,7 +211,12 @@ class Connections:
         if self._keep_http1(connection):
             self._serve_http1(connection)
 
+    def _check(self) -> None:
+        if self.refusal:
+            raise Unavailable(f"{self.upstream.address}: {self.refusal}")
+
     async def _new_http1(self) -> Http1ClientConnection:
+        self._check()
         return await connect_http1(
             self.upstream.host,
             self.upstream.port,
@@ -310,6 +318,7 @@ class Connections:
     async def _connect_http2(self) -> None:
         upstream = self.upstream
         try:
+            self._check()
             connection = await connect_http2(
                 upstream.host,
                 upstream.grpc_port,

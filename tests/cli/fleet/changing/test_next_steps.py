@@ -35,7 +35,7 @@ def steps(
     view = View(KEYS, {key: Entry(key, encode(record), 1) for key, record in records.items()})
     fleet = parse_fleet(text, "fleet.yaml", directory)
     record = FleetRecord(1, text, fleet.model_dump(mode="json"), str(directory))
-    return next_steps(view, record, "logs", last_fleet_of(fleet, directory) if is_remembered else None)
+    return next_steps(view, record, "logs", last_fleet_of(fleet, directory, directory) if is_remembered else None)
 
 
 def commands(lines: list[str]) -> list[str]:

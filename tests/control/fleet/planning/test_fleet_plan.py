@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleets import TEXT, changed, parse
@@ -276,14 +277,36 @@ def test_a_model_is_moved_when_it_is_not_served_where_the_file_says_whatever_the
 
 
 def test_settings_without_effect_are_told() -> None:
-    security = "security: {tls: {cert: a.pem, key: a.key}, signatures: {trust: [a.pub]}, encryption: {keys: [file:k]}}"
+    tls = "tls: {cert: a.pem, key: a.key, ca: a.ca}"
+    security = f"security: {{{tls}, signatures: {{trust: [a.pub]}}, encryption: {{keys: [file:k]}}}}"
     fleet = parse(f"name: a\n{security}\nobservability: {{log: {{json: true}}}}")
     assert [str(step) for step in plan(fleet, fleet)] == [
-        "ignore fleet security.tls: has no effect in this release: the fleet's ports speak plain HTTP and gRPC",
         "ignore fleet observability.log: has no effect in this release",
     ]
     audited = parse("name: a\nsecurity: {audit: {directory: /var/audit}}")
     assert plan(audited, audited) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "interrupts"),
+    [
+        ("", "mode: permissive", False),
+        ("mode: permissive", "mode: required", False),
+        ("mode: required", "mode: permissive", False),
+        ("mode: permissive", "", False),
+        ("mode: required", "mode: required", False),
+        ("", "mode: required", True),
+        ("mode: required", "", True),
+    ],
+)
+def test_tls_comes_and_goes_by_a_permissive_step(before: str, after: str, interrupts: bool) -> None:
+    def fleet_with(mode: str) -> Any:
+        files = "cert: a.pem, key: a.key, ca: a.ca"
+        return parse("name: a\npools: {cpu: }\n" + (f"security: {{tls: {{{files}, {mode}}}}}\n" if mode else ""))
+
+    found = [str(step) for step in plan(fleet_with(before), fleet_with(after))]
+    said = "interrupt fleet security.tls: requests fail until every process has restarted"
+    assert any(step.startswith(said) for step in found) == interrupts
 
 
 def test_trust_needs_a_sandbox() -> None:

@@ -87,6 +87,8 @@ MISTAKES = [
     ("  preprocess:\n", "  .hidden:\n", "18: models..hidden: expected one directory name of at most 255 bytes, without '/', '\\' or control characters and not starting with '.', given '.hidden'"),
     ("models:\n", "security: {sandbox: {allow: [all=m]}}\nmodels:\n", "17: security.sandbox.allow: expected GRANT=MODEL with a grant out of network, processes, given 'all=m'"),
     ("models:\n", "security: {tls: {cert: a.pem}}\nmodels:\n", "17: security.tls.key: expected a file, since cert and key go together, given nothing"),
+    ("models:\n", "security: {tls: {cert: a.pem, key: b.pem}}\nmodels:\n", "17: security.tls.ca: expected a file, since the fleet's processes verify each other by it, given nothing"),
+    ("models:\n", "security: {tls: {client_ca: a.pem}}\nmodels:\n", "17: security.tls.cert: expected a file, since nothing is encrypted without it, given nothing"),
     ("models:\n", "traffic: {outliers: {consecutive: 1}}\nmodels:\n", "17: traffic.outliers.consecutive: expected a known key (did you mean 'consecutive_failures'?), given an unknown key"),
     ("models:\n", "observability: {log: {levl: info}}\nmodels:\n", "17: observability.log.levl: expected a known key (did you mean 'level'?), given an unknown key"),
     ("  detector:\n", "  preprocess:\n", "19: not valid YAML: the key 'preprocess' for a second time"),

@@ -204,7 +204,7 @@ pools:
 models:
   detector: {version: 1, pools: [cppu], traffic: {quota: {concurency: 1}, retries: {ration: 1}}}
   tracker: {version: 1, rollout: {canary: {steps: [50%, 5%]}}}
-security: {tls: {cert: a.pem, key: b.pem}, signatures: {trust: [c.pub]}, encryption: {keys: [file:d]}}
+security: {tls: {cert: a.pem, key: b.pem, ca: d.pem}, signatures: {trust: [c.pub]}, encryption: {keys: [file:d]}}
 """
     with pytest.raises(SettingsError) as caught:
         read_file(text, "fleet.yaml", tmp_path)
@@ -221,6 +221,7 @@ security: {tls: {cert: a.pem, key: b.pem}, signatures: {trust: [c.pub]}, encrypt
         "fleet.yaml:11: models.tracker.rollout.canary.steps",
         "fleet.yaml:12: security.tls.cert",
         "fleet.yaml:12: security.tls.key",
+        "fleet.yaml:12: security.tls.ca",
         "fleet.yaml:12: security.signatures.trust[0]",
         "fleet.yaml:12: security.encryption.keys[0]",
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from isochrone.cli.console import counted
 from isochrone.cli.last_fleet import LastFleet
+from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.reading.catalog import available_versions
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE
@@ -30,9 +31,12 @@ def next_steps(
     of the first controller, if an engine chose its machine."""
     fleet = fleet_of(record.spec)
     gateways = [f"{_reachable(each.host)}:{each.port}" for each in view.gateways.values()]
+    scheme = "https" if any(each.callers_tls for each in view.gateways.values()) else "http"
     gateway = _usual_first(gateways, _USUAL_GATEWAYS)
-    is_gateway_found = last.gateway == f"http://{gateway}" if last and last.gateway else gateway in _USUAL_GATEWAYS
-    url = f" --url http://{gateway}" if gateway and not is_gateway_found else ""
+    is_gateway_found = last.gateway == f"{scheme}://{gateway}" if last and last.gateway else gateway in _USUAL_GATEWAYS
+    url = f" --url {scheme}://{gateway}" if gateway and not is_gateway_found else ""
+    if url and scheme == "https":
+        url += _certificates(fleet, Path(record.directory))
     controller = controller_url(fleet, controller_host)
     is_found = last.api == controller if last and last.api else fleet.control.listen in _USUAL_CONTROLLERS
     api = f" --api {controller}" if not is_found else ""
@@ -40,7 +44,7 @@ def next_steps(
     is_known = not fleet.control.listen.endswith(":0")
     lines = ["", f"Fleet {fleet.name} is up: {_count(view)}."]
     if gateway:
-        lines += [f"Any Triton client can use it: http://{gateway} (HTTP and gRPC)."]
+        lines += [f"Any Triton client can use it: {scheme}://{gateway} (HTTP and gRPC)."]
     lines += ["", "Try:"]
     if gateway and (model := _first_model(view)):
         lines.append(f"  isochrone infer {model}{url}")
@@ -57,30 +61,47 @@ def next_steps(
     return lines
 
 
+def _certificates(fleet: Fleet, directory: Path) -> str:
+    """The flags of a caller."""
+    tls = fleet.security.tls
+    files = [("--ca", tls.ca)]
+    if tls.client_ca is not None:
+        files += [("--cert", tls.cert), ("--key", tls.key)]
+    return "".join(f" {flag} {absolute(file, directory)}" for flag, file in files if file is not None)
+
+
 def has_console(fleet: Fleet) -> bool:
     """Whether the controllers serve it: on another machine, NiceGUI may be there or not, and nothing is promised."""
     return fleet.control.console or (fleet.control.console is None and find_spec("nicegui") is not None)
 
 
-def last_fleet_of(fleet: Fleet, state: Path, ray: str = "", gateway: str = "", controller_host: str = "") -> LastFleet:
+def last_fleet_of(
+    fleet: Fleet, state: Path, directory: Path, ray: str = "", gateway: str = "", controller_host: str = ""
+) -> LastFleet:
     """The record for commands without ``--api`` and ``--url``. ``state``: the directory of its logs and its lock.
-    ``ray``: address of the Ray cluster. ``gateway``: URL of a gateway, if an engine chose its machine."""
+    ``directory``: of its file. ``ray``: address of the Ray cluster.
+    ``gateway``: URL of a gateway, if an engine chose its machine."""
     api = controller_url(fleet, controller_host)
-    return LastFleet(fleet.name, api, str(state.resolve()), gateway or gateway_url(fleet), ray)
+    tls = fleet.security.tls
+    ca, cert, key = ("" if each is None else str(absolute(each, directory)) for each in (tls.ca, tls.cert, tls.key))
+    first = gateway or gateway_url(fleet)
+    return LastFleet(fleet.name, api, str(state.resolve()), first, ray, ca, cert, key, tls.server_name)
 
 
 def gateway_url(fleet: Fleet) -> str:
     """URL of the first gateway; "": there is none, or it picks its port."""
     for gateway in fleet.gateways.values():
         host, port = split_address(gateway.listen)
-        return f"http://{_reachable(host)}:{port}" if port else ""
+        is_tls = fleet.security.tls.cert is not None and gateway.tls
+        return f"{'https' if is_tls else 'http'}://{_reachable(host)}:{port}" if port else ""
     return ""
 
 
 def controller_url(fleet: Fleet, machine: str = "") -> str:
     """URL of the first controller; "": it picks its port. ``machine``: its address, if an engine chose it."""
     host, port = split_address(fleet.control.listen)
-    return f"http://{_reachable(machine if machine and host in EVERYWHERE else host)}:{port}" if port else ""
+    scheme = "http" if fleet.security.tls.cert is None else "https"
+    return f"{scheme}://{_reachable(machine if machine and host in EVERYWHERE else host)}:{port}" if port else ""
 
 
 def _count(view: View) -> str:

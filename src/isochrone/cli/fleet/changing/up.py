@@ -12,7 +12,7 @@ import uvloop
 
 from isochrone.cli.fleet.changing.engine_choice import ENGINES, EngineChoice, chosen_engine
 from isochrone.cli.fleet.changing.next_steps import last_fleet_of, next_steps
-from isochrone.cli.last_fleet import LastFleet, remember
+from isochrone.cli.last_fleet import LastFleet, last_fleet, remember
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.settings.spec import Fleet
@@ -49,6 +49,8 @@ up adopts them. With --engine kubernetes, each is a pod, and all go on when this
 cluster (isochrone render kubernetes).
 """
 
+#: Between two looks for an applied file.
+_REMEMBER_SECONDS = 1.0
 _STATE = Path("isochrone-state")
 #: Lines of the log that are shown if a process dies at its first start.
 _LINES = 5
@@ -128,7 +130,7 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
         # A fleet that cannot be started is not applied.
         record, before = await record_of(store, launch, agreed, choice.check, choice.name)
         _print_applied(launch, record, before)
-        last = last_fleet_of(fleet_of(record.spec), launch.state, choice.ray)
+        last = last_fleet_of(fleet_of(record.spec), launch.state, Path(record.directory), choice.ray)
         found = last if remember(last) else None
 
         def present() -> Fleet:
@@ -164,6 +166,8 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
         others = [asyncio.create_task(_show_next_steps(supervisor, engine, launch, choice, found))]
+        if found is not None:
+            others.append(asyncio.create_task(_keep_remembered(supervisor, launch, choice, found)))
         if lease is not None:
             others.append(asyncio.create_task(_give_way(lease, supervisor, stopping)))
         try:
@@ -206,6 +210,21 @@ async def _give_way(lease: SupervisorLease, supervisor: Supervisor, stopping: as
     stopping.set()
 
 
+async def _keep_remembered(supervisor: Supervisor, launch: Launch, choice: EngineChoice, last: LastFleet) -> None:
+    """An applied file may change how commands reach the fleet. Those of a fleet that was started later stay."""
+    while True:
+        await asyncio.sleep(_REMEMBER_SECONDS)
+        record = supervisor.view.fleet
+        if record is None:
+            continue
+        now = last_fleet_of(fleet_of(record.spec), launch.state, Path(record.directory), choice.ray)
+        present = last_fleet()
+        if choice.ray or present is None or present.state != last.state:
+            continue
+        if now != present:
+            remember(now)
+
+
 async def _show_next_steps(
     supervisor: Supervisor, engine: Engine, launch: Launch, choice: EngineChoice, last: LastFleet | None
 ) -> None:
@@ -217,8 +236,8 @@ async def _show_next_steps(
     running = sorted(engine.running().items())
     host = next((each.host for _, each in running if each.spec.role == "controller"), "")
     if choice.ray and last is not None and view.gateways:
-        gateway = f"http://{next(iter(view.gateways.values())).address}"
-        last = last_fleet_of(fleet_of(record.spec), launch.state, choice.ray, gateway, host)
+        gateway = next(iter(view.gateways.values())).url
+        last = last_fleet_of(fleet_of(record.spec), launch.state, Path(record.directory), choice.ray, gateway, host)
         remember(last)
     for line in next_steps(view, record, choice.logs(launch), last, host):
         typer.echo(line)

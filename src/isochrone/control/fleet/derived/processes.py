@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from isochrone.control.fleet.derived.locations import absolute, model_keys, repositories_of, store_url
+from isochrone.control.fleet.derived.tls_flags import tls_of_controllers, tls_of_gateways, tls_of_workers
 from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
@@ -76,11 +77,12 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
     followed = ("--access", FLEET_ACCESS) if fleet.security.guards_workers else ()
     audit = _audit(fleet.security.audit, directory)
     placed = engine != LOCAL
+    tls = tls_of_controllers(fleet, directory)
     specs = [
         ProcessSpec(
             name,
             "controller",
-            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token, *access, *audit),
+            ("control", *identity, "--name", name, "--listen", listen, *hosts, *console, *token, *access, *audit, *tls),
             needs=needs_of(fleet.control, "control", fleet.control.count, index) if placed else None,
         )
         for index, (name, listen) in enumerate(counted_addresses(controller_names(fleet), fleet.control.listen))
@@ -91,9 +93,11 @@ def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dic
             needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
             requests = ("--audit-requests",) if fleet.security.audit.requests else ()
             shared = (*identity, *_recorder(fleet), *(followed or access), *audit, *requests)
+            shared += tls_of_gateways(fleet, gateway, directory)
             specs += _gateways(fleet, name, listen, metrics, gateway.processes, shared, needs)
+    of_workers = (*identity, *_recorder(fleet), *followed, *audit, *tls_of_workers(fleet, directory))
     for pool in fleet.pools:
-        specs += _workers(fleet, pool, directory, (*identity, *_recorder(fleet), *followed, *audit), placed)
+        specs += _workers(fleet, pool, directory, of_workers, placed)
     return {spec.name: spec for spec in specs}
 
 

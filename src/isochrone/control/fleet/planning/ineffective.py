@@ -26,6 +26,7 @@ _USED = (
     ("security", "key_required"),
     ("security", "sandbox"),
     ("security", "signatures"),
+    ("security", "tls"),
 )
 _DETAIL = "has no effect in this release"
 #: Why a pool's ``autoscale`` does nothing in a cluster.
@@ -44,8 +45,7 @@ def ineffective(fleet: Fleet, engine: str) -> Iterator[Step]:
         for name in _made(section, default, tuple(type(section).model_fields)):
             if (key, name) in _USED:
                 continue
-            meaning = ": the fleet's ports speak plain HTTP and gRPC" if (key, name) == ("security", "tls") else ""
-            yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)
+            yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL)
     if fleet.control.token_file is not None and engine == KUBERNETES:
         yield Step(IGNORE, "controller", "control", NO_TOKEN)
     if fleet.security.audit.directory and engine == KUBERNETES:

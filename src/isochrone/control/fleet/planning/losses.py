@@ -163,6 +163,17 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path, e
         yield Step(INTERRUPT, "gateway", group, detail)
 
 
+def changed_tls(before: Fleet, after: Fleet) -> Iterator[Step]:
+    """Processes change one after the other: those with TLS and those without must meet in the meantime."""
+    was, will = before.security.tls, after.security.tls
+    if (was.cert is None) == (will.cert is None) or not before.pools:
+        return
+    if (was if will.cert is None else will).mode == "permissive":
+        return
+    way = "to avoid that, apply security.tls.mode: permissive first"
+    yield Step(INTERRUPT, "fleet", "security.tls", f"requests fail until every process has restarted; {way}")
+
+
 def ports_in_use(
     before: Fleet, after: Fleet, committed: Mapping[str, Assignment], kept: Mapping[str, KeptPool]
 ) -> Iterator[Step]:

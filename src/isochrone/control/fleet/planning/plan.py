@@ -20,6 +20,7 @@ from isochrone.control.fleet.planning.ineffective import ineffective
 from isochrone.control.fleet.planning.keeping import specs_of
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.losses import (
+    changed_tls,
     crowded_pools,
     dropped_pools,
     lost_addresses,
@@ -110,6 +111,7 @@ def plan(
         steps += (step for step in retired if f"{step.kind} {step.name}" not in agreed_before)
         steps += lost_replicas(before, after, committed, placements or {})
         steps += lost_addresses(before, was_in, after, directory, engine)
+        steps += changed_tls(before, after)
         steps += _rule_steps(before, after, committed)
     return [*steps, *ineffective(after, engine)]
 

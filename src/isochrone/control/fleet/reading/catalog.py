@@ -99,6 +99,7 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
     named: list[tuple[Path_, str | None]] = [
         (("security", "tls", "cert"), tls.cert),
         (("security", "tls", "key"), tls.key),
+        (("security", "tls", "ca"), tls.ca),
         (("security", "tls", "client_ca"), tls.client_ca),
         (("control", "token_file"), fleet.control.token_file),
         (("security", "access"), fleet.security.access),

@@ -33,6 +33,7 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
         fleet.control.token_file,
         tls.cert,
         tls.key,
+        tls.ca,
         tls.client_ca,
         security.access,
         security.key,

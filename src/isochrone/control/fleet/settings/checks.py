@@ -14,7 +14,7 @@ from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import names_of
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.quantities import bytes_text
-from isochrone.control.fleet.settings.sections import Audit, FleetSections, Pool
+from isochrone.control.fleet.settings.sections import Audit, FleetSections, Pool, Tls
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion
@@ -72,6 +72,11 @@ def problems(fleet: FleetSections) -> list[Problem]:
     if bool(tls.cert) != bool(tls.key):
         missing = "key" if tls.cert else "cert"
         found.append(Problem(("security", "tls", missing), "a file, since cert and key go together", "nothing"))
+    elif tls.cert and not tls.ca:
+        expected = "a file, since the fleet's processes verify each other by it"
+        found.append(Problem(("security", "tls", "ca"), expected, "nothing"))
+    elif not tls.cert and tls != Tls():
+        found.append(Problem(("security", "tls", "cert"), "a file, since nothing is encrypted without it", "nothing"))
     found += _of_audit(fleet.security.audit)
     found += _same_address_twice(fleet)
     # Names and ports follow from the counts, so the counts must be valid first.

@@ -134,6 +134,9 @@ class Gateway(NodeNeeds):
     """Tier of the gateways. Not used yet."""
     processes: int = Field(default=1, ge=1, le=256)
     """Processes that share the port of each gateway."""
+    tls: bool = True
+    """false: callers speak plain HTTP and gRPC although the fleet has security.tls, as behind a load balancer that ends
+    TLS."""
 
 
 class Pool(NodeNeeds):
@@ -222,14 +225,22 @@ class Traffic(Section):
 
 
 class Tls(Section):
-    """Certificates as PEM files. The files must exist."""
+    """Certificates as PEM files, which every machine of the fleet has at the same place. The files must exist."""
 
     cert: FilePath | None = None
-    """Certificate of all servers."""
+    """Certificate of all processes, as servers and as clients. It has the addresses of the machine, or server_name."""
     key: FilePath | None = None
     """Key of the certificate."""
+    ca: FilePath | None = None
+    """Authorities by which the fleet's processes verify each other. Workers answer no client without a certificate of
+    these."""
+    server_name: str = ""
+    """A name that the certificate of every process has, in place of its address."""
     client_ca: FilePath | None = None
-    """Clients must present a certificate that this authority signed."""
+    """Callers of gateways must present a certificate that this authority signed. By default they need none."""
+    mode: Literal["required", "permissive"] = "required"
+    """permissive: ports of workers and gateways also accept plain connections, and workers without TLS are called. For
+    the time in which a fleet changes to TLS, or from it."""
 
 
 Redacted = Literal["hash", "drop", "truncate"]

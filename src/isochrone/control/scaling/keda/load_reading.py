@@ -12,7 +12,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from isochrone.control.scaling.keda.pool_load import PoolLoad
-from isochrone.control.scaling.reading.process_pages import page_client, page_url
+from isochrone.control.scaling.reading.process_pages import page_client
 from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
@@ -53,7 +53,7 @@ class LoadReader:
     async def _in_flight(self, worker: WorkerRecord) -> int | None:
         headers = {ORCA_FORMAT_HEADER.decode(): "text", **(self._own_fields if worker.is_of_fleet else {})}
         try:
-            answer = await self._client.get(page_url(worker.host, worker.port, "/v2/health/live"), headers=headers)
+            answer = await self._client.get(f"{worker.url}/v2/health/live", headers=headers)
             return reported_in_flight(answer.headers.get(ORCA_HEADER.decode(), "").encode())
         except (httpx.HTTPError, MalformedRequest):
             return None
@@ -63,8 +63,7 @@ class LoadReader:
         if not gateway.metrics_port:
             return None
         try:
-            url = page_url(gateway.host, gateway.metrics_port, "/metrics")
-            answer = await self._client.get(url, headers=self._own_fields)
+            answer = await self._client.get(f"{gateway.metrics_url}/metrics", headers=self._own_fields)
             families = list(text_string_to_metric_families(answer.text))
         except (httpx.HTTPError, ValueError):
             return None

@@ -19,6 +19,7 @@ import grpc
 import structlog
 
 from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.grpc_listening import GrpcCertificate, open_port
 from isochrone.control.scaling.keda import messages
 from isochrone.control.scaling.keda.load_reading import LoadReader
 from isochrone.control.scaling.keda.pool_load import Activity, PoolLoad
@@ -184,12 +185,12 @@ class KedaScaler:
         return {name for name, model in epoch.models.items() if pool in model.pools} if epoch is not None else set()
 
 
-async def serve_scaler(scaler: KedaScaler, host: str, port: int) -> None:
+async def serve_scaler(scaler: KedaScaler, host: str, port: int, tls: GrpcCertificate | None = None) -> None:
     """Serve until cancelled."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, _handlers(scaler)),))
     try:
-        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        bound = open_port(server, host, port, tls)
     except RuntimeError as error:
         raise FlagError("--scaler-listen", "an address that is free", f"{host}:{port} ({error})") from None
     await server.start()

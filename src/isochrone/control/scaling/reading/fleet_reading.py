@@ -19,7 +19,7 @@ import msgspec
 from isochrone.control.scaling.reading.configuration_cache import ConfigurationCache, Key
 from isochrone.control.scaling.reading.counter_pages import gateway_counts, model_configuration, worker_statistics
 from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
-from isochrone.control.scaling.reading.process_pages import AT_ONCE, SECONDS, page_client, page_url
+from isochrone.control.scaling.reading.process_pages import AT_ONCE, SECONDS, page_client
 from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
@@ -85,9 +85,7 @@ class FleetReader:
         def parse(page: _Answer) -> GatewayCounts:
             return replace(gateway_counts(page.content, gateway.incarnation, workers), instant=page.instant)
 
-        return await self._parsed(
-            await self._page(gateway.host, gateway.metrics_port, "/metrics", self._own_fields), parse
-        )
+        return await self._parsed(await self._page(f"{gateway.metrics_url}/metrics", self._own_fields), parse)
 
     async def _of_worker(self, name: str, worker: WorkerRecord) -> WorkerStatistics | None:
         cache = self._configurations[worker.pool]
@@ -99,7 +97,7 @@ class FleetReader:
             return found
 
         fields = {**_WITH_LOAD, **self._fields_of(worker)}
-        return await self._parsed(await self._page(worker.host, worker.port, "/v2/models/stats", fields), parse)
+        return await self._parsed(await self._page(f"{worker.url}/v2/models/stats", fields), parse)
 
     def _fields_of(self, worker: WorkerRecord) -> Mapping[str, str]:
         return self._own_fields if worker.is_of_fleet else NO_FIELDS
@@ -124,14 +122,13 @@ class FleetReader:
     async def _ask_configuration(self, worker: WorkerRecord, key: Key, cache: ConfigurationCache) -> None:
         model, version = (quote(each, safe="") for each in key)
         versions = f"/versions/{version}" if version else ""
-        path = f"/v2/models/{model}{versions}/config"
-        page = await self._page(worker.host, worker.port, path, self._fields_of(worker))
+        page = await self._page(f"{worker.url}/v2/models/{model}{versions}/config", self._fields_of(worker))
         cache.answer(key, await self._parsed(page, lambda found: model_configuration(found.content)))
 
-    async def _page(self, host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> _Answer | None:
+    async def _page(self, url: str, headers: Mapping[str, str] | None = None) -> _Answer | None:
         try:
             async with self._asking, asyncio.timeout(SECONDS):
-                answer = await self._client.get(page_url(host, port, path), headers=headers)
+                answer = await self._client.get(url, headers=headers)
                 is_found = answer.status_code == httpx.codes.OK
                 return _Answer(answer.content, answer.headers, monotonic()) if is_found else None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from isochrone.resolving.http_transport import resolving_transport
+from isochrone.wire.fleet_transport import fleet_transport
 
 #: Of one request.
 SECONDS = 1.0
@@ -14,8 +14,4 @@ AT_ONCE = 64
 
 def page_client() -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=AT_ONCE)
-    return httpx.AsyncClient(timeout=SECONDS, transport=resolving_transport(limits=limits), trust_env=False)
-
-
-def page_url(host: str, port: int, path: str) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    return httpx.AsyncClient(timeout=SECONDS, transport=fleet_transport(limits), trust_env=False)
