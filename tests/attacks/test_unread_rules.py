@@ -15,7 +15,7 @@ from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.tokens import digest_of, new_token
 from isochrone.secure.fleet_key import FleetKey
 from isochrone.store.base import Put, Snapshot
-from isochrone.store.opening import open_store
+from isochrone.store.opening import open_store, seal_of
 from sample_models import write_models
 from server_process import StartServer
 from up_process import ISOCHRONE, SECONDS
@@ -56,7 +56,7 @@ def test_a_worker_before_and_after_it_has_read_the_rules(
 
 
 async def _write(url: str, record: AccessRecord) -> None:
-    store = open_store(url)
+    store = open_store(url, seal=seal_of(FleetKey(KEY.encode())))
     try:
         await store.transact((), [Put(Keys("late").access, encode(record))])
     finally:
