@@ -30,6 +30,8 @@ MODEL = "identity_fp32"
 NAME = "sealed"
 KEYS = Keys(NAME)
 
+NO_HEADERS: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True)
 class SealedFleet:
@@ -54,9 +56,9 @@ class SealedFleet:
         """By key below the fleet's prefix: why the record cannot be read."""
         return {each["key"].removeprefix(KEYS.prefix): each["reason"] for each in self.status().get("faults", ())}
 
-    def version(self, gateway: int = 0) -> str:
+    def version(self, gateway: int = 0, headers: Mapping[str, str] = NO_HEADERS) -> str:
         """The version that answers a request. ``gateway``: its number."""
-        code, _, body = ask(self.gateway + gateway, "POST", f"/v2/models/{MODEL}/infer", {}, inference())
+        code, _, body = ask(self.gateway + gateway, "POST", f"/v2/models/{MODEL}/infer", headers, inference())
         assert code == 200, body
         return str(json.loads(body)["model_version"])
 

@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import json
 import threading
+import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from sealed_fleet import KEYS, SealedFleet, fleet_text, sealed_fleet, wait_until
 
 from isochrone.secure.fleet_key import FleetKey, read_fleet_key
 from isochrone.store.seals import NO_SEAL
-from up_process import isochrone
+from up_process import SECONDS, isochrone
 
 WORKERS = GATEWAYS = 2
 
@@ -98,6 +100,19 @@ def reachable(fleet: SealedFleet) -> bool:
     return len(status["workers"]) == WORKERS and len(status["gateways"]) == GATEWAYS and bool(status["leader"])
 
 
+def workers_used(fleet: SealedFleet, gateway: int) -> set[str]:
+    """The workers that a gateway sends requests to, by its flight recorder."""
+    (metrics,) = [each["metrics"] for each in fleet.status()["gateways"] if each["name"] == f"front-{gateway + 1}"]
+    found = set()
+    for number in range(8):
+        identity = f"probe-{gateway}-{number}-{time.monotonic_ns()}"
+        assert fleet.version(gateway, {"x-request-id": identity})
+        with urllib.request.urlopen(f"http://{metrics}/v1/flights/{identity}", timeout=SECONDS) as answer:
+            flights = [flight for page in json.load(answer)["pages"] for flight in page["flights"]]
+        found |= {attempt["endpoint"] for flight in flights for attempt in flight["attempts"]}
+    return found
+
+
 def unsealed(fleet: SealedFleet, key: FleetKey) -> list[str]:
     return [name for name, entry in fleet.read(key).items() if not entry.is_sealed]
 
@@ -116,6 +131,8 @@ def test_a_fleet_under_load_gets_a_key_and_another_one(tmp_path: Path, tried: Co
             fleet.write({KEYS.drain("cpu-1"): b'{"at":0.0,"who":"supervisor","what":"drain"}'})
             tried["a forged drain after a fleet got its key"] += 1
             wait_until(lambda: fleet.faults().get("drains/cpu-1") == NO_SEAL)
+            # A worker is taken away only when every gateway sends requests to the other one as well.
+            wait_until(lambda: all(len(workers_used(fleet, number)) == WORKERS for number in range(GATEWAYS)))
             fleet.command("drain", "cpu-1")
             fleet.command("undrain", "cpu-1")
             # The exchange: the new key is accepted, then it seals, then the old one is not accepted any more.
