@@ -99,7 +99,9 @@ def test_stopping_waits_for_answers_and_cuts_what_is_left() -> None:
     async def scenario() -> tuple[int, FakeTransport, FakeTransport, FakeTransport]:
         route = HoldingRoute(None)
         listener = Listener(OneRoute(route))
-        idle, finishing, stuck = (accept(listener) for _ in range(3))
+        idle = accept(listener)
+        listener.tick += 2
+        finishing, stuck = accept(listener), accept(listener)
         finishing.feed(request(b"a"))
         stuck.feed(request(b"b"))
 
@@ -118,6 +120,32 @@ def test_stopping_waits_for_answers_and_cuts_what_is_left() -> None:
     assert finishing.closing
     assert not finishing.aborted
     assert stuck.aborted
+
+
+def test_a_client_that_has_just_connected_gets_its_first_answer() -> None:
+    async def scenario() -> tuple[FakeTransport, FakeTransport, FakeTransport]:
+        listener = Listener(OneRoute(HoldingRoute(echo)))
+        old = accept(listener)
+        listener.tick += 2
+        fresh, silent = accept(listener), accept(listener)
+
+        def send() -> None:
+            assert old.closing
+            fresh.feed(request(b"a"))
+            assert fresh.closing
+            for each in (old, fresh, silent):
+                each.protocol.connection_lost(None)
+
+        asyncio.get_running_loop().call_soon(send)
+        assert await listener.stop(1.0) == 0
+        return old, fresh, silent
+
+    old, fresh, silent = asyncio.run(scenario())
+    ((status, fields, _),) = responses(fresh.take())
+    assert status == 200
+    assert fields[b"connection"] == b"close"
+    assert not old.take()
+    assert not silent.take()
 
 
 def test_stopping_with_nothing_open_is_immediate() -> None:

@@ -118,13 +118,15 @@ class Listener:
         in_use = [
             connection
             for connection in self.connections
-            if isinstance(connection, Http1Connection) and connection.offer_last_request()
+            if isinstance(connection, Http1Connection | _Sniffer) and connection.offer_last_request()
         ]
-        for connection in self.connections - set(in_use):
+        ending = self.connections - set(in_use)
+        for connection in ending:
             connection.shut_down()
         if in_use:
             await asyncio.sleep(min(_LAST_CHANCE, grace))
-            for connection in self.connections.intersection(in_use):
+            # Connections whose first bytes have come meanwhile are others than before.
+            for connection in self.connections - ending:
                 connection.shut_down()
         if self.connections:
             self._empty = asyncio.Event()
@@ -190,13 +192,14 @@ class Listener:
 class _Sniffer(asyncio.Protocol):
     """Reads a connection's first bytes, and replaces itself by the protocol that they belong to."""
 
-    __slots__ = ("listener", "seen", "tick", "transport")
+    __slots__ = ("last_chance", "listener", "seen", "tick", "transport")
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.transport = cast(asyncio.Transport, None)
         self.seen = b""
         self.tick = listener.tick
+        self.last_chance = False
 
     is_busy = False
 
@@ -243,6 +246,8 @@ class _Sniffer(asyncio.Protocol):
                 connection.heads = RequestHeads(listener.limits, peer)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
+        if isinstance(connection, Http1Connection):
+            connection.last_chance = self.last_chance
         connection.data_received(self.seen)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -256,6 +261,11 @@ class _Sniffer(asyncio.Protocol):
 
     def is_stalled(self, tick: int, seconds: float) -> bool:
         return False
+
+    def offer_last_request(self) -> bool:
+        """Before ``shut_down``: whether the client has just connected, and may be sending its first request now."""
+        self.last_chance = self.listener.tick - self.tick <= 1
+        return self.last_chance
 
     def shut_down(self) -> None:
         self.transport.close()
