@@ -11,7 +11,8 @@ import pytest
 
 from development_ca import DevelopmentCa
 from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.process_tls import fleet_transport, process_tls, set_process_tls
+from isochrone.wire.fleet_transport import fleet_transport
+from isochrone.wire.process_tls import process_tls, set_process_tls
 from isochrone.wire.tls import server_context
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
