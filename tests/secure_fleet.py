@@ -8,7 +8,7 @@ import os
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from watching import wait_for
 MODEL = "identity_fp32"
 PATH = f"/v2/models/{MODEL}/infer"
 BODY = json.dumps({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}]})
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class SecureFleet:
@@ -36,11 +37,13 @@ class SecureFleet:
         self.workers, self.gateways = workers, gateways
         self.file = directory / "fleet.yaml"
 
-    def write(self, tls: str = "", gateway: str = "", control: str = "") -> Path:
-        """``tls``: further keys of security.tls, such as "mode: permissive"; "none": the fleet is plain."""
+    def write(self, tls: str = "", gateway: str = "", control: str = "", more: Sequence[str] = ()) -> Path:
+        """``tls``: further keys of security.tls, such as "mode: permissive"; "none": the fleet is plain. ``more``:
+        other keys of security."""
         folder = self.ca.directory
         files = f"cert: {folder}/fleet/tls.crt, key: {folder}/fleet/tls.key, ca: {folder}/ca.crt"
-        security = "" if tls == "none" else f"security: {{tls: {{{files}{', ' if tls else ''}{tls}}}}}"
+        keys = [*([] if tls == "none" else [f"tls: {{{files}{', ' if tls else ''}{tls}}}"]), *more]
+        security = f"security: {{{', '.join(keys)}}}" if keys else ""
         self.file.write_text(
             f"""
 name: secure
@@ -83,7 +86,12 @@ models: {{{MODEL}: {{version: 1}}}}
 
 
 def request(
-    port: int, context: ssl.SSLContext | None, path: str = PATH, body: str | None = BODY, host: str = "127.0.0.1"
+    port: int,
+    context: ssl.SSLContext | None,
+    path: str = PATH,
+    body: str | None = BODY,
+    host: str = "127.0.0.1",
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> tuple[int, bytes]:
     """On a connection of its own."""
     connection = (
@@ -92,7 +100,7 @@ def request(
         else http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
     )
     try:
-        connection.request("GET" if body is None else "POST", path, body)
+        connection.request("GET" if body is None else "POST", path, body, dict(headers))
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -103,8 +111,10 @@ class Callers:
     """Sends requests, one after the other, to gateways in turn: to the next one where a gateway does not accept, or
     ends the connection before it has begun to answer, as callers behind a load balancer."""
 
-    def __init__(self, ports: list[int], context: ssl.SSLContext | None = None) -> None:
-        self._ports, self._context = ports, context
+    def __init__(
+        self, ports: list[int], context: ssl.SSLContext | None = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        self._ports, self._context, self._headers = ports, context, headers
         self.answered = 0
         self.failed: list[str] = []
         self._stopping = threading.Event()
@@ -133,7 +143,7 @@ class Callers:
             for offset in range(len(self._ports)):
                 port = self._ports[(turn + offset) % len(self._ports)]
                 try:
-                    status, body = request(port, self._context)
+                    status, body = request(port, self._context, headers=self._headers)
                 except (http.client.RemoteDisconnected, ConnectionError) as error:
                     reasons.append(f"{port}: {error}")
                     continue

@@ -19,7 +19,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_model_that_is_not_served_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def serves(host: str, port: int, model: str, tls: bool) -> bool:
+    async def serves(host: str, port: int, model: str, tls: bool, credential: bytes) -> bool:
         asked.append(model)
         return model == "a"
 

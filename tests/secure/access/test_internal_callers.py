@@ -147,3 +147,17 @@ def test_no_other_bytes_are_an_attestation(junk: bytes, at: int, byte: int) -> N
     if attestation[at % len(attestation)] != byte:
         attestation[at % len(attestation)] = byte
         assert CALLERS.attested(bytes(attestation)) is None
+
+
+def test_while_a_key_is_exchanged_both_secrets_prove_the_same() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    before, after = InternalCallers(FleetKey(old, new)), InternalCallers(FleetKey(new, old))
+    for one, other in ((before, after), (after, before)):
+        assert other.identify(digest_of(one.controller_token)) == CONTROLLER
+        assert other.identify(digest_of(one.gateway_token)) == GATEWAY
+        found = other.attested(one.attest(("spiffe://a",)))
+        assert found is not None
+        assert found.name == "certificate:spiffe://a"
+    last = InternalCallers(FleetKey(new))
+    assert last.identify(digest_of(before.controller_token)) is None
+    assert last.attested(before.attest(())) is None

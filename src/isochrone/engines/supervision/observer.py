@@ -14,6 +14,7 @@ from isochrone.control.state.records import EpochRecord, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision import probes
+from isochrone.engines.supervision.fleet_credential import FleetCredential
 from isochrone.engines.supervision.fleet_tls import FleetTls
 from isochrone.engines.supervision.observation import is_heard_of, observe
 from isochrone.engines.supervision.ports import reached_at
@@ -38,10 +39,12 @@ class Observer:
         #: Worker → its last registered host and port, and whether it has TLS.
         self._places: dict[str, tuple[str, int, bool]] = {}
         self._tls = FleetTls()
+        self._credential = FleetCredential()
 
     async def observe(self, drained_since: Mapping[str, float]) -> dict[str, Observed]:
         """The observed state of every process. ``drained_since``: of the workers that the supervisor drains."""
         self._tls.follow(self._view.fleet)
+        self._credential.follow(self._view.fleet)
         await self._probe(drained_since)
         lost = await self._find_lost()
         running = self._engine.running()
@@ -76,7 +79,7 @@ class Observer:
             await self._probe_serving(name, each)
         elif is_drained and name in workers:
             record = workers[name]
-            if await probes.in_flight(record.host, record.port, record.tls) == 0:
+            if await probes.in_flight(record.host, record.port, record.tls, self._credential.value) == 0:
                 self._idle.add(name)
             else:
                 self._idle.discard(name)
@@ -104,11 +107,16 @@ class Observer:
         there = reached_at(each.spec, each.host)
         return there is not None and await probes.lives(*there, "--tls-cert" in each.spec.arguments)
 
+    async def gateway_serves(self, gateway: GatewayRecord, models: Sequence[str]) -> bool:
+        """Whether a gateway would answer requests for all these models now."""
+        credential = self._credential.value
+        return await probes.serves_all(gateway.host, gateway.port, models, gateway.callers_tls, credential)
+
     async def _serves_awaited(self, gateway: GatewayRecord, epoch: EpochRecord) -> bool:
         awaited = self._awaited(epoch)
         # Models of empty pools say nothing about what it has read.
         has_read = len(awaited) == len(epoch.models) or gateway.epoch >= epoch.epoch
-        return has_read and await probes.serves_all(gateway.host, gateway.port, awaited, gateway.callers_tls)
+        return has_read and await self.gateway_serves(gateway, awaited)
 
     async def _probe_serving(self, name: str, each: Running) -> None:
         """Probe whether a registered process serves the committed versions: only then may others stop."""
@@ -122,7 +130,7 @@ class Observer:
         else:
             models = assigned(epoch, each.spec.pool, name, self._view.placements)
             served = not models or has_committed(
-                await probes.served(record.host, record.port, record.tls) or {}, models
+                await probes.served(record.host, record.port, record.tls, self._credential.value) or {}, models
             )
         if not served:
             return

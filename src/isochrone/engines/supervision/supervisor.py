@@ -18,7 +18,6 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Exit
-from isochrone.engines.supervision import probes
 from isochrone.engines.supervision.death_events import DeathEvents
 from isochrone.engines.supervision.desired import FleetRecordReader, awaited_models, desired_processes
 from isochrone.engines.supervision.membership import Membership, is_own
@@ -199,9 +198,7 @@ class Supervisor:
         if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._desired):
             return False
         gateways, models = self.view.gateways.values(), self._awaited(epoch)
-        ready = await asyncio.gather(
-            *(probes.serves_all(each.host, each.port, models, each.callers_tls) for each in gateways)
-        )
+        ready = await asyncio.gather(*(self._observer.gateway_serves(each, models) for each in gateways))
         return all(ready) and bool(self._desired)
 
     def _awaited(self, epoch: EpochRecord) -> list[str]:

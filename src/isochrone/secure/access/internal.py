@@ -64,14 +64,18 @@ _PLAIN: Final = ":/@=+ "
 class InternalCallers:
     """What one fleet's key proves. Its secrets are never shown."""
 
-    __slots__ = ("_identities", "_signing_key", "controller_token", "gateway_token")
+    __slots__ = ("_identities", "_signing_keys", "controller_token", "gateway_token")
 
     def __init__(self, key: FleetKey) -> None:
-        self.controller_token = key.derived("calls of controllers").hex()
-        self.gateway_token = key.derived("calls of gateways").hex()
-        self._signing_key = key.derived("identities that gateways have proved")
+        # The first secret proves who this process is; while the key is exchanged, others may have another one first.
+        controllers = [each.hex() for each in key.all_derived("calls of controllers")]
+        gateways = [each.hex() for each in key.all_derived("calls of gateways")]
+        self.controller_token, self.gateway_token = controllers[0], gateways[0]
+        self._signing_keys = key.all_derived("identities that gateways have proved")
         #: By the digest of the token: the time that a lookup takes says nothing about a token.
-        self._identities = {digest_of(self.controller_token): CONTROLLER, digest_of(self.gateway_token): GATEWAY}
+        self._identities = dict.fromkeys(map(digest_of, controllers), CONTROLLER) | dict.fromkeys(
+            map(digest_of, gateways), GATEWAY
+        )
 
     def identify(self, token_digest: str) -> Identity | None:
         """None: the token is none of theirs."""
@@ -80,20 +84,22 @@ class InternalCallers:
     def attest(self, peer: tuple[str, ...]) -> bytes:
         """The value of the header for a caller without a token. ``peer``: the names in its certificate."""
         names = ",".join(_CERTIFICATE + quote(name, safe=_PLAIN) for name in peer) or ANONYMOUS.name
-        return f"{names};{self._signature(names)}".encode()
+        return f"{names};{_signature(self._signing_keys[0], names)}".encode()
 
     def attested(self, value: bytes) -> Identity | None:
         """The identity in such a value; None: no gateway of the fleet made it."""
         names, _, signature = value.decode("latin-1").rpartition(";")
-        if not hmac.compare_digest(signature.encode(), self._signature(names).encode()):
+        made = (_signature(key, names) for key in self._signing_keys)
+        if not any(hmac.compare_digest(signature.encode(), each.encode()) for each in made):
             return None
         if names == ANONYMOUS.name:
             return ANONYMOUS
         first, *others = (unquote(name) for name in names.split(","))
         return Identity(first, aliases=tuple(others))
 
-    def _signature(self, names: str) -> str:
-        return hmac.digest(self._signing_key, names.encode(), "sha256").hex()
+
+def _signature(key: bytes, names: str) -> str:
+    return hmac.digest(key, names.encode(), "sha256").hex()
 
 
 def internal_callers(key: FleetKey | None) -> InternalCallers | None:
