@@ -182,7 +182,7 @@ def test_keys_that_a_token_names_or_brings(site: Site, tried: Counter[str]) -> N
         tokens["b64 false"] = forged(CURVE, kid="curve", crit=["b64"], b64=False)
         refused(site, tokens, tried, "signed tokens: a key or an address that the token brings")
         assert attacker.requests == 0, "a server asked an address that a token named"
-        tried["signed tokens: addresses in tokens that no server asked"] += len(tokens)
+        tried["signed tokens: addresses in tokens → named, never asked"] += len(tokens)
         assert ask(int(attacker.issuer.rpartition(":")[2]), "GET", "/keys")[0] == 200
         assert attacker.requests == 1
 

@@ -56,7 +56,7 @@ def test_a_provider_that_is_away_or_confused_costs_no_valid_token(
         load.more()
         site.provider.broken = broken
         site.fault()
-        tried["a provider that is away, or answers garbage"] += 1
+        tried["a provider that is away, or answers garbage → valid tokens accepted meanwhile"] += 1
         load.more()
         # It comes back with another key.
         site.provider.keys = (FIRST, SECOND)

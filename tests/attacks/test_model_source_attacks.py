@@ -120,7 +120,7 @@ def test_manifests_with_paths_outside(tmp_path: Path, tried: Counter[str]) -> No
             assert [row["name"] for row in index if row.get("state") == "READY"] == ["identity_fp32"]
             assert ask(worker.http_port, "POST", "/v2/models/identity_fp32/infer", {}, inference())[0] == 200
     assert not [path for path in asked if TAG in path or ".." in path.split("/")]
-    tried["model sources: paths of manifests that nobody fetched"] += len(PATHS)
+    tried["model sources: paths of manifests → named, never fetched"] += len(PATHS)
     check_that_nothing_escaped(tmp_path)
 
 
@@ -164,5 +164,5 @@ def test_listings_with_keys_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 assert status in (400, 404), (model, status, answer)
                 tried["model sources: models of listings with keys outside"] += 1
         assert not [get for get in store.proxy.record.gets if TAG in get.path and "list-type" not in get.path]
-        tried["model sources: keys of listings that nobody fetched"] += len(keys)
+        tried["model sources: keys of listings → named, never fetched"] += len(keys)
     check_that_nothing_escaped(tmp_path)

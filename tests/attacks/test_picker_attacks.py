@@ -122,7 +122,7 @@ def test_requests_that_reach_nothing(picker: PickerProcess, tried: Counter[str])
             assert "10.9.9.9" not in destination(answer)
             assert subset is None or answer.immediate_response.status.code == 503
             call.end()
-            tried["picker: addresses that callers name"] += 1
+            tried["picker: addresses that callers name → named, never chosen"] += 1
 
 
 def test_no_other_service_and_no_other_protocol(picker: PickerProcess, tried: Counter[str]) -> None:
@@ -156,7 +156,7 @@ def test_floods_end_their_own_connection(picker: PickerProcess, tried: Counter[s
             end.send(FLOODS[name] * (1 if name in TAKEN else 8))
             if name not in TAKEN:
                 end.until_gone()
-                tried["picker: connections of HTTP/2 floods that were closed"] += 1
+                tried["picker: HTTP/2 floods → connections closed"] += 1
 
 
 def test_many_calls(picker: PickerProcess, tried: Counter[str]) -> None:
