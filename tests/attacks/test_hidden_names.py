@@ -66,8 +66,8 @@ def test_names_that_are_paths(guarded: Guarded, tried: Counter[str], server: int
             # A stream of one message: the error is its answer, or its end.
             errors = []
             try:
-                for answer in stub.ModelStreamInfer(iter([infer(name)]), timeout=60, metadata=credential):
-                    errors.append(bool(answer.error_message))
+                answers = stub.ModelStreamInfer(iter([infer(name)]), timeout=60, metadata=credential)
+                errors.extend(bool(answer.error_message) for answer in answers)
             except grpc.RpcError as error:
                 errors.append(error.code() in REFUSED)
             assert errors, name[:50]
