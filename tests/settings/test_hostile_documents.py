@@ -53,7 +53,7 @@ def test_numbers_and_text_of_numbers_that_are_settings() -> None:
 
 
 def test_a_key_that_comes_twice_after_many_others_in_json() -> None:
-    """In time that grows with their number, not with its square: of these, more than an hour."""
+    """In time that grows with their number, not with its square: of these, most of an hour."""
     text = "{" + ",".join(f'"k{number}": 1' for number in range(400_000)) + ', "z": 1, "z": 2}'
     with pytest.raises(SettingsError, match="the key 'z' for a second time"):
         parse_document(text, "a.json")
