@@ -199,7 +199,7 @@ async def serve_scaler(scaler: KedaScaler, host: str, port: int, tls: GrpcCertif
         raise FlagError("--scaler-listen", "an address that is free", f"{host}:{port} ({error})") from None
     await server.start()
     log.info("listening", service="scaler", host=host, port=bound)
-    if not is_loopback(host):
+    if not is_loopback(host) and (tls is None or not tls.client_ca):
         log.warning(
             "KEDA's scaler is reachable from other machines and does not authenticate callers: each that reaches "
             "it learns the load of the pools; keep it in a private network, or listen on 127.0.0.1",
