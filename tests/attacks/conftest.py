@@ -18,7 +18,10 @@ _ROWS = "attacks"
 
 @pytest.fixture
 def tried(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
-    """Counts what was tried, and what was refused, by attack: a row of the table for each."""
+    """Counts what was tried and refused, by attack: a row of the table for each.
+
+    A row whose attack does not end with a refusal says its end behind an arrow: "floods → connections closed".
+    """
     counts: Counter[str] = Counter()
     yield counts
     request.node.user_properties += [(_ROWS, (name, number)) for name, number in counts.items()]
@@ -54,5 +57,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if counts:
         terminalreporter.section("attacks")
         for attack, number in sorted(counts.items()):
-            terminalreporter.write_line(f"{attack:<72}{number:>7} tried and refused")
+            name, _, end = attack.partition(" → ")
+            terminalreporter.write_line(f"{name:<72}{number:>7} {end or 'tried and refused'}")
         terminalreporter.write_line(f"{failed} tests let something through")

@@ -18,6 +18,8 @@ class KeyServer:
         self.keys = keys
         #: How often its keys were fetched.
         self.fetches = 0
+        #: How often it was asked for anything.
+        self.requests = 0
         #: The bytes of every answer, in place of the right ones; b"": it closes the connection.
         self.broken: bytes | None = None
         #: Cleared: it answers nothing until it is set.
@@ -40,6 +42,7 @@ def key_server(*keys: Any) -> Iterator[KeyServer]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             provider = served[0]
+            provider.requests += 1
             assert provider.answers.wait(60)
             if provider.broken is not None:
                 self.close_connection = True

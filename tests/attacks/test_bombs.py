@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from gateway_process import StartGateway
 from hostile_client import ECHO_BYTES, Victim, ask, connected, message, parse_answers, read_to_end, talk
@@ -44,6 +45,12 @@ def victim(request: pytest.FixtureRequest) -> Iterator[Victim]:
     assert answer.status == 200
 
 
+def _unsized(size: int) -> bytes:
+    """Zeros whose size the frame does not state."""
+    compressor = zstandard.ZstdCompressor(19).compressobj()
+    return b"".join(compressor.compress(bytes(MIB)) for _ in range(size // MIB)) + compressor.flush()
+
+
 def _tensor(**more: object) -> dict[str, object]:
     return {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, -2.0], **more}
 
@@ -55,6 +62,17 @@ def test_compressed_bombs(victim: Victim, tried: Counter[str]) -> None:
         (gzip.compress(b" " * 16 * MIB, 9) * 4, "gzip"),
         (zlib.compress(b" " * 64 * MIB, 9), "deflate"),
         (gzip.compress(once, 9), "gzip, gzip"),
+        (gzip.compress(once, 9), "gzip,deflate,gzip"),
+        (zstandard.ZstdCompressor(19).compress(bytes(64 * MIB)), "zstd"),
+        (zstandard.ZstdCompressor().compress(b" " * MIB) * 64, "zstd"),
+        (_unsized(64 * MIB), "zstd"),
+        # A frame that says nothing but a window of gigabytes.
+        (b"\x28\xb5\x2f\xfd\x00\xb0" + b"\x03\x00\x00" + b"x" * 100, "zstd"),
+        (zstandard.ZstdCompressor().compress(once), "zstd, gzip"),
+        (zstandard.ZstdCompressor().compress(once), "gzip, zstd"),
+        (once, "GZIP, identity, gzip"),
+        (once, "br"),
+        (once, "x-gzip, x-gzip"),
         (once[: len(once) // 2], "gzip"),
     ):
         for path in (INFER, "/v2/models/echo/generate", "/v1/completions"):
@@ -147,7 +165,7 @@ def test_names_without_end(victim: Victim, tried: Counter[str]) -> None:
             connection.sendall(message("GET", "/v2/health/live"))
             statuses = Counter(answer.status for answer in parse_answers(read_to_end(connection)))
             assert set(statuses) <= {200, 404}, statuses
-    tried["names that callers make up"] += 1000
+    tried["names that callers make up → sent, memory bounded"] += 1000
 
 
 def test_configurations_that_grow(worker: Victim, tried: Counter[str]) -> None:

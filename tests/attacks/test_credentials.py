@@ -214,7 +214,7 @@ def test_tokens_are_in_no_log_and_no_command_line(guarded: Guarded, tried: Count
         metrics = ask(server.metrics_port, "GET", "/metrics", guarded.credential("admin"))[2].decode()
         for text in (server.log_text(), command, metrics):
             assert not any(secret in text for secret in secrets)
-            tried["tokens searched for in logs, metrics and command lines"] += len(secrets)
+            tried["tokens searched for in logs, metrics and command lines → not found"] += len(secrets)
 
 
 @pytest.mark.parametrize("server", [0, 1], ids=["worker", "gateway"])

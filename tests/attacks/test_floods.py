@@ -104,7 +104,7 @@ def test_floods(victim: Victim, tried: Counter[str], name: str) -> None:
             honest(victim)
         gone = end.until_gone()
         assert gone.code in (ENHANCE_YOUR_CALM, -1) or name == "PUSH_PROMISE", gone
-    tried["HTTP/2 floods"] += 1
+    tried["HTTP/2 floods → connections closed"] += 1
 
 
 def test_header_bombs(victim: Victim, tried: Counter[str]) -> None:
@@ -120,7 +120,7 @@ def test_header_bombs(victim: Victim, tried: Counter[str]) -> None:
             for stream in range(1, 41, 2):
                 end.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, LIVE + bomb))
             honest(victim)
-        tried["HPACK bombs"] += 20
+        tried["HPACK bombs → sent, others served, memory bounded"] += 20
     with http2(victim.http) as end:
         end.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, LIVE + bombs[0]))
         assert end.response(1).status == 431
@@ -134,14 +134,14 @@ def test_windows_that_stay_closed(victim: Victim, tried: Counter[str]) -> None:
         for _ in range(5):
             honest(victim)
         victim.check()
-        tried["answers that are asked for and never taken"] += 100
+        tried["answers that are asked for and never taken → held, others served, memory bounded"] += 100
     # As above, by a window that is opened and closed.
     with http2(victim.http, PREFACE + settings({4: 1})) as end:
         end.send(frame(HEADERS, END_HEADERS, 1, POST), frame(DATA, END_STREAM, 1, ECHO_BYTES))
         for _ in range(2000):
             end.send(settings({4: 0}), settings({4: 1}))
         honest(victim)
-        tried["answers that are asked for and never taken"] += 1
+        tried["answers that are asked for and never taken → held, others served, memory bounded"] += 1
 
 
 def test_http1_floods(victim: Victim, tried: Counter[str]) -> None:
@@ -162,4 +162,4 @@ def test_http1_floods(victim: Victim, tried: Counter[str]) -> None:
                 pass
             assert b"HTTP/1.1 200" not in read_to_end(connection)[:20]
         honest(victim)
-    tried["HTTP/1.1 floods"] += 3
+    tried["HTTP/1.1 floods → sent, others served, memory bounded"] += 3

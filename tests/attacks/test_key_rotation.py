@@ -8,81 +8,26 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from guarded_servers import ask, inference
-from key_server import KeyServer, key_server
-from token_load import AUDIENCE, PATH, TokenLoad, token_of
+from guarded_servers import inference
+from provider_site import Site, provider_site
+from token_load import PATH, TokenLoad
 
-from gateway_process import GatewayProcess, StartGateway
+from gateway_process import StartGateway
 from isochrone.secure.access.held import MOST_HELD
-from isochrone.secure.access.tokens import digest_of, new_token
 from issued_tokens import key
-from sample_models import write_models
-from server_process import ServerProcess, StartServer
+from server_process import StartServer
 from watching import wait_for
 
 FIRST, SECOND, THIRD = (key(name, "EC", "P-256") for name in ("first", "second", "third"))
 
 
-@dataclass
-class Site:
-    """A gateway before a worker, which follow the same provider."""
-
-    provider: KeyServer
-    worker: ServerProcess
-    gateway: GatewayProcess
-    tokens: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def servers(self) -> dict[str, ServerProcess]:
-        return {"the worker": self.worker, "the gateway": self.gateway}
-
-    def status(self, token: str, server: ServerProcess | None = None) -> int:
-        port = (server or self.worker).http_port
-        return ask(port, "POST", PATH, {"authorization": f"Bearer {token}"}, inference())[0]
-
-    def token(self, signer: Any = FIRST, **changes: Any) -> str:
-        return token_of(signer, self.provider.issuer, **changes)
-
-    def fault(self) -> None:
-        """Until both servers have failed to fetch keys, which a token with an unknown key has caused."""
-        for server in self.servers.values():
-            assert self.status(self.token(key("unknown", "EC", "P-256")), server) == 401
-            wait_for(lambda at=server: "keys of the OpenID provider not fetched" in at.log_text())
-
-    def recovered(self) -> None:
-        for server in self.servers.values():
-            wait_for(lambda at=server: "keys of the OpenID provider fetched again" in at.log_text())
-
-
 @pytest.fixture
 def site(tmp_path: Path, server_factory: StartServer, gateway_factory: StartGateway) -> Iterator[Site]:
-    repository = write_models(tmp_path / "models", "identity_fp32")
-    token = new_token()
-    (tmp_path / "gateway.token").write_text(token)
-    with key_server(FIRST) as provider:
-        (tmp_path / "access.yaml").write_text(
-            f"""
-tokens: {{gateway: {{sha256: {digest_of(token)}}}}}
-providers: {{plant: {{issuer: "{provider.issuer}", audience: "{AUDIENCE}"}}}}
-assign:
-  - {{to: ["oidc:plant/ada"], roles: [caller]}}
-  - {{to: ["token:gateway"], roles: [gateway]}}
-"""
-        )
-        access = ("--access", str(tmp_path / "access.yaml"))
-        with (
-            server_factory(repository, *access) as worker,
-            gateway_factory(
-                [worker], *access, "--upstream-token-file", str(tmp_path / "gateway.token"), check_exit=False
-            ) as gateway,
-        ):
-            gateway.wait_workers(1)
-            yield Site(provider, worker, gateway)
+    with provider_site(tmp_path, server_factory, gateway_factory, FIRST) as made:
+        yield made
 
 
 def test_a_key_that_is_published_and_then_used_is_accepted_from_its_first_token_on(site: Site) -> None:
@@ -111,7 +56,7 @@ def test_a_provider_that_is_away_or_confused_costs_no_valid_token(
         load.more()
         site.provider.broken = broken
         site.fault()
-        tried["a provider that is away, or answers garbage"] += 1
+        tried["a provider that is away, or answers garbage → valid tokens accepted meanwhile"] += 1
         load.more()
         # It comes back with another key.
         site.provider.keys = (FIRST, SECOND)

@@ -80,7 +80,7 @@ def test_every_slow_beginning_is_cut_off(victim: Victim, tried: Counter[str]) ->
             # Returns when the server has closed; a time limit of the socket's says that it has not.
             read_to_end(connection)
             honest(victim)
-            tried["slow, silent and half-open connections"] += 1
+            tried["slow, silent and half-open connections → closed in time"] += 1
 
 
 def test_calls_whose_messages_never_come(victim: Victim, tried: Counter[str]) -> None:
@@ -90,7 +90,7 @@ def test_calls_whose_messages_never_come(victim: Victim, tried: Counter[str]) ->
             connection.sendall(frame(HEADERS, END_HEADERS, stream, grpc_block("ModelInfer")))
         honest(victim)
         read_to_end(connection)
-        tried["calls whose message never comes"] += 20
+        tried["calls whose message never comes → closed in time"] += 20
 
 
 def test_connections_up_to_the_limit_and_beyond(victim: Victim, tried: Counter[str]) -> None:
@@ -114,4 +114,4 @@ def test_a_caller_that_never_reads(victim: Victim, tried: Counter[str]) -> None:
         for _ in range(5):
             honest(victim)
         victim.check()
-        tried["answers that nobody reads"] += 3
+        tried["answers that nobody reads → held, others served, memory bounded"] += 3

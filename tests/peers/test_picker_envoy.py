@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from picking_envoy import Envoy, PickerProcess, start_envoy, start_picker, until
+from picking_envoy import Envoy, start_envoy, until
 from tritonclient.utils import InferenceServerException
 from worker_models import write_for_worker
 
 from bench.gateway.proxies.envoy import binary
 from bench.worker.peers.process import PeerUnavailable
+from picker_process import PickerProcess, start_picker
 from server_process import ServerProcess, StartServer
 
 pytestmark = pytest.mark.peers

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
-from picking_envoy import start_envoy, start_picker
+from picking_envoy import start_envoy
 
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import Service, write_repository
 from bench.gateway.proxies.envoy import binary
 from bench.worker.peers.process import PeerUnavailable
+from picker_process import start_picker
 
 pytestmark = pytest.mark.peers
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp_receiver import Receiver, attributes, receiving
 from traced_models import call_grpc, call_http, context, identity, write_sleeps
 
 from gateway_process import GatewayProcess, start_gateway
+from otlp_receiver import Receiver, attributes, receiving
 from server_process import ServerProcess, start_server
 
 RULES = """

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from otlp_receiver import Receiver, attributes, receiving
 from traced_models import (
     call_grpc,
     call_http,
@@ -23,6 +22,7 @@ from traced_models import (
     write_sleeps,
 )
 
+from otlp_receiver import Receiver, attributes, receiving
 from server_process import ServerProcess, StartServer, start_server
 
 ON = ("--trace-config=level=TIMESTAMPS", "--trace-config=rate=0")

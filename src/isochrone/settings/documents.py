@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from isochrone.errors import ConfigError
-from isochrone.settings.lines import Lines, parse_yaml
+from isochrone.settings.lines import Lines, is_text, parse_yaml
 from isochrone.settings.problems import SettingsError, quoted
 
 
@@ -39,7 +40,10 @@ def parse_document(text: str, where: str) -> Document:
     """Parse JSON if the name ends in .json, because YAML forbids the tabs that JSON may contain; else YAML."""
     try:
         if where.endswith(".json"):
-            return Document(where, json.loads(text, object_pairs_hook=_without_duplicates), None)
+            data = json.loads(text, object_pairs_hook=_without_duplicates)
+            if "\\u" in text and not is_text(json.dumps(data, ensure_ascii=False)):
+                raise ValueError("half of a surrogate pair")
+            return Document(where, data, None)
         return Document(where, *parse_yaml(text))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -71,7 +75,6 @@ def as_mapping(document: Document, expected: str) -> dict[str, Any]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice!r} for a second time")
     return table

@@ -1,7 +1,7 @@
 """YAML with the line of every key. Pure.
 
-Duplicate keys are errors, as are anchors that contain themselves and aliases that expand to too many values. Dates stay
-text: a version or a name that looks like a date is meant as text.
+Duplicate keys are errors, as are anchors that contain themselves, aliases that expand to too many values, and numbers
+of more digits than any setting has. Dates stay text: a version or a name that looks like a date is meant as text.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import Any
 import yaml
 
 _MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 #: Most keys and values of a file, aliases expanded. A fleet of a thousand models has 20,000; nine nested aliases make
 #: a billion.
 _MOST_VALUES = 500_000
+#: Most characters of a number. PyYAML reads 1:59:59 as a number of base 60, in time that grows with the square of its
+#: length: half a minute for 800,000 characters.
+_MOST_OF_A_NUMBER = 1000
 
 
 class _Loader(yaml.SafeLoader):
@@ -59,11 +63,28 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
         _check(root, [], {})
         lines = Lines(root)
         # Constructing flattens merges in place, so that ``Lines`` finds merged keys, too.
-        return loader.construct_document(root), lines
+        return _constructed(loader, root), lines
     except RecursionError:
         raise yaml.constructor.ConstructorError(None, None, "it is nested too deeply", None) from None
     finally:
         loader.dispose()
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be encoded: an escape may say half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _constructed(loader: _Loader, root: yaml.Node) -> Any:
+    try:
+        return loader.construct_document(root)
+    except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+        # Of a tag that its text does not fit, as in !!int "": PyYAML then fails in any of these ways.
+        raise yaml.constructor.ConstructorError(None, None, f"a value that is not of its tag: {error}", None) from None
 
 
 def _check(node: yaml.Node, above: list[yaml.Node], sizes: dict[int, int]) -> int:
@@ -71,6 +92,11 @@ def _check(node: yaml.Node, above: list[yaml.Node], sizes: dict[int, int]) -> in
     if any(node is one for one in above):
         raise yaml.constructor.ConstructorError(None, None, "an anchor that holds itself", node.start_mark)
     if isinstance(node, yaml.ScalarNode):
+        if node.tag in _NUMBERS and len(node.value) > _MOST_OF_A_NUMBER:
+            problem = f"a number of more than {_MOST_OF_A_NUMBER} characters; quote it if it is text"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        if not is_text(node.value):
+            raise yaml.constructor.ConstructorError(None, None, "half of a surrogate pair", node.start_mark)
         return 1
     if id(node) in sizes:
         return sizes[id(node)]
@@ -85,6 +111,7 @@ def _check(node: yaml.Node, above: list[yaml.Node], sizes: dict[int, int]) -> in
                         None, None, f"the key {key.value!r} for a second time", key.start_mark
                     )
                 seen.add(key.value)
+            _check(key, above, sizes)
             size += 1 + _check(value, above, sizes)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ext_proc_messages import HeaderMutation, ProcessingRequest, ProcessingResponse
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ext_proc_messages import HeaderMutation, ProcessingRequest, ProcessingResponse
 from isochrone.errors import MalformedRequest
 from isochrone.gateway.picker import replies
 from isochrone.gateway.picker.received import Part, Received, read_body, read_headers, read_subset, read_trailers

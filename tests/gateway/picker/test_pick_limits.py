@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
-from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker, response_message
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker, response_message
 from isochrone.clock import SECOND
 from isochrone.errors import DeadlineExceeded
 from isochrone.gateway.gateway import Gateway

@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
-from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker
 from isochrone.errors import IsochroneError
 from isochrone.gateway.picker.bodies import NOTHING_ASKED, Asked, Collected
 from isochrone.gateway.picker.calls import find_call

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
-from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker, set_headers
 from tritonclient.grpc import service_pb2
 
+from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker, set_headers
 from isochrone.clock import SECOND
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.gateway import Gateway

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker
 from tritonclient.grpc import service_pb2
 
+from envoy_calls import EnvoyCall, RunningPicker, body_message, destination, headers_message, picker
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.picker.destinations import Destinations

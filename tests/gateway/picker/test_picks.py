@@ -10,6 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
 from envoy_calls import (
     EnvoyCall,
     RunningPicker,
@@ -22,11 +27,6 @@ from envoy_calls import (
     trailers_message,
 )
 from ext_proc_messages import ProcessingRequest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2
-
 from isochrone.clock import SECOND
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.gateway import Gateway

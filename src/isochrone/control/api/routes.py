@@ -188,7 +188,12 @@ def _read_file(body: FleetRequest, local: bool, applied: FleetRecord | None) -> 
             before = (fleet_of(applied.spec), Path(applied.directory)) if applied is not None else None
             check_places(before, fleet, directory)
 
-    return read_file(body.text, body.file, directory, check)
+    try:
+        return read_file(body.text, body.file, directory, check)
+    except (OSError, ValueError) as error:
+        # Of paths that the system rejects: longer than any, or with a NUL.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidArgument(f"{body.file[:200]}: the paths in it cannot be looked up: {reason}") from None
 
 
 def _planned(applied: Applied) -> Response:

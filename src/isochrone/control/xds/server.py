@@ -108,7 +108,7 @@ class XdsServer:
         try:
             await server.start()
             log.info("listening", service="xds", host=host, port=bound)
-            if not is_loopback(host):
+            if not is_loopback(host) and (tls is None or not tls.client_ca):
                 log.warning(
                     "xDS is reachable from other machines and does not authenticate clients: every client that reaches "
                     "it learns the workers' addresses; keep it in a private network, or listen on 127.0.0.1",

@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.grpc_listening import GrpcCertificate, open_port
@@ -27,6 +28,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.state.view import View
 from isochrone.errors import FlagError, InvalidArgument, Unavailable
+from isochrone.secure.exposure import is_loopback
 from isochrone.store.mirror import Mirror
 from isochrone.suggestions import suggestion
 
@@ -36,6 +38,10 @@ METRIC = "requests_in_pool"
 #: Seconds between two readings of a pool; an older one is not used.
 _READING_SECONDS = 0.5
 _DEFAULT_TARGET, _DEFAULT_IDLE_SECONDS = 4.0, 60.0
+#: Characters of a value that are looked up or repeated in an error: anybody may send any.
+_MOST_SHOWN = 100
+#: Calls at once, streams among them. KEDA has a stream and a poll for each pool.
+_MOST_CALLS = 1024
 #: Keys of a trigger's metadata that KEDA itself uses.
 _OF_KEDA = frozenset(("scalerAddress", "scalerIndex", "tlsCertFile", "caCert", "tlsClientCert", "tlsClientKey"))
 
@@ -54,15 +60,13 @@ class Trigger:
 def read_trigger(metadata: Mapping[str, str], pools: Mapping[str, object]) -> Trigger:
     """Raise ``InvalidArgument`` for metadata that makes no sense."""
     given = {key: text for key, text in metadata.items() if key not in _OF_KEDA}
-    pool = given.pop("pool", "")
+    pool = given.pop("pool", "")[:_MOST_SHOWN]
     if pool not in pools:
         raise InvalidArgument(f"metadata.pool: expected {suggestion(pool, list(pools), 'pool')}, given '{pool}'")
     target = _positive(given.pop("requestsPerWorker", ""), "requestsPerWorker", _DEFAULT_TARGET)
     idle = _positive(given.pop("idleSeconds", ""), "idleSeconds", _DEFAULT_IDLE_SECONDS)
     if given:
-        raise InvalidArgument(
-            f"metadata.{min(given)}: expected pool, requestsPerWorker or idleSeconds, given an unknown key"
-        )
+        raise InvalidArgument(f"metadata.{min(given)[:_MOST_SHOWN]}: expected pool, requestsPerWorker or idleSeconds")
     return Trigger(pool, target, idle)
 
 
@@ -72,7 +76,7 @@ def _positive(text: str, key: str, default: float) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise InvalidArgument(f"metadata.{key}: expected a number above 0, given '{text}'")
+        raise InvalidArgument(f"metadata.{key}: expected a number above 0, given '{text[:_MOST_SHOWN]}'")
     return number
 
 
@@ -187,7 +191,7 @@ class KedaScaler:
 
 async def serve_scaler(scaler: KedaScaler, host: str, port: int, tls: GrpcCertificate | None = None) -> None:
     """Serve until cancelled."""
-    server = grpc.aio.server()
+    server = grpc.aio.server(maximum_concurrent_rpcs=_MOST_CALLS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, _handlers(scaler)),))
     try:
         bound = open_port(server, host, port, tls)
@@ -195,6 +199,12 @@ async def serve_scaler(scaler: KedaScaler, host: str, port: int, tls: GrpcCertif
         raise FlagError("--scaler-listen", "an address that is free", f"{host}:{port} ({error})") from None
     await server.start()
     log.info("listening", service="scaler", host=host, port=bound)
+    if not is_loopback(host) and (tls is None or not tls.client_ca):
+        log.warning(
+            "KEDA's scaler is reachable from other machines and does not authenticate callers: each that reaches "
+            "it learns the load of the pools; keep it in a private network, or listen on 127.0.0.1",
+            host=host,
+        )
     try:
         # Not wait_for_termination: once that is cancelled, stop raises CancelledError, and nothing behind it is done.
         await asyncio.get_running_loop().create_future()
@@ -204,42 +214,55 @@ async def serve_scaler(scaler: KedaScaler, host: str, port: int, tls: GrpcCertif
 
 
 def _handlers(scaler: KedaScaler) -> dict[str, Any]:
-    async def is_active(request: Any, context: Any) -> Any:
+    async def is_active(request: bytes, context: Any) -> Any:
         async with _errors_as_statuses(context):
-            return messages.IsActiveResponse(result=await scaler.is_active(scaler.trigger(request.scalerMetadata)))
+            return messages.IsActiveResponse(result=await scaler.is_active(_trigger(scaler, request)))
 
-    async def stream_is_active(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def stream_is_active(request: bytes, context: Any) -> AsyncIterator[Any]:
         async with (
             _errors_as_statuses(context),
-            aclosing(scaler.activity(scaler.trigger(request.scalerMetadata))) as activity,
+            aclosing(scaler.activity(_trigger(scaler, request))) as activity,
         ):
             async for active in activity:
                 yield messages.IsActiveResponse(result=active)
 
-    async def get_metric_spec(request: Any, context: Any) -> Any:
+    async def get_metric_spec(request: bytes, context: Any) -> Any:
         async with _errors_as_statuses(context):
-            target = scaler.trigger(request.scalerMetadata).target
+            target = _trigger(scaler, request).target
             # KEDA before 2.12 reads the whole number alone.
             spec = {"metricName": METRIC, "targetSize": max(1, round(target)), "targetSizeFloat": target}
             return messages.GetMetricSpecResponse(metricSpecs=[spec])
 
-    async def get_metrics(request: Any, context: Any) -> Any:
+    async def get_metrics(request: bytes, context: Any) -> Any:
         async with _errors_as_statuses(context):
-            value = await scaler.requests(scaler.trigger(request.scaledObjectRef.scalerMetadata))
+            reference = _parsed(messages.GetMetricsRequest, request).scaledObjectRef
+            value = await scaler.requests(scaler.trigger(reference.scalerMetadata))
             metric = {"metricName": METRIC, "metricValue": round(value), "metricValueFloat": value}
             return messages.GetMetricsResponse(metricValues=[metric])
 
-    def unary(method: Any, request: Any, response: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(method, request.FromString, response.SerializeToString)
+    # Requests are parsed here: grpcio would log a traceback for bytes that are none.
+    def unary(method: Any, response: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(method, None, response.SerializeToString)
 
     return {
-        "IsActive": unary(is_active, messages.ScaledObjectRef, messages.IsActiveResponse),
+        "IsActive": unary(is_active, messages.IsActiveResponse),
         "StreamIsActive": grpc.unary_stream_rpc_method_handler(
-            stream_is_active, messages.ScaledObjectRef.FromString, messages.IsActiveResponse.SerializeToString
+            stream_is_active, None, messages.IsActiveResponse.SerializeToString
         ),
-        "GetMetricSpec": unary(get_metric_spec, messages.ScaledObjectRef, messages.GetMetricSpecResponse),
-        "GetMetrics": unary(get_metrics, messages.GetMetricsRequest, messages.GetMetricsResponse),
+        "GetMetricSpec": unary(get_metric_spec, messages.GetMetricSpecResponse),
+        "GetMetrics": unary(get_metrics, messages.GetMetricsResponse),
     }
+
+
+def _trigger(scaler: KedaScaler, request: bytes) -> Trigger:
+    return scaler.trigger(_parsed(messages.ScaledObjectRef, request).scalerMetadata)
+
+
+def _parsed(kind: Any, request: bytes) -> Any:
+    try:
+        return kind.FromString(request)
+    except DecodeError:
+        raise InvalidArgument(f"expected a {kind.DESCRIPTOR.name}, given {len(request)} bytes that are none") from None
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import uvloop
-from ext_proc_messages import ProcessingRequest, ProcessingResponse
 
+from ext_proc_messages import ProcessingRequest, ProcessingResponse
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
 from isochrone.gateway.rules.gateway_rules import GatewayRules
