@@ -118,6 +118,15 @@ def test_a_check_changes_nothing_and_takes_no_body(servers: tuple[ServerProcess,
         assert answer.status == 413
 
 
+def test_credentials_do_not_matter_there(servers: tuple[ServerProcess, GatewayProcess]) -> None:
+    """No caller can try tokens at this port."""
+    for server in servers:
+        for path, expected in (("/v2/health/ready", 200), ("/metrics", 404)):
+            url = f"http://127.0.0.1:{health_port(server)}{path}"
+            headers = {"authorization": f"Bearer {new_token()}", "x-isochrone-on-behalf-of": "forged"}
+            assert httpx.get(url, headers=headers, timeout=60, trust_env=False).status_code == expected
+
+
 def test_grpc_finds_nothing_there(servers: tuple[ServerProcess, GatewayProcess]) -> None:
     for server in servers:
         with httpx.Client(http2=True, http1=False, trust_env=False) as client:
