@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from isochrone.control.fleet.derived.kubernetes_section import section_problems
+from isochrone.control.fleet.derived.kubernetes_section import lacking_security, section_problems
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
@@ -155,10 +155,7 @@ def _of_certificates(fleet: Fleet) -> Iterator[Problem]:
 
 def _of_exposure(fleet: Fleet) -> Iterator[Problem]:
     """What pods lack to start with ``--require-secure``."""
-    lacking = [] if fleet.security.tls.cert is not None else ["security.tls (with kubernetes.tls_secret)"]
-    if fleet.security.access is None:
-        lacking.append("security.access and security.key (with kubernetes.security_secret)")
-    if fleet.kubernetes.require_secure and lacking:
+    if lacking := lacking_security(fleet):
         expected = f"false, or {' and '.join(lacking)}, since pods start with --require-secure otherwise"
         yield Problem(("kubernetes", "require_secure"), expected, "true, the default")
 
