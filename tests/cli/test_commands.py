@@ -86,6 +86,15 @@ def test_up_in_a_cluster_rejects_a_store_in_a_file_before_it_is_made(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == {"config", "fleet.yaml"}
 
 
+def test_up_in_a_cluster_rejects_a_fleet_whose_pods_would_not_start(tmp_path: Path) -> None:
+    kubeconfig, fleet = tmp_path / "config", tmp_path / "fleet.yaml"
+    kubeconfig.write_text(_KUBECONFIG)
+    fleet.write_text("name: demo\nstore: {url: 'etcd:http://127.0.0.1:1'}\n")
+    result = CliRunner().invoke(app, ["up", str(fleet), "--engine", "kubernetes", "--kubeconfig", str(kubeconfig)])
+    assert result.exit_code == 1
+    assert f"isochrone up: {fleet}:1: kubernetes.require_secure: expected false, or security.tls" in result.output
+
+
 @pytest.mark.parametrize(
     ("words", "never"),
     [

@@ -94,6 +94,22 @@ def test_a_cluster_knows_its_pods() -> None:
     assert ("__meta_kubernetes_pod_label_isochrone_serving_github_io_pool",) in sources
 
 
+def test_pods_with_tls_are_read_with_the_fleets_certificate() -> None:
+    folder = "/etc/isochrone/tls"
+    files = f"cert: {folder}/tls.crt, key: {folder}/tls.key, ca: {folder}/ca.crt, server_name: plant.internal"
+    secure = fleet_of(FLEET + f"security: {{tls: {{{files}}}}}\nkubernetes: {{namespace: robots}}\n")
+    (config,) = scrape_configs(secure, "kubernetes", directory=Path("/here"))
+    assert config["scheme"] == "https"
+    assert config["tls_config"] == {
+        "ca_file": f"{folder}/ca.crt",
+        "cert_file": f"{folder}/tls.crt",
+        "key_file": f"{folder}/tls.key",
+        "server_name": "plant.internal",
+    }
+    (plain,) = scrape_configs(fleet_of(), "kubernetes")
+    assert not plain.keys() & {"scheme", "tls_config"}
+
+
 def test_plain_servers_are_named_by_their_pages() -> None:
     (config,) = plain_configs("bench", ["10.0.0.7:8002"], ["[::1]:9002"])
     assert config["static_configs"] == [

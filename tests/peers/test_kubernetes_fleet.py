@@ -42,7 +42,7 @@ def fleet_yaml(store: str, repository: Path) -> dict[str, Any]:
         "gateways": {"gw": {"count": 2, "node_labels": {"role": "edge"}}},
         "pools": {"cpu": {"workers": 3, **core}},
         # The wait before a stop needs Kubernetes 1.30.
-        "kubernetes": {"drain_seconds": 0},
+        "kubernetes": {"drain_seconds": 0, "require_secure": False},
         "models": {
             model: {"version": "1", **({"with": list(PIPELINES[model])} if model in PIPELINES else {})}
             for model in MODELS

@@ -51,6 +51,7 @@ from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.application import ByPath, SameOrigin
 from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
+from isochrone.protocol.health_page import LIVE, READY, HealthPage
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
@@ -87,6 +88,8 @@ class GatewaySettings:
     port: int = 8000
     #: None: not served.
     metrics_port: int | None = 8002
+    #: For health checks alone, without TLS and tokens; None: not served.
+    health_port: int | None = None
     upstreams: tuple[Upstream, ...] = ()
     dns: tuple[Upstream, ...] = ()
     files: tuple[Path, ...] = ()
@@ -300,6 +303,10 @@ class GatewayServer:
         listener = await self.listen(self.service, settings.port, application, accepting=not accepts_late)
         if settings.metrics_port is not None:
             await self.listen("metrics", settings.metrics_port, metrics)
+        health = None
+        if settings.health_port is not None:
+            checks = {LIVE: lambda: True, READY: lambda: gateway.is_ready}
+            health = await self.listen("health", settings.health_port, HealthPage(checks), accepting=not accepts_late)
         await self.listen_further()
         turn = gateway.fleet.turn = listener.turn
         turn.flush_every = _FLUSH_EVERY
@@ -332,6 +339,8 @@ class GatewayServer:
         await gateway.settle()
         if accepts_late:
             await self._accept(listener, self.service, settings.port)
+            if health is not None:
+                await self._accept(health, "health", self.ports["health"])
         # What start-up made lives as long as the process: a full collection need not walk it again.
         gc.collect()
         gc.freeze()
@@ -393,12 +402,13 @@ class GatewayServer:
         settings = self.settings
         # In a fleet, the controllers read its metrics port; without a key they cannot prove who they are.
         is_known = self.make_link is None or self.settings.internal is not None
-        if self.keeper is not None and (name == self.service or is_known):
+        if self.keeper is not None and name != "health" and (name == self.service or is_known):
             need = needed_by if name == self.service else needed_by_page
             application = Authenticated(application, self.keeper, settings.limits.max_body_bytes, need)
         guarded = SameOrigin(application, settings.allow_origins)
         contexts = {self.service: settings.tls, "metrics": settings.metrics_tls}
-        listener = self._listeners.add(guarded, contexts.get(name))
+        limits = settings.limits.of_health_checks() if name == "health" else None
+        listener = self._listeners.add(guarded, contexts.get(name), limits)
         try:
             self.ports[name] = await listener.start(
                 settings.host, port, reuse_port=settings.reuse_port, accepting=accepting

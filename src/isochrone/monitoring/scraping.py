@@ -91,7 +91,8 @@ def scrape_configs(
         if controllers:
             expected = "no --discovery kubernetes beside it: Prometheus does not read controllers in a cluster"
             raise FlagError("--controller", expected, controllers[0])
-        return [_pods(fleet)]
+        tls = _tls_config(fleet, directory)
+        return [{**_pods(fleet), **({"scheme": "https", **tls} if tls else {})}]
     _check_addresses([("--controller", each) for each in controllers], "a controller")
     if len(controllers) > fleet.control.count:
         expected = f"at most {fleet.control.count}, by control.count of the file"

@@ -66,6 +66,10 @@ class WireLimits:
                 f"given {self.max_buffered_bytes}"
             )
 
+    def of_health_checks(self) -> WireLimits:
+        """For a port that everybody may ask: small requests, connections that do not stay."""
+        return replace(self, max_body_bytes=1024, max_connections=256, idle_timeout=15.0, head_timeout=5.0)
+
     def between_processes(self) -> WireLimits:
         """For the processes of one server: files in a load request grow by a third when they are passed on."""
         body = 2 * self.max_body_bytes

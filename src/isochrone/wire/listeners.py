@@ -32,11 +32,11 @@ class Listeners:
         """Call it with when a timer of the event loop was due, and when it ran."""
         self._lag.on_late = on_late
 
-    def add(self, application: Application, tls: ssl.SSLContext | None) -> Listener:
-        """Create a listener, not yet started."""
+    def add(self, application: Application, tls: ssl.SSLContext | None, limits: WireLimits | None = None) -> Listener:
+        """Create a listener, not yet started. ``limits``: in place of the common ones."""
         self._lag.start()
         self._trimming.start()
-        listener = Listener(application, self._limits, tls, self._budget)
+        listener = Listener(application, limits or self._limits, tls, self._budget)
         self._listeners.append(listener)
         return listener
 

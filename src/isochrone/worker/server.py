@@ -46,6 +46,7 @@ from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
 from isochrone.protocol.authenticated import Authenticated
 from isochrone.protocol.flight_page import WithFlights
+from isochrone.protocol.health_page import COMMITTED, LIVE, READY, HealthPage
 from isochrone.protocol.service import InferenceService
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
@@ -89,6 +90,8 @@ class ServeSettings:
     http_port: int | None = 8000
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
+    #: For health checks alone, without TLS and tokens.
+    health_port: int | None = None
     #: "none": load all models at start; "explicit": load ``load_models``, then on request; "poll": load changed files.
     control_mode: str = "none"
     load_models: tuple[str, ...] = ()
@@ -405,23 +408,27 @@ class Worker:
         accepting = group is None or group.listens_at_once
         if self.keeper is not None:
             await self.keeper.start()
+        health = HealthPage({LIVE: service.is_live, READY: service.is_ready, COMMITTED: self.service.is_committed})
         tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls, "metrics": settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),
             ("grpc", settings.grpc_port, application),
             ("metrics", settings.metrics_port, metrics),
+            ("health", settings.health_port, health),
         ):
             if port is None:
                 continue
             host = settings.hosts.get(name, settings.host)
             behind: Application = served
-            if self.keeper is not None:
+            if self.keeper is not None and name != "health":
                 need = needed_by_page if name == "metrics" else needed_by
                 behind = Authenticated(
                     served, self.keeper, settings.limits.max_body_bytes, need, takes_attestations=True
                 )
             guarded = SameOrigin(behind, settings.allow_origins)
-            listener = self._listeners.add(guarded, tls.get(name))
+            listener = self._listeners.add(
+                guarded, tls.get(name), settings.limits.of_health_checks() if name == "health" else None
+            )
             listener.turn.stage = self.catalog.stage
             self.catalog.stage.flushes.append(listener.turn.flush)
             try:

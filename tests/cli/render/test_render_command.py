@@ -11,7 +11,12 @@ from typer.testing import CliRunner, Result
 
 from isochrone.cli.main import app
 
-FLEET = 'name: demo\nstore: {url: "etcd:http://etcd:2379"}\npools: {cpu: {}, gpu: {gpus: 1}}\n'
+FLEET = """\
+name: demo
+store: {url: "etcd:http://etcd:2379"}
+pools: {cpu: {}, gpu: {gpus: 1}}
+kubernetes: {require_secure: false}
+"""
 
 
 @pytest.fixture
@@ -90,7 +95,7 @@ def test_an_unknown_format_names_the_known_ones(fleet: Path) -> None:
 
 def test_errors_name_file_line_and_key(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
-    path.write_text("name: demo\npools:\n  cpu: {gpus: 0.5}\n")
+    path.write_text("name: demo\npools:\n  cpu: {gpus: 0.5}\nkubernetes: {require_secure: false}\n")
     result = _run(path)
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
@@ -129,7 +134,10 @@ def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
 def test_it_says_that_a_cluster_does_not_use_autoscale(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     pool = "{max: 3, autoscale: true}"
-    file.write_text(f'name: demo\nstore: {{url: "etcd:http://etcd:2379"}}\npools: {{cpu: {pool}, other: {{}}}}\n')
+    store = 'store: {url: "etcd:http://etcd:2379"}'
+    file.write_text(
+        f"name: demo\n{store}\npools: {{cpu: {pool}, other: {{}}}}\nkubernetes: {{require_secure: false}}\n"
+    )
     result = _run(file)
     assert result.exit_code == 0
     assert "pools.cpu: autoscale has no effect in a cluster" in result.stderr

@@ -76,7 +76,7 @@ def test_in_a_cluster_autoscale_has_no_effect_and_the_plan_says_so() -> None:
     records = fleet(PLAIN)
     assert (
         "ignore pool cpu: autoscale has no effect in a cluster; kubernetes.autoscaler scales rendered pools with max"
-        in (steps(records, SCALED, KUBERNETES))
+        in (steps(records, f"{SCALED}kubernetes: {{require_secure: false}}\n", KUBERNETES))
     )
 
 

@@ -154,12 +154,29 @@ SCALED_OBJECT = _object(
         cooldownPeriod={"type": "integer", "minimum": 0},
         advanced=closed(horizontalPodAutoscalerConfig=closed(behavior=ANY)),
         # Metadata of triggers are texts, also where they are numbers.
-        triggers=array(closed(("type", "metadata"), type={"const": "external-push"}, metadata=TEXTS), 1),
+        triggers=array(
+            closed(
+                ("type", "metadata"),
+                type={"const": "external-push"},
+                metadata=TEXTS,
+                authenticationRef=closed(("name",), name=TEXT, kind=TEXT),
+            ),
+            1,
+        ),
+    ),
+)
+# The same: config/crd/bases/keda.sh_triggerauthentications.yaml.
+TRIGGER_AUTHENTICATION = _object(
+    "keda.sh/v1alpha1",
+    "TriggerAuthentication",
+    closed(
+        secretTargetRef=array(closed(("parameter", "name", "key"), parameter=TEXT, name=TEXT, key=TEXT)),
     ),
 )
 
 SCHEMAS = {
     "ScaledObject": SCALED_OBJECT,
+    "TriggerAuthentication": TRIGGER_AUTHENTICATION,
     "ClusterServingRuntime": CLUSTER_SERVING_RUNTIME,
     "RayCluster": RAY_CLUSTER,
     "HTTPRoute": HTTP_ROUTE,

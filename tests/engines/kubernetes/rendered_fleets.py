@@ -21,9 +21,20 @@ Document = dict[str, Any]
 
 @functools.cache
 def render(text: str, form: Format = "manifests", name: bool = True) -> dict[str, str]:
-    """The files of a fleet.yaml. ``name``: put a name and a store before the text."""
-    text = f"name: demo\n{STORE}{text}" if name else text
+    """The files of a fleet.yaml. ``name``: put a name and a store before the text, which need not be secure."""
+    text = f"name: demo\n{STORE}{insecure(text)}" if name else text
     return rendered(text, "fleet.yaml", form)
+
+
+def insecure(text: str) -> str:
+    """The same with kubernetes.require_secure: false, on the same lines."""
+    if "require_secure" in text:
+        return text
+    if "kubernetes: {" in text:
+        return text.replace("kubernetes: {", "kubernetes: {require_secure: false, ", 1)
+    if "kubernetes:\n" in text:
+        return text.replace("kubernetes:\n", "kubernetes:\n  require_secure: false\n", 1)
+    return f"{text}kubernetes: {{require_secure: false}}\n"
 
 
 def load(text: str) -> list[Document]:

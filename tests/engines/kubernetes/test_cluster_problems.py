@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from rendered_fleets import STORE, documents_of, render
+from rendered_fleets import STORE, documents_of, insecure, render
 
 from isochrone.control.agents.process_number import PROCESS_VARIABLE
 from isochrone.control.fleet.derived.kubernetes_section import OWN_VARIABLES
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.engines.kubernetes.render.autoscaling import most_workers
-from isochrone.engines.kubernetes.rendering import rendered
+from isochrone.engines.kubernetes.rendering import Format, rendered
 from isochrone.settings.problems import SettingsError
+
+#: A section of a file that names the certificates of kubernetes.tls_secret.
+DIRECTORY = "/etc/isochrone/tls"
+TLS = f"security: {{tls: {{cert: {DIRECTORY}/tls.crt, key: {DIRECTORY}/tls.key, ca: {DIRECTORY}/ca.crt}}}}\n"
 
 
 def _message(text: str, *, store: str = STORE) -> str:
     with pytest.raises(SettingsError) as raised:
-        render(f"name: demo\n{store}{text}", name=False)
+        render(f"name: demo\n{store}{insecure(text)}", name=False)
     return str(raised.value)
 
 
@@ -54,7 +58,7 @@ def test_references_of_images_are_accepted(image: str) -> None:
 
 
 def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
-    found = documents_of(render("name: demo\nstore: {url: 'etcd:http://user@etcd:2379'}\n", name=False))
+    found = documents_of(render(insecure("name: demo\nstore: {url: 'etcd:http://user@etcd:2379'}\n"), name=False))
     pods = [each["spec"]["template"]["spec"]["containers"][0] for each in found if "template" in each.get("spec", {})]
     names = {variable["name"] for container in pods for variable in container["env"]}
     assert names | {PROCESS_VARIABLE} == OWN_VARIABLES
@@ -144,7 +148,24 @@ def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
         ("kubernetes: {edge: {hosts: [a.b]}}", "kubernetes.edge.kind: expected gateway-api or istio"),
         (
             "security: {tls: {cert: a, key: b, ca: c}}",
-            "security.tls.cert: expected nothing, since pods do not have the file",
+            "security.tls.cert: expected a file in /etc/isochrone/tls, where pods have the Secret of",
+        ),
+        (
+            "security: {tls: {cert: /etc/isochrone/tls/tls.crt, key: /etc/isochrone/tls/tls.key, ca: a/ca.crt}}\n"
+            "kubernetes: {tls_secret: plant}",
+            "fleet.yaml:3: security.tls.ca: expected a file in /etc/isochrone/tls, where pods have the Secret of",
+        ),
+        (
+            f"{TLS.replace('}}', ', client_ca: /etc/isochrone/security/ca.crt}}')}kubernetes: {{tls_secret: plant}}",
+            "security.tls.client_ca: expected a file in /etc/isochrone/tls, where pods have the Secret of",
+        ),
+        (
+            "kubernetes: {tls_secret: plant}",
+            "kubernetes.tls_secret: expected nothing, since security.tls names no file of it, given 'plant'",
+        ),
+        (
+            f"{TLS}kubernetes: {{tls_secret: plant, edge: {{kind: istio, gateway: a/b}}}}",
+            "gateways.gw.tls: expected false, since the proxies of kubernetes.edge end TLS and call gateways without",
         ),
         (
             "security: {signatures: {trust: [release.pub]}}",
@@ -186,6 +207,33 @@ def test_the_reason_names_what_to_change(text: str, expected: str) -> None:
     assert expected in _message(text + "\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "lacking"),
+    [
+        (
+            "",
+            "security.tls (with kubernetes.tls_secret) and security.access and security.key (with "
+            "kubernetes.security_secret)",
+        ),
+        (f"{TLS}kubernetes: {{tls_secret: t}}\n", "security.access and security.key (with kubernetes.security_secret)"),
+        (
+            "security: {access: /etc/isochrone/security/a.yaml, key: /etc/isochrone/security/k}\n"
+            "kubernetes: {security_secret: s}\n",
+            "security.tls (with kubernetes.tls_secret)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["manifests", "engine", "helm", "kustomize", "kuberay"])
+def test_pods_that_would_not_start_are_not_rendered(text: str, lacking: str, form: Format) -> None:
+    with pytest.raises(SettingsError) as raised:
+        render(f"name: demo\n{STORE}{text}", form, name=False)
+    (line,) = str(raised.value).splitlines()
+    assert "kubernetes.require_secure: expected false, or " in line
+    assert line.endswith(
+        f"false, or {lacking}, since pods start with --require-secure otherwise, given true, the default"
+    )
+
+
 def test_all_reasons_are_reported_at_once() -> None:
     lines = _message("pools: {cpu: {gpus: 0.5}}\nkubernetes: {edge: {kind: istio}}\n", store="").splitlines()
     assert len(lines) == 3
@@ -203,7 +251,7 @@ def test_a_runtime_of_kserve_needs_no_store() -> None:
 
 
 def test_an_autoscaled_pool_of_statefulsets_has_no_standby_workers() -> None:
-    text = "name: plant\nstore: {url: 'etcd:http://etcd:2379'}\npools: {cpu: {workers: 2, warm: 1, max: 4}}\n"
+    text = insecure("name: plant\nstore: {url: 'etcd:http://etcd:2379'}\npools: {cpu: {workers: 2, warm: 1, max: 4}}\n")
     with pytest.raises(SettingsError, match=r"pools\.cpu\.warm: expected 0, since an autoscaler of the cluster"):
         rendered(text, "fleet.yaml")
     assert rendered(text, "fleet.yaml", "engine")

@@ -146,9 +146,9 @@ def test_other_flows_are_not(ends: dict[str, Source], sender: str, receiver: str
     ],
 )
 def test_the_way_to_the_store(url: str, peers: list[Document] | None) -> None:
-    from rendered_fleets import load, render
+    from rendered_fleets import insecure, load, render
 
-    files = render(f'name: demo\nstore: {{url: "etcd:{url}"}}\n', name=False)
+    files = render(insecure(f'name: demo\nstore: {{url: "etcd:{url}"}}\n'), name=False)
     policy = next(each for each in load(files["10-network.yaml"]) if each["metadata"]["name"] == "dns-and-store")
     rule = policy["spec"]["egress"][1]
     assert rule.get("to") == peers

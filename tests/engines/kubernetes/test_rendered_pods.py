@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from manifest_policy import every_template
-from rendered_fleets import container_of, documents, documents_of, example, find, load, render
+from rendered_fleets import container_of, documents, documents_of, example, find, insecure, load, render
 
 
 def _flags(container: dict[str, Any]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_the_control_api_answers_to_the_names_of_its_service() -> None:
 
 def test_the_password_is_in_a_secret_and_nowhere_else() -> None:
     text = 'name: demo\nstore: {url: "etcd:http://user:hunter2@etcd:2379"}\n'
-    files = render(text, name=False)
+    files = render(insecure(text), name=False)
     assert "hunter2" not in "".join(files.values())
     found = [document for path, each in files.items() if "/" not in path for document in load(each)]
     variable = container_of(found, "StatefulSet", "cpu")["env"][1]

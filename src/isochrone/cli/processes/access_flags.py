@@ -54,6 +54,14 @@ RequireSecureOption = Annotated[
     ),
 ]
 
+HealthPortOption = Annotated[
+    int,
+    typer.Option(
+        help="Port for /v2/health/* alone, without TLS and tokens, as probes of Kubernetes need it; 0 picks a free one,"
+        " -1: none.",
+    ),
+]
+
 
 def read_access(access: Path | None, store: str, key: FleetKey | None) -> tuple[Path | None, bool]:
     """The access file, and whether the rules of the fleet count in its place. Raises ``FlagError``."""

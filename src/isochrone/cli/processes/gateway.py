@@ -15,6 +15,7 @@ from isochrone.cli.processes.access_flags import (
     AcceptUnsealedOption,
     AccessOption,
     FleetKeyOption,
+    HealthPortOption,
     RequireSecureOption,
     UpstreamTokenOption,
     check_exposure,
@@ -106,6 +107,7 @@ def gateway(
     policy: PolicyOption = None,
     rules: RulesOption = None,
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics; 0 picks a free one, -1: none.")] = 8002,
+    health_port: HealthPortOption = -1,
     processes: Annotated[
         int, typer.Option(help="Processes that serve as one, on the same port: for more processor cores.", min=1)
     ] = 1,
@@ -182,6 +184,7 @@ def gateway(
             host=host,
             port=port,
             metrics_port=None if metrics_port < 0 else metrics_port,
+            health_port=None if health_port < 0 else health_port,
             upstreams=sources.upstreams,
             dns=sources.dns,
             files=sources.files,

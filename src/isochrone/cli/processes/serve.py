@@ -18,6 +18,7 @@ from isochrone.cli.processes.access_flags import (
     AcceptUnsealedOption,
     AccessOption,
     FleetKeyOption,
+    HealthPortOption,
     RequireSecureOption,
     check_exposure,
     read_access,
@@ -132,6 +133,7 @@ def serve(
     http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port for gRPC. Each port speaks both protocols.")] = 8001,
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics.")] = 8002,
+    health_port: HealthPortOption = -1,
     allow_http: Annotated[bool, typer.Option("--allow-http/--no-allow-http", help="Serve HTTP.")] = True,
     allow_grpc: Annotated[bool, typer.Option("--allow-grpc/--no-allow-grpc", help="Serve gRPC.")] = True,
     allow_metrics: Annotated[bool, typer.Option("--allow-metrics/--no-allow-metrics", help="Serve /metrics.")] = True,
@@ -304,6 +306,8 @@ def serve(
                 "--processes does not go with --store: each process would be a worker of its own in the fleet; give the"
                 " pool more workers in the fleet file instead"
             )
+        if health_port >= 0 and processes > 1:
+            raise StartFailed("--health-port does not go with --processes; ask the other ports for their health")
         if store and file is not None:
             raise StartFailed(
                 "--store and --access FILE: the fleet's controllers could not call this worker; give it --access @fleet"
@@ -322,6 +326,7 @@ def serve(
             http_port=http_port if allow_http else None,
             grpc_port=grpc_port if allow_grpc else None,
             metrics_port=metrics_port if allow_metrics else None,
+            health_port=health_port if health_port >= 0 else None,
             control_mode=model_control_mode,
             load_models=tuple(load_model or ()),
             poll_seconds=repository_poll_secs,

@@ -9,10 +9,16 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from isochrone.control.fleet.derived.engine_processes import CONTROL_PORT, CONTROL_SERVICE, GATEWAY_PORT, WORKER_PORTS
+from isochrone.control.fleet.derived.engine_processes import (
+    CONTROL_PORT,
+    CONTROL_SERVICE,
+    GATEWAY_PORT,
+    HEALTH_PORT,
+    WORKER_PORTS,
+)
 from isochrone.control.fleet.settings.spec import Fleet
 
-__all__ = ["CONTROL_PORT", "GATEWAY_PORT"]
+__all__ = ["CONTROL_PORT", "GATEWAY_PORT", "HEALTH_PORT"]
 
 Role = Literal["controller", "gateway", "worker", "engine"]
 

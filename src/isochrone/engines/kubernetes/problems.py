@@ -11,13 +11,13 @@ from ipaddress import ip_address
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from isochrone.control.fleet.derived.kubernetes_section import section_problems
+from isochrone.control.fleet.derived.kubernetes_section import lacking_security, section_problems
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.autoscaling import is_autoscaled
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
-from isochrone.engines.kubernetes.render.volumes import SECURITY_FILES, model_volumes
+from isochrone.engines.kubernetes.render.volumes import SECURITY_FILES, TLS_FILES, model_volumes
 from isochrone.errors import ConfigError
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.store.etcd.address import read_address, split_password
@@ -31,7 +31,7 @@ _OWN_LABELS = ("app.kubernetes.io/", f"{names.PREFIX}/", "ray.io/")
 
 def problems(fleet: Fleet) -> list[Problem]:
     """All reasons why the fleet cannot run in a cluster."""
-    rules = (_of_store, _of_names, _of_pools, _of_files, section_problems, _of_volumes, _of_labels)
+    rules = (_of_store, _of_names, _of_pools, _of_files, _of_exposure, section_problems, _of_volumes, _of_labels)
     return [problem for rule in rules for problem in rule(fleet)]
 
 
@@ -108,16 +108,10 @@ def autoscaled_standbys(fleet: Fleet) -> Iterator[Problem]:
 
 def _of_files(fleet: Fleet) -> Iterator[Problem]:
     """Files that pods do not have."""
-    tls = fleet.security.tls
-    for key in ("cert", "key", "ca", "client_ca"):
-        if getattr(tls, key) is not None:
-            expected = "nothing, since pods do not have the file; end TLS at the edge (kubernetes.edge)"
-            yield Problem(("security", "tls", key), expected, repr(getattr(tls, key)))
+    yield from _of_certificates(fleet)
     for key in ("access", "key"):
         file = getattr(fleet.security, key)
-        if file is not None and (
-            not fleet.kubernetes.security_secret or str(PurePosixPath(file).parent) != SECURITY_FILES
-        ):
+        if file is not None and not (fleet.kubernetes.security_secret and _is_in(file, SECURITY_FILES)):
             expected = f"a file in {SECURITY_FILES}, where pods have the Secret of kubernetes.security_secret"
             yield Problem(("security", key), expected, repr(file))
     if fleet.security.access is not None and fleet.security.key is None:
@@ -126,7 +120,8 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
         if fleet.gateways[group].processes > 1:
             expected = "1 with security.access in a cluster: more gateways (count) do the same"
             yield Problem(("gateways", group, "processes"), expected, str(fleet.gateways[group].processes))
-    if fleet.kubernetes.security_secret and fleet.security.key is None and fleet.security.access is None:
+    is_used = fleet.security.key is not None or fleet.security.access is not None
+    if fleet.kubernetes.security_secret and not (is_used or _is_in(fleet.security.tls.client_ca, SECURITY_FILES)):
         expected = "nothing, since security.key and security.access name no file of it"
         yield Problem(("kubernetes", "security_secret"), expected, repr(fleet.kubernetes.security_secret))
     for index, file in enumerate(fleet.security.signatures.trust):
@@ -136,6 +131,37 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
         yield Problem(
             ("security", "encryption", "keys", index), "nothing, since pods do not have the key", repr(source)
         )
+
+
+def _of_certificates(fleet: Fleet) -> Iterator[Problem]:
+    tls, kubernetes = fleet.security.tls, fleet.kubernetes
+    for key in ("cert", "key", "ca", "client_ca"):
+        file = getattr(tls, key)
+        places = [TLS_FILES] if kubernetes.tls_secret else []
+        # The authority of callers is often another one than the Secret has.
+        places += [SECURITY_FILES] if key == "client_ca" and kubernetes.security_secret else []
+        if file is not None and not any(_is_in(file, place) for place in places):
+            expected = f"a file in {TLS_FILES}, where pods have the Secret of kubernetes.tls_secret"
+            yield Problem(("security", "tls", key), expected, repr(file))
+    if kubernetes.tls_secret and tls.cert is None:
+        yield Problem(
+            ("kubernetes", "tls_secret"), "nothing, since security.tls names no file of it", repr(kubernetes.tls_secret)
+        )
+    if kubernetes.edge.kind != "none" and tls.cert is not None:
+        for group in (group for group, spec in fleet.gateways.items() if spec.tls):
+            expected = "false, since the proxies of kubernetes.edge end TLS and call gateways without it"
+            yield Problem(("gateways", group, "tls"), expected, "true")
+
+
+def _of_exposure(fleet: Fleet) -> Iterator[Problem]:
+    """What pods lack to start with ``--require-secure``."""
+    if lacking := lacking_security(fleet):
+        expected = f"false, or {' and '.join(lacking)}, since pods start with --require-secure otherwise"
+        yield Problem(("kubernetes", "require_secure"), expected, "true, the default")
+
+
+def _is_in(file: str | None, directory: str) -> bool:
+    return file is not None and str(PurePosixPath(file).parent) == directory
 
 
 def _of_volumes(fleet: Fleet) -> Iterator[Problem]:

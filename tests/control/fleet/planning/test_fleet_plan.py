@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isochrone.control.fleet.derived.processes import processes
 from isochrone.control.fleet.planning.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
 from isochrone.control.fleet.reading.parsing import with_workers
-from isochrone.control.state.records import Assignment, KeptPool, WorkerRecord
+from isochrone.control.state.records import KUBERNETES, Assignment, KeptPool, WorkerRecord
 
 
 def steps(*changes: tuple[str, str]) -> list[str]:
@@ -23,6 +23,18 @@ def steps(*changes: tuple[str, str]) -> list[str]:
 def test_nothing_changes_nothing() -> None:
     assert plan(parse(TEXT), parse(TEXT)) == []
     assert plan(parse(TEXT), parse(TEXT + "# a comment\n")) == []
+
+
+def test_pods_that_would_not_start_are_refused() -> None:
+    before = parse(TEXT + "kubernetes: {require_secure: false}\n")
+    (step,) = plan(before, parse(TEXT), engine=KUBERNETES)
+    assert str(step) == (
+        "refuse fleet kubernetes.require_secure: pods start with --require-secure: add security.tls (with "
+        "kubernetes.tls_secret) and security.access and security.key (with kubernetes.security_secret), or set it to "
+        "false"
+    )
+    assert not is_refused(plan(parse(TEXT), before, engine=KUBERNETES))
+    assert not is_refused(plan(before, parse(TEXT)))
 
 
 def test_the_first_time() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from isochrone.control.fleet.derived.processes import ProcessSpec, needs_of, processes
-from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
+from isochrone.control.fleet.settings.process_names import controller_names, gateway_group, gateway_names, worker_names
 from isochrone.control.fleet.settings.quantities import join_address
 from isochrone.control.fleet.settings.sections import Audit, FleetSections, NodeNeeds, Pool
 from isochrone.control.state.needs import Needs
@@ -20,6 +20,8 @@ from isochrone.control.state.records import KUBERNETES
 #: Ports inside pods: of a worker (HTTP, gRPC, metrics), a gateway and a controller.
 WORKER_PORTS = (8000, 8001, 8002)
 GATEWAY_PORT, METRICS_PORT, CONTROL_PORT = 8000, 8002, 8003
+#: Of workers and gateways with TLS: for probes, which show no certificate.
+HEALTH_PORT = 8005
 #: The Service of the controllers in a cluster.
 CONTROL_SERVICE = "control"
 
@@ -31,6 +33,8 @@ _EVERYWHERE = "0.0.0.0"
 _NOT_OF_PODS = {
     *("namespace", "ray_image", "ray_version", "service_account_annotations", "service_type", "service_annotations"),
     *("client_namespaces", "monitoring_namespace", "autoscaler", "keda_namespace", "quota", "edge", "pools"),
+    # Its flag makes the difference.
+    "require_secure",
 }
 _NOT_OF_WORKERS = {"ready_seconds", "pending_per_worker"}
 
@@ -42,7 +46,10 @@ def processes_on(engine: str, fleet: FleetSections, directory: Path) -> dict[str
 
 def _in_pods(fleet: FleetSections) -> dict[str, ProcessSpec]:
     one_of_each = _one_of_each(fleet)
-    templates = processes(one_of_each, POD_DIRECTORY)
+    templates = {
+        name: _guarded(fleet, spec, gateway_group(name, one_of_each) if spec.role == "gateway" else "")
+        for name, spec in processes(one_of_each, POD_DIRECTORY).items()
+    }
     controller, needs = templates[controller_names(one_of_each)[0]], _needs(fleet, fleet.control, "control")
     specs = [_copy(controller, name, needs) for name in controller_names(fleet)]
     for group, gateway in fleet.gateways.items():
@@ -59,6 +66,25 @@ def _in_pods(fleet: FleetSections) -> dict[str, ProcessSpec]:
             template = templates[worker_names(one_of_each, pool)[0]]
             specs.append(_copy(template, name, needs, host=_EVERYWHERE))
     return {spec.name: spec for spec in specs}
+
+
+def _guarded(fleet: FleetSections, spec: ProcessSpec, group: str) -> ProcessSpec:
+    """With the flags that only pods have. ``group``: of a gateway."""
+    # A gateway without TLS of its own is behind a proxy that has it.
+    ends_elsewhere = spec.role == "gateway" and not fleet.gateways[group].tls
+    secure = ("--require-secure",) if fleet.kubernetes.require_secure and not ends_elsewhere else ()
+    health = has_health_port(fleet, spec.role, group)
+    further = (*secure, *(("--health-port", str(HEALTH_PORT)) if health else ()))
+    # Before the arguments of its pool, which come last.
+    at = spec.arguments.index("--name")
+    return replace(spec, arguments=(*spec.arguments[:at], *further, *spec.arguments[at:]))
+
+
+def has_health_port(fleet: FleetSections, role: str, group: str = "") -> bool:
+    """Whether probes of a process need a port of their own. ``group``: of a gateway."""
+    if fleet.security.tls.cert is None or role == "controller":
+        return False
+    return role != "gateway" or fleet.gateways[group].tls
 
 
 def _needs(fleet: FleetSections, section: NodeNeeds, group: str) -> Needs:

@@ -44,6 +44,16 @@ def section_problems(fleet: FleetSections) -> list[Problem]:
     return [problem for rule in rules for problem in rule(fleet)]
 
 
+def lacking_security(fleet: FleetSections) -> list[str]:
+    """Settings without which pods refuse to start."""
+    if not fleet.kubernetes.require_secure:
+        return []
+    lacking = [] if fleet.security.tls.cert is not None else ["security.tls (with kubernetes.tls_secret)"]
+    if fleet.security.access is None:
+        lacking.append("security.access and security.key (with kubernetes.security_secret)")
+    return lacking
+
+
 def _of_namespace(fleet: FleetSections) -> Iterator[Problem]:
     # Without one, the name of the fleet is the namespace; only a cluster limits that.
     namespace = fleet.kubernetes.namespace

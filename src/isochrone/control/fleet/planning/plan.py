@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.derived.kubernetes_section import lacking_security
 from isochrone.control.fleet.derived.locations import store_url
 from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.derived.processes import ProcessSpec
@@ -46,7 +47,7 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_
 from isochrone.control.fleet.settings.process_names import gateway_group
 from isochrone.control.fleet.settings.sections import Pool
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import LOCAL, STRICT, Assignment, KeptPool, PlacementRecord
+from isochrone.control.state.records import KUBERNETES, LOCAL, STRICT, Assignment, KeptPool, PlacementRecord
 
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
 
@@ -91,7 +92,7 @@ def plan(
         committed = _as_said(before)
     was_in = directory_before or directory
     kept = kept or {}
-    refused = list(_refused(before, was_in, after, directory))
+    refused = [*_refused(before, was_in, after, directory), *_insecure(after, engine)]
     if before is not None:
         refused += ports_in_use(before, after, committed, kept)
         refused += crowded_pools(before, after, committed, placements or {})
@@ -119,6 +120,13 @@ def plan(
 def _as_said(fleet: Fleet | None) -> dict[str, Assignment]:
     models = fleet.models if fleet is not None else {}
     return {name: Assignment(model.version, pools=fleet.pools_of(name)) for name, model in models.items() if fleet}
+
+
+def _insecure(after: Fleet, engine: str) -> Iterator[Step]:
+    """Pods that would not start. Those of a rendered fleet are checked when it is rendered."""
+    if engine == KUBERNETES and (lacking := lacking_security(after)):
+        detail = f"pods start with --require-secure: add {' and '.join(lacking)}, or set it to false"
+        yield Step(REFUSE, "fleet", "kubernetes.require_secure", detail)
 
 
 def _refused(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:

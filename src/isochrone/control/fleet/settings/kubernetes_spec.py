@@ -134,6 +134,12 @@ class Kubernetes(Section):
     security_secret: str = ""
     """Secret with the fleet's key and the access file, mounted at /etc/isochrone/security: name the files in
     security.key and security.access, as in /etc/isochrone/security/fleet.key. Only controllers get the access file."""
+    tls_secret: str = ""
+    """Secret with tls.crt, tls.key and ca.crt, as cert-manager writes it, mounted at /etc/isochrone/tls: name the files
+    in security.tls, as in /etc/isochrone/tls/tls.crt. A renewed Secret needs no restart."""
+    require_secure: bool = True
+    """Pods refuse to start without TLS and access rules (--require-secure), and a fleet without security.tls and
+    security.access is not rendered. false: for a cluster whose network is trusted or encrypted otherwise."""
     volumes: Annotated[dict[str, ModelVolume], BeforeValidator(_empty)] = Field(default={})
     """Volumes of the model repositories, by the path that repository names or the parent of a model's source. The
     default is the claim NAME-models, and its sub-directories where there are several repositories."""

@@ -7,11 +7,12 @@ the tail is flat until a worker is overloaded, and then vertical.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
-from isochrone.engines.kubernetes.render.pods import metadata
+from isochrone.engines.kubernetes.render.pods import has_tls, metadata
 from isochrone.engines.kubernetes.render.scheduling import has_gpus
 
 #: The metric that the adapter serves: requests that wait on a worker, over all its models.
@@ -65,8 +66,27 @@ def _scaled_object(fleet: Fleet, pool: str) -> dict[str, Any]:
             # Of the step to no worker at all.
             "cooldownPeriod": 300,
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior()}},
-            "triggers": [{"type": "external-push", "metadata": trigger}],
+            "triggers": [{"type": "external-push", "metadata": trigger, **_authentication(fleet)}],
         },
+    }
+
+
+def _authentication(fleet: Fleet) -> dict[str, Any]:
+    return {"authenticationRef": {"name": names.CONTROL}} if has_tls(fleet) else {}
+
+
+def trigger_authentication(fleet: Fleet) -> dict[str, Any]:
+    """By which KEDA knows the controllers; with an authority, it speaks TLS. They ask it for no certificate."""
+    authorities = {
+        "parameter": "caCert",
+        "name": fleet.kubernetes.tls_secret,
+        "key": PurePosixPath(fleet.security.tls.ca or "").name,
+    }
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "TriggerAuthentication",
+        "metadata": metadata(fleet, names.CONTROL, names.control_selector(fleet)),
+        "spec": {"secretTargetRef": [authorities]},
     }
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render import command_lines, probes, scheduling, volumes
-from isochrone.engines.kubernetes.render.autoscaling import has_scaler
+from isochrone.engines.kubernetes.render.autoscaling import has_scaler, trigger_authentication
 from isochrone.engines.kubernetes.render.disruption import budget
-from isochrone.engines.kubernetes.render.pods import PodParts, image, metadata, pod_template
+from isochrone.engines.kubernetes.render.pods import PodParts, has_tls, image, metadata, pod_template
 
 #: A controller has no requests in flight that it could finish.
 _EXIT_SECONDS = 10.0
@@ -28,6 +28,7 @@ def control_objects(fleet: Fleet, text: str) -> list[dict[str, Any]]:
         _service(fleet),
         _deployment(fleet, text),
         budget(fleet, names.CONTROL, selector),
+        *([trigger_authentication(fleet)] if has_scaler(fleet) and has_tls(fleet) else []),
     ]
 
 
@@ -71,13 +72,28 @@ def controller_parts(fleet: Fleet) -> PodParts:
         image=image(fleet),
         arguments=command_lines.controller(fleet),
         ports={"http": names.CONTROL_PORT},
-        probes=probes.of_controller(),
+        probes=probes.of_controller(tls=has_tls(fleet)),
         resources=scheduling.resources(fleet.control, kubernetes.control_memory, kubernetes.cpu_limits),
         volumes=volumes.of_controller(fleet),
         placement=scheduling.placement(fleet.control, selector),
         grace_seconds=probes.grace_seconds(_EXIT_SECONDS),
+        environment=_of_commands(fleet),
         metrics_port=0,
     )
+
+
+def _of_commands(fleet: Fleet) -> dict[str, str]:
+    """Variables by which ``kubectl exec deploy/control -- isochrone status`` reaches the API of its own pod."""
+    tls = fleet.security.tls
+    if not has_tls(fleet):
+        return {}
+    found = {
+        "ISOCHRONE_API": f"https://localhost:{names.CONTROL_PORT}",
+        "ISOCHRONE_API_CA": tls.ca,
+        "ISOCHRONE_API_CERT": tls.cert,
+        "ISOCHRONE_API_KEY": tls.key,
+    }
+    return {name: text for name, text in found.items() if text and name not in fleet.kubernetes.env}
 
 
 def _update(fleet: Fleet) -> dict[str, int]:

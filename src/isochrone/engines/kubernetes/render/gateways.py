@@ -13,7 +13,7 @@ from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render import command_lines, probes, scheduling, volumes
 from isochrone.engines.kubernetes.render.disruption import budget
-from isochrone.engines.kubernetes.render.pods import PodParts, image, metadata, pod_template
+from isochrone.engines.kubernetes.render.pods import PodParts, has_tls, health_port, image, metadata, pod_template
 
 
 def gateway_objects(fleet: Fleet, group: str) -> list[dict[str, Any]]:
@@ -49,13 +49,14 @@ def gateway_parts(fleet: Fleet, group: str) -> PodParts:
     selector = names.gateways_selector(fleet, group)
     arguments = command_lines.gateway(fleet, group)
     metrics = names.METRICS_PORT if spec.metrics_port >= 0 else 0
+    health = health_port(fleet, "gateway", group)
     return PodParts(
         role="gateway",
         labels=names.labels(fleet, selector),
         image=image(fleet),
         arguments=arguments,
-        ports={"http": names.GATEWAY_PORT, **({"metrics": metrics} if metrics else {})},
-        probes=probes.of_gateway(kubernetes.drain_seconds),
+        ports={"http": names.GATEWAY_PORT, **({"metrics": metrics} if metrics else {}), **health},
+        probes=probes.of_gateway(kubernetes.drain_seconds, "health" if health else "http"),
         resources=scheduling.resources(spec, kubernetes.gateway_memory, kubernetes.cpu_limits),
         volumes=volumes.of_gateway(fleet),
         placement=scheduling.placement(spec, selector),
@@ -70,6 +71,7 @@ def _service(fleet: Fleet, group: str) -> dict[str, Any]:
     selector = names.gateways_selector(fleet, group)
     annotations = dict(fleet.kubernetes.service_annotations)
     more = {"annotations": annotations} if annotations else {}
+    tls = has_tls(fleet) and fleet.gateways[group].tls
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -78,12 +80,17 @@ def _service(fleet: Fleet, group: str) -> dict[str, Any]:
             "type": fleet.kubernetes.service_type,
             "selector": selector,
             "ports": [
-                {"name": "http", "port": names.GATEWAY_PORT, "targetPort": "http", "appProtocol": "http"},
+                {
+                    "name": "http",
+                    "port": names.GATEWAY_PORT,
+                    "targetPort": "http",
+                    "appProtocol": "https" if tls else "http",
+                },
                 {
                     "name": "grpc",
                     "port": names.GATEWAY_GRPC_PORT,
                     "targetPort": "http",
-                    "appProtocol": "kubernetes.io/h2c",
+                    "appProtocol": "https" if tls else "kubernetes.io/h2c",
                 },
             ],
         },

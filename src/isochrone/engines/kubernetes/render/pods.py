@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import isochrone
+from isochrone.control.fleet.derived.engine_processes import has_health_port
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import POD_NAME
@@ -91,6 +92,16 @@ def store_secret(fleet: Fleet) -> str:
     return f"{fleet.name}-store" if read_address(split_password(fleet.store.url)[0]).user else ""
 
 
+def has_tls(fleet: Fleet) -> bool:
+    """Whether workers, controllers and metrics ports have TLS; gateways may leave that of their callers to a proxy."""
+    return fleet.security.tls.cert is not None
+
+
+def health_port(fleet: Fleet, role: names.Role, group: str = "") -> dict[str, int]:
+    """The port of a pod that its probes ask, where the others want certificates. ``group``: of a gateway."""
+    return {"health": names.HEALTH_PORT} if has_health_port(fleet, role, group) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class PodParts:
     """What differs between the pods of a fleet."""
@@ -119,6 +130,7 @@ def pod_template(fleet: Fleet, parts: PodParts) -> dict[str, Any]:
     annotations = {**_MAY_MOVE, **parts.annotations}
     if parts.metrics_port:
         annotations |= {"prometheus.io/scrape": "true", "prometheus.io/port": str(parts.metrics_port)}
+        annotations |= {"prometheus.io/scheme": "https"} if has_tls(fleet) else {}
     metadata = {"labels": parts.labels, "annotations": annotations}
     if parts.role != "gateway":
         metadata["labels"] = {**fleet.kubernetes.pod_labels, **parts.labels}

@@ -21,6 +21,7 @@ from isochrone.models.sources.locations import is_url
 
 STORE_FILES = "/etc/isochrone/store"
 SECURITY_FILES = "/etc/isochrone/security"
+TLS_FILES = "/etc/isochrone/tls"
 #: Home of the process, and of its caches.
 _SCRATCH = "/tmp"
 #: Models that were fetched from URLs; the variables that tell it to workers.
@@ -111,11 +112,18 @@ def _common(fleet: Fleet, *, is_controller: bool = False) -> Volumes:
         )
     if secret := fleet.kubernetes.security_secret:
         # As a whole directory: the kubelet replaces the files in it when the Secret changes.
-        files = (fleet.security.key, fleet.security.access if is_controller else None)
+        authority = fleet.security.tls.client_ca
+        files = [fleet.security.key, fleet.security.access if is_controller else None]
+        files += [authority] if authority and str(PurePosixPath(authority).parent) == SECURITY_FILES else []
         items = [{"key": name, "path": name} for file in files if file for name in [PurePosixPath(file).name]]
         found.add(
             {"name": "security", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}},
             {"mountPath": SECURITY_FILES, "readOnly": True},
+        )
+    if secret := fleet.kubernetes.tls_secret:
+        found.add(
+            {"name": "tls", "secret": {"secretName": secret, "defaultMode": 0o440}},
+            {"mountPath": TLS_FILES, "readOnly": True},
         )
     return found
 

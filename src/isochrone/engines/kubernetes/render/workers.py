@@ -9,7 +9,7 @@ from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render import command_lines, probes, scheduling, volumes
 from isochrone.engines.kubernetes.render.autoscaling import autoscaler, is_autoscaled
 from isochrone.engines.kubernetes.render.disruption import budget
-from isochrone.engines.kubernetes.render.pods import PodParts, metadata, pod_template, worker_image
+from isochrone.engines.kubernetes.render.pods import PodParts, health_port, metadata, pod_template, worker_image
 
 
 def worker_objects(fleet: Fleet, pool: str) -> list[dict[str, Any]]:
@@ -45,13 +45,14 @@ def worker_parts(fleet: Fleet, pool: str) -> PodParts:
     selector = names.pool_selector(fleet, pool)
     arguments = command_lines.worker(fleet, pool)
     memory = scheduling.worker_memory(fleet, pool)
+    health = health_port(fleet, "worker")
     return PodParts(
         role="worker",
         labels={**names.labels(fleet, selector), **names.described(tier=spec.tier, device=spec.device)},
         image=worker_image(fleet, pool),
         arguments=arguments,
-        ports={"http": names.HTTP_PORT, "grpc": names.GRPC_PORT, "metrics": names.METRICS_PORT},
-        probes=probes.of_worker(),
+        ports={"http": names.HTTP_PORT, "grpc": names.GRPC_PORT, "metrics": names.METRICS_PORT, **health},
+        probes=probes.of_worker(port="health" if health else "http"),
         resources=scheduling.resources(
             spec,
             memory,
