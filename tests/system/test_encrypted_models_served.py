@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import stat
 import subprocess
@@ -35,7 +36,8 @@ pytestmark = pytest.mark.skipif(not is_in_memory("/dev/shm"), reason="/dev/shm i
 
 #: Of files that may have plain text, and when they were written.
 _LARGEST, _RECENT_SECONDS = 16 << 20, 600.0
-_MARKER = "plain-text-of-the-model-" + "7c1f"
+#: Of this run: the files of other runs, and of Python's cache, have another one.
+_MARKER = f"plain-text-of-the-model-{secrets.token_hex(8)}"
 _CONFIG = """
     backend: "python"
     input { name: "x" data_type: TYPE_STRING dims: [1] }

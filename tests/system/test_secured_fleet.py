@@ -63,15 +63,21 @@ def test_an_open_fleet_is_secured_without_a_failed_request(tmp_path: Path, monke
         for port in (fleet.first_worker, fleet.first_worker + 1, fleet.first_worker + 2):
             # A worker asks for a certificate first, then for a token.
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                request(port, fleet.ca.client(), headers=tokens)
+                request(port, fleet.ca.context(), headers=tokens)
             with pytest.raises(ConnectionError):
                 request(port, None, headers=tokens)
         code, said = fleet.command("status", ISOCHRONE_API_TOKEN="")
         assert code == 1
-        assert "token" in said
+        assert "needs a credential" in said
         code, said = fleet.command("status")
         assert code == 0, said
         assert "signed by" in said
+        # A quota of every identity restarts nothing.
+        text = fleet.file.read_text()
+        fleet.file.write_text(
+            text.replace("{version: 1}", "{version: 1, traffic: {quota: {rate: 100000, burst: 100000}}}")
+        )
+        apply(fleet, up, ())
         callers.wait(30)
     assert callers.failed == []
     code, said = fleet.command("audit", "verify", str(logs), "--key", str(tmp_path / "audit.key"))
