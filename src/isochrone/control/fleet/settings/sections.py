@@ -361,7 +361,7 @@ class Security(Section):
     """Whether records without a seal of the key are refused. false: they are accepted too, while a fleet gets its key
     or loses it."""
     tls: Tls = Tls()
-    """Certificates. Checked, but not used yet: the plan of every apply says so."""
+    """Certificates of all processes of the fleet, and TLS between them (docs/tls.md)."""
     access: FilePath | None = None
     """Who may do what: the access file (docs/access.md). With key, controllers read it, and every process of the fleet
     follows it; without key, gateways and controllers alone check callers, and each machine needs the file. Without
