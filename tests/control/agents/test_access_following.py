@@ -141,3 +141,16 @@ async def _come_and_go(tmp_path: Path) -> None:
         await following.stop()
         await store.close()
         await writer.close()
+
+
+def test_rules_of_an_older_file_are_not_followed() -> None:
+    keeper = AccessKeeper(None)
+    following = AccessFollowing(keeper, KEY)
+    following.take(Entry(KEY, encode(AccessRecord(1, rules("a", "b"), written=10.0)), 1))
+    following.take(Entry(KEY, encode(AccessRecord(2, rules("b"), written=20.0)), 2))
+    # Somebody puts the first record back: a token that was revoked stays so.
+    following.take(Entry(KEY, encode(AccessRecord(1, rules("a", "b"), written=10.0)), 3))
+    assert not may(keeper, "a")
+    assert may(keeper, "b")
+    following.take(Entry(KEY, encode(AccessRecord(3, rules("a"), written=20.0)), 4))
+    assert may(keeper, "a")

@@ -15,9 +15,10 @@ from isochrone.control.leader.access_publishing import AccessPublishing
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import AccessRecord
+from isochrone.control.state.records import AccessRecord, encode
 from isochrone.secure.access.document import parse_access
 from isochrone.settings.documents import Document
+from isochrone.store.base import Put
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
 
@@ -38,8 +39,11 @@ def write(path: Path, text: str, at: int = 0) -> None:
     os.replace(new, path)
 
 
-async def _published(store_path: Path, *steps: tuple[Path | None, Callable[[], None]]) -> list[AccessRecord | None]:
-    """The record after each step, which a controller with this file makes."""
+async def _published(
+    store_path: Path, *steps: tuple[Path | None, Callable[[], None]], puts: bytes = b""
+) -> list[AccessRecord | None]:
+    """The record after each step, which a controller with this file makes. ``puts``: what somebody writes in its place
+    before the last step."""
     store = open_store(f"sqlite:{store_path}")
     mirror = Mirror(store, KEYS.prefix)
     await mirror.start()
@@ -49,8 +53,11 @@ async def _published(store_path: Path, *steps: tuple[Path | None, Callable[[], N
     parts: dict[Path | None, AccessPublishing] = {}
     found = []
     try:
-        for path, change in steps:
+        for number, (path, change) in enumerate(steps, 1):
             change()
+            if puts and number == len(steps):
+                outcome = await store.transact((), [Put(KEYS.access, puts)])
+                await mirror.catch_up(outcome.revision)
             part = parts.setdefault(path, AccessPublishing(records, path, "c1"))
             await part.reconcile(records.view())
             await part.reconcile(records.view())
@@ -108,3 +115,20 @@ def test_a_store_that_does_not_take_the_rules_ends_nothing(tmp_path: Path, monke
     assert [each["event"] for each in logs if each["log_level"] == "error"] == [
         "the access rules cannot be written to the store"
     ]
+
+
+@pytest.mark.parametrize("writes", [b"nonsense", encode(AccessRecord(1, {"tokens": {}}, 1_700_000_000.0))])
+def test_a_record_that_is_damaged_or_put_back_lets_no_older_file_in(tmp_path: Path, writes: bytes) -> None:
+    path = tmp_path / "one.yaml"
+    with capture_logs() as logs:
+        first, _ = asyncio.run(
+            _published(
+                tmp_path / "store.db",
+                (path, lambda: write(path, f"tokens: {{a: {{sha256: {DIGEST}, revoked: true}}}}", 1_800_000_002)),
+                (path, lambda: write(path, f"tokens: {{a: {{sha256: {DIGEST}}}}}", 1_800_000_001)),
+                puts=writes,
+            )
+        )
+    assert first is not None
+    assert [each["event"] for each in logs if "older than the rules in force" in each["event"]]
+    assert not [each for each in logs if each.get("generation") == 2]

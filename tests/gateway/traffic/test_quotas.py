@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from isochrone.gateway.traffic.quota_rules import QuotaRules
-from isochrone.gateway.traffic.quotas import QuotaRejection, Quotas
+from isochrone.gateway.traffic.quota_rules import CallerLimits, QuotaRules
+from isochrone.gateway.traffic.quotas import TENANT, QuotaRejection, Quotas
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -255,3 +255,11 @@ class QuotaMachine(RuleBasedStateMachine):
 
 
 TestQuotaMachine = QuotaMachine.TestCase
+
+
+def test_a_tenant_with_a_long_name_has_its_limits() -> None:
+    name = "t" * 100
+    quotas = Quotas(QuotaRules(rate=1000.0, burst=1000, tenants={name: CallerLimits(rate=1.0, burst=2)}))
+    key = TENANT + name.encode()
+    assert [quotas.take(key, 0, 0) is None for _ in range(4)] == [True, True, False, False]
+    assert quotas.rejections == {(name, "rate"): 2}

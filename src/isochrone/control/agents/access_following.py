@@ -1,6 +1,8 @@
 """Brings the fleet's access rules from the store into the keeper of one process.
 
 A record that is gone or cannot be read changes nothing: the last good one stays in force, as while the store is away.
+Nor does one whose file is older than that of the rules in force: a token that was revoked must not come back with a
+record that somebody put back.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ class AccessFollowing:
         self._keeper = keeper
         self._key = key
         self._revision = 0
+        #: When the file of the rules in force was written.
+        self._written = 0.0
         #: Set once rules are in force.
         self.is_read = asyncio.Event()
         self._mirror: Mirror | None = None
@@ -46,10 +50,16 @@ class AccessFollowing:
             return
         try:
             record = decode(entry.value, AccessRecord)
+            if record.written < self._written:
+                log.error(
+                    "older access rules were put into the store; those in force stay", generation=record.generation
+                )
+                return
             self._keeper.adopt(parse_access(Document("the fleet's access rules", record.document, None)))
         except (Unreadable, ConfigError) as error:
             log.error("the fleet's access rules cannot be read; the last good ones stay in force", reason=str(error))
             return
+        self._written = record.written
         self.is_read.set()
         log.info("access rules read", generation=record.generation)
 

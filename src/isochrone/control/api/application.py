@@ -146,10 +146,11 @@ def _no_such_route(service: ControlService) -> Callable[[Request, Exception], Re
 
 
 def _hint(service: ControlService, path: str) -> str:
-    """What to ask instead."""
+    """What to ask instead. Callers who may have to prove something first learn no addresses."""
     if path != _INFERENCE and not path.startswith(f"{_INFERENCE}/"):
         return "/v1/openapi.json lists them"
-    named = ", ".join(sorted(each.address for each in service.view().gateways.values())[:_GATEWAYS_NAMED])
+    found = () if service.rights.needs_token else service.view().gateways.values()
+    named = ", ".join(sorted(each.address for each in found)[:_GATEWAYS_NAMED])
     return f"this is a controller; send inference requests to a gateway{f' ({named})' if named else ''}"
 
 

@@ -38,10 +38,13 @@ class AccessPublishing:
         self._stamp: tuple[float, int, int] | None = None
         self._document: dict[str, Any] | None = None
         self._looked_at = 0.0
+        #: Of the records that this controller has read: the highest generation, and when the latest file was written. A
+        #: record that was deleted, or is refused, does not let an older file in.
+        self._generation, self._written = 0, 0.0
         #: The record that is newer than the file, as it was logged.
         self._said_of = -1
-        #: The last error, as it was logged.
-        self._fault = ""
+        #: The last errors of writing and of the file, as they were logged.
+        self._fault = self._unread = ""
 
     async def reconcile(self, view: View) -> None:
         """Write what the file says, if it says something else."""
@@ -58,15 +61,19 @@ class AccessPublishing:
 
     async def _publish(self, path: Path, view: View) -> None:
         await asyncio.to_thread(self._look, path)
+        record = view.access
+        if record is not None:
+            self._generation = max(self._generation, record.generation)
+            self._written = max(self._written, record.written)
         if self._document is None or self._stamp is None:
             return
-        record, written = view.access, self._stamp[0]
-        if record is not None and record.document == self._document:
+        written = self._stamp[0]
+        if self._written > written:
+            self._say_old(path, self._generation)
             return
-        if record is not None and record.written > written:
-            self._say_old(path, record.generation)
+        if record is not None and record.document == self._document and record.written == self._written:
             return
-        generation = record.generation + 1 if record is not None else 1
+        generation = self._generation + 1
         new = AccessRecord(generation, self._document, written, self._name, time.time())
         key = self._records.keys.access
         event = self._records.event(self._name, "access rules", "", f"generation {generation}")
@@ -85,9 +92,12 @@ class AccessPublishing:
             parse_access(document)
             # As the processes read it: dates are texts.
             self._document = msgspec.json.decode(msgspec.json.encode(document.data))
+            self._unread = ""
         except (ConfigError, OSError, TypeError) as error:
             self._document = None
-            log.error("the access file cannot be read; the rules in the store stay in force", reason=str(error))
+            if str(error) != self._unread:
+                log.error("the access file cannot be read; the rules in the store stay in force", reason=str(error))
+            self._unread = str(error)
 
     def _say_old(self, path: Path, generation: int) -> None:
         if generation != self._said_of:

@@ -328,7 +328,7 @@ class Fleet:
         member = Member(upstream, connections, now)
         if upstream.metrics_port:
             pages = replace(upstream, port=upstream.metrics_port)
-            # Metrics pages are plain, as ours are: a token that belongs to TLS does not go there.
+            # Those of other servers are plain: a token that belongs to TLS does not go there.
             plain = own if tls is None else None
             member.metrics_connections = Connections(pages, self._limits, credential=plain)
         return member

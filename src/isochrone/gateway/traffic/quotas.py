@@ -139,7 +139,9 @@ class Quotas:
         self._accounts: OrderedDict[bytes, Account] = OrderedDict()
         self._total = self._open(_TOTAL, b"")
         self._each = _Limits(rules, 1)
-        self._tenants = {TENANT + name.encode(): _Limits(each, 1) for name, each in rules.tenants.items()}
+        names = {_short(TENANT + name.encode()): name for name in rules.tenants}
+        self._tenant_names = names
+        self._tenants = {key: _Limits(rules.tenants[name], 1) for key, name in names.items()}
         #: The same for accounts that the ledger has no row for.
         self._alone: dict[_Limits, _Limits] = {each: _Limits(each.rules, 1) for each in self._limits()}
         #: Rejections by tenant and quota: of the tenants that the rules name, and of all other callers ("").
@@ -276,7 +278,7 @@ class Quotas:
         )
 
     def _count(self, key: bytes, quota: str) -> None:
-        tenant = key[len(TENANT) :].decode() if key in self._tenants else ""
+        tenant = self._tenant_names.get(key, "")
         self.rejections[tenant, quota] = self.rejections.get((tenant, quota), 0) + 1
 
     def _evict(self, now: int) -> None:

@@ -15,7 +15,7 @@ from isochrone.wire.exchange import Headers
 class Credential:
     """Of a gateway that proves nothing."""
 
-    #: Only workers of the fleet get it: what others are sent, they could repeat.
+    #: Its own questions carry it only to workers of the fleet: others could repeat it.
     is_internal = False
 
     def fields(self) -> Headers:
@@ -42,7 +42,7 @@ class InternalCredential(Credential):
 
     def for_caller(self, passed: Headers, peer: tuple[str, ...]) -> Headers:
         # Without it, a worker would take the certificate of the gateway's own connection for the caller's.
-        if any(name == b"authorization" for name, _ in passed):
+        if any(name == b"authorization" and value for name, value in passed):
             return ()
         return ((ON_BEHALF, self._callers.attest(peer)),)
 

@@ -345,8 +345,7 @@ class Encryption(Section):
 
 
 class Security(Section):
-    """Access to the fleet, the record of it, and what may run. What is not used yet is checked; the plan of an apply
-    says so."""
+    """Access to the fleet, the record of it, and what may run (docs/hardening.md)."""
 
     sandbox: Annotated[Sandbox | None, BeforeValidator(_sandbox_of)] = None
     """Run every python model in a confined process of its own, and load TorchScript and AOTInductor packages only of
