@@ -66,7 +66,7 @@ def provider_site(
 tokens: {{gateway: {{sha256: {digest_of(token)}}}{tokens}}}
 providers: {{plant: {{issuer: "{provider.issuer}", audience: "{AUDIENCE}"}}}}
 assign:
-  - {{to: ["oidc:plant/ada", "token:robot"], roles: [caller]}}
+  - {{to: ["oidc:plant/ada", "token:robot*"], roles: [caller]}}
   - {{to: ["token:gateway"], roles: [gateway]}}
 """
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from isochrone.cli.requests.target import (
+    NO_CREDENTIAL,
     Answer,
     Certificates,
     Question,
@@ -31,9 +32,17 @@ _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_l
 
 
 class GrpcTarget:
-    """One channel. ``certificates``: over TLS."""
+    """One channel. ``certificates``: over TLS; ``credential``: metadata of every call."""
 
-    def __init__(self, host: str, port: int, patience: float, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        patience: float,
+        certificates: Certificates | None = None,
+        credential: Mapping[str, str] = NO_CREDENTIAL,
+    ) -> None:
+        self._credential = tuple(credential.items())
         self._url = f"{'grpc' if certificates is None else 'grpcs'}://{host}:{port}"
         self._patience = patience
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -49,12 +58,16 @@ class GrpcTarget:
 
     def inputs(self, model: str, version: str) -> list[TensorDescription]:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
-        response = self._call(lambda: self._stub.ModelMetadata(request, timeout=self._patience))
+        response = self._call(
+            lambda: self._stub.ModelMetadata(request, timeout=self._patience, metadata=self._credential)
+        )
         return [TensorDescription(each.name, each.datatype, tuple(each.shape)) for each in response.inputs]
 
     def model_names(self) -> list[str]:
         request = service_pb2.RepositoryIndexRequest()
-        response = self._call(lambda: self._stub.RepositoryIndex(request, timeout=self._patience))
+        response = self._call(
+            lambda: self._stub.RepositoryIndex(request, timeout=self._patience, metadata=self._credential)
+        )
         return sorted({model.name for model in response.models if model.state == "READY"})
 
     def infer(self, question: Question) -> Answer:
@@ -69,7 +82,7 @@ class GrpcTarget:
         if question.timeout_ms is not None:
             # Not the library's timeout: it rounds to milliseconds and ends the call without the server's reason.
             request.parameters["timeout"].int64_param = max(1, round(question.timeout_ms * 1000))
-        metadata = (("x-isochrone-timing", "1"),)
+        metadata = (("x-isochrone-timing", "1"), *self._credential)
         before = now_ns()
         response, call = self._call(
             lambda: self._stub.ModelInfer.with_call(request, timeout=self._patience, metadata=metadata)

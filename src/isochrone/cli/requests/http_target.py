@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from isochrone.cli.requests.target import (
+    NO_CREDENTIAL,
     Answer,
     Certificates,
     Question,
@@ -31,9 +32,17 @@ if TYPE_CHECKING:
 
 
 class HttpTarget:
-    """One keep-alive connection. ``certificates``: over TLS."""
+    """One keep-alive connection. ``certificates``: over TLS; ``credential``: headers of every request."""
 
-    def __init__(self, host: str, port: int, patience: float, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        patience: float,
+        certificates: Certificates | None = None,
+        credential: Mapping[str, str] = NO_CREDENTIAL,
+    ) -> None:
+        self._credential = credential
         self._url = f"{'http' if certificates is None else 'https'}://{host}:{port}"
         self._connection = (
             http.client.HTTPConnection(host, port, timeout=patience)
@@ -123,7 +132,7 @@ class HttpTarget:
     ) -> tuple[dict[str, str], bytes]:
         """(headers by lower-case name, body) of a 200; anything else is raised."""
         try:
-            self._connection.request(method, path, body, dict(headers))
+            self._connection.request(method, path, body, {**headers, **self._credential})
             response = self._connection.getresponse()
             content = response.read()
         except TimeoutError:

@@ -1,9 +1,11 @@
-"""Open the target that a URL names: HTTP or gRPC, plain or over TLS."""
+"""Open the target that a URL names: HTTP or gRPC, plain or over TLS. It is sent ISOCHRONE_API_TOKEN, as every server
+that the user names is; the token of ``isochrone login`` goes to its controller alone."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from isochrone.cli.api_client import token_fields
 from isochrone.cli.requests.target import Certificates, RequestFailed, Target
 
 #: Seconds to wait for an answer when the request names no deadline.
@@ -28,7 +30,7 @@ def open_target(url: str, timeout_ms: float | None, certificates: Certificates) 
     if parts.scheme in ("grpc", "grpcs"):
         from isochrone.cli.requests.grpc_target import GrpcTarget
 
-        return GrpcTarget(host, port or 8001, patience, certificates if is_secure else None)
+        return GrpcTarget(host, port or 8001, patience, certificates if is_secure else None, token_fields())
     from isochrone.cli.requests.http_target import HttpTarget
 
-    return HttpTarget(host, port or 8000, patience, certificates if is_secure else None)
+    return HttpTarget(host, port or 8000, patience, certificates if is_secure else None, token_fields())

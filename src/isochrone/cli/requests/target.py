@@ -17,6 +17,9 @@ from isochrone.wire.tls import client_context
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
 
+#: Of a user without ISOCHRONE_API_TOKEN.
+NO_CREDENTIAL: Mapping[str, str] = {}
+
 
 class RequestFailed(Exception):
     """A failed request; the message says what happened and, if possible, what to change."""

@@ -28,6 +28,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.what_if.asking import Simulator
 from isochrone.errors import Internal, IsochroneError
+from isochrone.secure.audit.actor import TOKEN
 from isochrone.secure.audit.audit import Audit
 from isochrone.store.base import Store
 from isochrone.store.mirror import Mirror
@@ -89,6 +90,9 @@ def create_app(
 def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         await service.rights.decided(request.headers)
+        proved = service.rights.name_of(request.headers)
+        # The token of --token-file says that somebody may, and not who it is.
+        request.state.proved = "" if proved == TOKEN else proved
         if operation.changes and service.audit is not None:
             return await recorded(service.audit, service, operation, request)
         service.rights.require(request.headers, operation.permission)

@@ -59,8 +59,13 @@ def is_local(request: Request) -> bool:
     return request.client is not None and is_loopback(request.client.host)
 
 
-def who_asks(request: Request) -> str:
-    return request.headers.get("x-isochrone-user", "").strip()[:200] or "unknown"
+def who_asks(request: Request, named: str = "") -> str:
+    """The requester for events and records. A caller that has proved who it is can add to that, and not replace it."""
+    claimed = (named.strip() or request.headers.get("x-isochrone-user", "").strip())[:200]
+    proved: str = getattr(request.state, "proved", "")
+    if proved and claimed != proved and not claimed.startswith(f"{proved} "):
+        return f"{proved} ({claimed})"[:200] if claimed else proved
+    return claimed or "unknown"
 
 
 async def content_of(request: Request) -> bytes:

@@ -230,7 +230,7 @@ async def _start_rollout(service: ControlService, request: Request) -> Response:
             view, body.changes, context, cutover=body.cutover, canary=body.canary, compare=body.compare
         )
 
-    return answer(await service.change(body.by.strip()[:200] or who_asks(request), decide), 201)
+    return answer(await service.change(who_asks(request, body.by), decide), 201)
 
 
 async def _abort(service: ControlService, request: Request) -> Response:

@@ -185,8 +185,8 @@ def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, 
     """The settings on its command line, and of its machine, that changed."""
     unused = _OF_MACHINES if engine == LOCAL else ()
     changed = [f"store.{text}" for text in differences(before.store, after.store)]
-    keys = differences(before.security, after.security, only=("key", "key_required"))
-    changed += [f"security.{text}" for text in keys]
+    changed += [f"security.{text}" for text in differences(before.security, after.security)]
+    changed += [f"observability.{text}" for text in differences(before.observability, after.observability)]
     if was_in != directory:
         changed.append("the file's directory")
     if kind == "controller":
