@@ -165,6 +165,7 @@ class UnboundListener(Listener):
         self._server = None
         self._sweeper = None
         self._empty = None
+        self.is_stopping = False
 
 
 class ServerEnd:

@@ -76,7 +76,12 @@ def run_gateways(
         reuse_port=True,
     )
     coordinator = CoordinatorSettings(
-        settings.host, ports.get("metrics"), settings.allow_origins, settings.limits, settings.access
+        settings.host,
+        ports.get("metrics"),
+        settings.allow_origins,
+        settings.limits,
+        settings.access,
+        settings.metrics_tls,
     )
 
     async def serve(number: int, generation: int) -> int:

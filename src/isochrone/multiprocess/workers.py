@@ -48,6 +48,7 @@ def run_workers(
         settings.allow_origins,
         settings.limits,
         settings.access,
+        settings.tls,
     )
 
     async def serve(number: int, generation: int) -> int:

@@ -71,6 +71,8 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._checking: asyncio.Handle | None = None
         self._empty: asyncio.Event | None = None
+        #: New connections may send one request.
+        self.is_stopping = False
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False, accepting: bool = True) -> int:
         """Listen, and return the port (for port 0, the assigned one).
@@ -115,6 +117,8 @@ class Listener:
     async def stop(self, grace: float) -> int:
         """Stop accepting, let connections finish within ``grace`` seconds, and abort the rest; returns their number."""
         self.close()
+        self.is_stopping = True
+        permissive = self._server if isinstance(self._server, PermissiveServer) else None
         in_use = [
             connection
             for connection in self.connections
@@ -123,8 +127,10 @@ class Listener:
         ending = self.connections - set(in_use)
         for connection in ending:
             connection.shut_down()
-        if in_use:
+        if in_use or (permissive is not None and permissive.beginning):
             await asyncio.sleep(min(_LAST_CHANCE, grace))
+            if permissive is not None:
+                await permissive.end()
             # Connections whose first bytes have come meanwhile are others than before.
             for connection in self.connections - ending:
                 connection.shut_down()
@@ -199,7 +205,7 @@ class _Sniffer(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, None)
         self.seen = b""
         self.tick = listener.tick
-        self.last_chance = False
+        self.last_chance = listener.is_stopping
 
     is_busy = False
 

@@ -7,6 +7,7 @@ and no preface of HTTP/2 does. It is looked at in the socket's buffer, before th
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -20,6 +21,10 @@ _FIRST_BYTE_SECONDS = 10.0
 _MOST_WAITING = 4096
 #: Connections taken in one turn of the loop.
 _AT_ONCE = 64
+#: The process or the machine has too many files or too little memory: the connections stay in the kernel's queue.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: Seconds until connections are accepted again; until then the port would be readable in every turn of the loop.
+_PAUSE = 1.0
 
 
 class PermissiveServer:
@@ -35,6 +40,7 @@ class PermissiveServer:
         self._factory, self._tls, self._backlog = factory, tls, backlog
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._paused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._tasks = BackgroundTasks()
 
     async def start_serving(self) -> None:
@@ -45,26 +51,46 @@ class PermissiveServer:
             self._loop.add_reader(each.fileno(), self._accept, each)
 
     def close(self) -> None:
+        """Stop accepting. Connections that have no protocol yet continue, as those of ``asyncio.Server`` do."""
+        for pause in self._paused.values():
+            pause.cancel()
+        self._paused.clear()
         for each in self.sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each.fileno())
                 each.close()
         self._bound.close()
+
+    @property
+    def beginning(self) -> int:
+        """Connections that have no protocol yet: they wait for their first byte, or for the end of a handshake."""
+        return len(self._waiting) + len(self._tasks)
+
+    async def end(self) -> None:
+        """After ``close``: close the connections that have no protocol yet."""
         for connection in list(self._waiting):
             self._drop(connection)
+        await self._tasks.end()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
             try:
                 connection, _ = listening.accept()
-            except OSError:
-                return  # none waits, or it is gone again, or the process has too many files
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._loop.remove_reader(listening.fileno())
+                    self._paused[listening] = self._loop.call_later(_PAUSE, self._resume, listening)
+                return  # otherwise none waits, or it is gone again
             connection.setblocking(False)
             if len(self._waiting) >= _MOST_WAITING:
                 connection.close()
                 continue
             self._waiting[connection] = self._loop.call_later(_FIRST_BYTE_SECONDS, self._drop, connection)
             self._loop.add_reader(connection.fileno(), self._began, connection)
+
+    def _resume(self, listening: socket.socket) -> None:
+        del self._paused[listening]
+        self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _began(self, connection: socket.socket) -> None:
         try:
@@ -77,7 +103,9 @@ class PermissiveServer:
         if not first:
             connection.close()
             return
-        self._tasks.start(self._take(connection, self._tls if first == _HANDSHAKE else None))
+        taking = self._tasks.start(self._take(connection, self._tls if first == _HANDSHAKE else None))
+        # A task that is cancelled before its first step runs no line of its own.
+        taking.add_done_callback(lambda ended: connection.close() if ended.cancelled() else None)
 
     async def _take(self, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         try:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class CoordinatorSettings:
     limits: WireLimits = field(default_factory=WireLimits)
     #: The access file; None: every caller may read the page.
     access: Path | None = None
+    #: Of the metrics port, whose listener follows its files; None: plain.
+    tls: ssl.SSLContext | None = None
 
 
 async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
@@ -65,7 +68,7 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
             keeper = AccessKeeper(settings.access)
             await keeper.start()
             page = Authenticated(page, keeper, settings.limits.max_body_bytes, needed_by_page)
-        await listeners.add(SameOrigin(page, settings.allow_origins), None).start(
+        await listeners.add(SameOrigin(page, settings.allow_origins), settings.tls).start(
             settings.host, settings.metrics_port, reuse_port=True
         )
     calls = ControlCalls(group)
