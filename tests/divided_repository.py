@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from isochrone.optimize.partitioning.facts import facts_of
 from isochrone.optimize.partitioning.graph import graph_of
 from isochrone.optimize.partitioning.planning import Plan, Planned
 from isochrone.optimize.partitioning.stages import divided
-from isochrone.optimize.partitioning.writing import write_divisions_of, write_repositories
+from isochrone.optimize.partitioning.writing import NO_FILES, write_divisions_of, write_repositories
 from two_stage_net import residual_net
 
 NAME = "net"
@@ -51,13 +52,14 @@ def write_divided(
     size: int = 16,
     version: int = 1,
     keeps_one: bool = False,
+    certificates: Mapping[str, str] = NO_FILES,
     **parameters: str,
 ) -> None:
     """``seconds``: of each division on the edge and in the core; the first one is the present one. ``keeps_one``: the
     model is this one alone, as without ``--keep-memory``. ``version``: of the weights; the directories are called 1.
 
     ``cut-6`` is the cut behind the first block; ``cut-6-zstd`` sends the same in zstd. ``parameters`` are those of the
-    divided model. ``target/edge`` reaches ``target/core`` at ``core``.
+    divided model; ``certificates`` those of its calls. ``target/edge`` reaches ``target/core`` at ``core``.
     """
     model = versioned_net(version, size)
     graph = graph_of(model)
@@ -78,9 +80,9 @@ def write_divided(
         options.append(Planned(Option(name, *times, *sizes), stage, name, compression))  # type: ignore[arg-type]
     plan = Plan(link, tuple(options), facts, graph.inputs, graph.outputs)
     if keeps_one:
-        write_repositories(target, NAME, model, plan, options[0], core.split(","), 8)
+        write_repositories(target, NAME, model, plan, options[0], core.split(","), 8, certificates)
     else:
-        write_divisions_of(target, NAME, model, plan, options, core.split(","), 8)
+        write_divisions_of(target, NAME, model, plan, options, core.split(","), 8, certificates)
     config = target / "edge" / NAME / "config.pbtxt"
     with config.open("a") as file:
         for key, value in parameters.items():

@@ -10,11 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from development_ca import DevelopmentCa
-from secure_fleet import Callers, SecureFleet, request
+from secure_fleet import MODEL, Callers, SecureFleet, request
 from watching import wait_for
 
 
@@ -118,6 +119,22 @@ def test_everything_of_a_fleet_works(fleet: SecureFleet) -> None:
     assert "not asked" not in said, said
     targets = json.loads(request(fleet.control, own, "/v1/scrape-targets", None)[1])
     assert {each["labels"]["__scheme__"] for each in targets} == {"https"}
+
+
+def test_a_rollout_with_comparison_works(fleet: SecureFleet) -> None:
+    """The leader samples requests at gateways and replays them at a worker, which takes calls over TLS alone."""
+    folder, written = fleet.directory / "models" / MODEL, fleet.file.read_text()
+    copytree(folder / "1", folder / "2")
+    rollout = "rollout: {compare: {samples: 5, timeout: 60s}}"
+    fleet.file.write_text(written.replace("{version: 1}", f"{{version: 1, {rollout}}}"))
+    fleet.apply()
+    ports = [fleet.front + number for number in range(fleet.gateways)]
+    with Callers(ports, fleet.ca.context()) as callers:
+        code, said = fleet.command("rollout", "start", f"{MODEL}=2", "--wait")
+        assert code == 0, said
+    assert callers.failed == []
+    code, said = fleet.command("rollout", "list", "--json")
+    assert "5 requests" in said, said
 
 
 def test_commands_say_what_they_lack(fleet: SecureFleet, tmp_path: Path) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from development_ca import DevelopmentCa
 from isochrone.control.evaluation.replay import Comparison, compare_versions
-from isochrone.control.state.records import CompareRule, WorkerRecord
+from isochrone.control.state.records import NO_FIELDS, CompareRule, WorkerRecord
 from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, HTTP, Sample
+from isochrone.secure.access.tokens import digest_of, new_token
+from isochrone.wire.client_tls import ClientTls
+from isochrone.wire.process_tls import set_process_tls
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 
@@ -48,7 +53,12 @@ class Model:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory, server_factory: StartServer) -> Iterator[WorkerRecord]:
-    directory = tmp_path_factory.mktemp("comparing") / "models" / "twice"
+    with server_factory(repository(tmp_path_factory.mktemp("comparing"))) as server:
+        yield record(server)
+
+
+def repository(folder: Path) -> Path:
+    directory = folder / "models" / "twice"
     write_config(
         directory,
         """
@@ -60,8 +70,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory, server_factory: StartServer
     )
     for version in (1, 2):
         write_python(directory, MODEL, version)
-    with server_factory(directory.parent) as server:
-        yield record(server)
+    return directory.parent
 
 
 def record(server: ServerProcess) -> WorkerRecord:
@@ -95,8 +104,10 @@ def as_message(*x: float) -> Sample:
 KINDS = (as_json, as_binary, as_message)
 
 
-def compare(worker: WorkerRecord, samples: Sequence[Sample], rule: CompareRule | None = None) -> Comparison:
-    return asyncio.run(compare_versions(samples, worker, "twice", "1", "2", rule or CompareRule()))
+def compare(
+    worker: WorkerRecord, samples: Sequence[Sample], rule: CompareRule | None = None, own: Mapping[str, str] = NO_FIELDS
+) -> Comparison:
+    return asyncio.run(compare_versions(samples, worker, "twice", "1", "2", rule or CompareRule(), own))
 
 
 def test_answers_within_the_tolerance_and_refusals_of_both_are_equal(worker: WorkerRecord) -> None:
@@ -140,3 +151,41 @@ def test_a_worker_that_is_not_there_is_an_error(kind: object) -> None:
     sample = as_message(1.0, 2.0) if kind is as_message else as_json(1.0, 2.0)
     with pytest.raises(Unavailable):
         compare(WorkerRecord("gone", "127.0.0.1", 1, 1), [sample])
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> Iterator[DevelopmentCa]:
+    """This process has the fleet's certificate, which names no address."""
+    ca = DevelopmentCa(tmp_path / "ca").issue("fleet", "fleet.internal", client=True)
+    certificate, key = ca.pair("fleet")
+    set_process_tls(ClientTls(ca.ca, Path(certificate), Path(key), "fleet.internal"))
+    yield ca
+    set_process_tls(None)
+
+
+def test_a_worker_with_tls_that_checks_its_callers(
+    certified: DevelopmentCa, tmp_path: Path, server_factory: StartServer
+) -> None:
+    access, token = tmp_path / "access.yaml", new_token()
+    rules = "assign: [{to: ['token:controller'], roles: [caller]}]"
+    access.write_text(f"tokens: {{controller: {{sha256: {digest_of(token)}}}}}\n{rules}\n")
+    own, flags = {"authorization": f"Bearer {token}"}, ("--access", str(access), *certified.server_flags("fleet"))
+    with server_factory(repository(tmp_path), *flags) as server:
+        of_fleet = msgspec.structs.replace(record(server), tls=True, incarnation="1")
+        samples = [kind(*x) for kind in KINDS for x in ((1.0, 2.0), (1.0, 7.0))]
+        found = compare(of_fleet, samples, own=own)
+        # A difference in every form: no request was answered with an error alone.
+        assert (found.total, found.different, found.unsteady) == (6, 3, 0)
+        foreign = DevelopmentCa(tmp_path / "foreign").issue("fleet", "fleet.internal", client=True)
+        set_process_tls(ClientTls(foreign.ca, server_name="fleet.internal"))
+        for kind in KINDS:
+            with pytest.raises(Unavailable, match="certificate verify failed"):
+                compare(of_fleet, [kind(1.0, 2.0)], own=own)
+
+
+@pytest.mark.usefixtures("certified")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_worker_of_a_fleet_with_tls_gets_nothing(kind: Callable[..., Sample]) -> None:
+    """The port is closed: the error would name it."""
+    with pytest.raises(Unavailable, match="the fleet requires TLS"):
+        compare(WorkerRecord("plain", "127.0.0.1", 1, 1), [kind(1.0, 2.0)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
 import pytest
 
 from development_ca import DevelopmentCa
+from isochrone.protocol.access import control_token
 from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.fleet_transport import fleet_transport
 from isochrone.wire.process_tls import process_tls, set_process_tls
@@ -29,7 +30,9 @@ def own(ca: DevelopmentCa, name: str = "fleet", server_name: str = "") -> Client
     return ClientTls(ca.ca, Path(certificate), Path(key), server_name)
 
 
-def called(ca: DevelopmentCa, scheme: str = "https", host: str = "127.0.0.1") -> int:
+def called(
+    ca: DevelopmentCa, scheme: str = "https", host: str = "127.0.0.1", headers: Mapping[str, str] | None = None
+) -> int:
     """The status of a call to a server of the fleet, which asks for a certificate."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +51,7 @@ def called(ca: DevelopmentCa, scheme: str = "https", host: str = "127.0.0.1") ->
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
         port = server.sockets[0].getsockname()[1]
         async with server, httpx.AsyncClient(transport=fleet_transport(), trust_env=False, timeout=30) as client:
-            return (await client.get(f"{scheme}://{host}:{port}/")).status_code
+            return (await client.get(f"{scheme}://{host}:{port}/", headers=headers)).status_code
 
     return asyncio.run(run())
 
@@ -85,3 +88,18 @@ def test_a_client_outlives_a_change_of_its_certificates(tmp_path: Path) -> None:
     for ca in (first, second, first):
         set_process_tls(own(ca))
         assert called(ca) == 200
+
+
+@pytest.mark.parametrize("header", ["authorization", control_token.HEADER])
+def test_what_proves_the_caller_never_leaves_in_plain_text(tmp_path: Path, header: str) -> None:
+    ca = DevelopmentCa(tmp_path / "ca").issue("fleet", "127.0.0.1", client=True)
+    proof = {header: "secret"}
+    assert called(ca, "http", headers=proof) == 200
+    set_process_tls(own(ca))
+    with pytest.raises(httpx.ConnectError, match="the fleet requires TLS"):
+        called(ca, "http", headers=proof)
+    assert called(ca, headers=proof) == 200
+    # Servers at addresses are plain, and get no credential.
+    assert called(ca, "http") == 200
+    set_process_tls(own(ca), permissive=True)
+    assert called(ca, "http", headers=proof) == 200

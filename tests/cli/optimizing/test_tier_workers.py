@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from isochrone.cli.api_client import ApiClient
+from isochrone.cli.optimizing import tier_workers
 from isochrone.cli.optimizing.tier_workers import _tokens, worker_of, workers_of_tiers
 from isochrone.control.api.messages import Status, StoreState, WorkerStatus
 from isochrone.control.state.keys import Keys
@@ -120,3 +122,15 @@ def test_with_the_fleets_key_no_forged_record_is_believed(tmp_path: Path) -> Non
             await _tokens(status_of(store=url), ["w"], url, seal)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_workers_with_tls_are_called_over_tls(tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tokens(*_: object) -> list[str]:
+        return ["near", "far"]
+
+    status = status_of(changed(tls=tls), changed(name="v", address="v:8000", tier="core"))
+    monkeypatch.setattr(ApiClient, "get", lambda *_: status)
+    monkeypatch.setattr(tier_workers, "_tokens", tokens)
+    found = workers_of_tiers("edge,core", "http://127.0.0.1:1")
+    assert [each.url for each in found] == [f"http{'s' if tls else ''}://w:8000", "http://v:8000"]

@@ -25,6 +25,7 @@ class ScriptedWorker:
 
     def __init__(self, tier: str, fails: Callable[[list[str]], None] = lambda inputs: None) -> None:
         self.url = self.reached = f"http://{tier}.invalid:8000"
+        self.certificates: Mapping[str, str] = {}
         self.configs: list[Mapping[str, Any]] = []
         self._fails = fails
 

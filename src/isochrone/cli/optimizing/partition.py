@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from isochrone.cli.api_client import DEFAULT_API, ApiOption, JsonOption, failing_as, print_json, token_fields
+from isochrone.cli.api_tls import api_tls
 from isochrone.cli.console import make_console, table
 from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.quantities import bytes_of, milliseconds_of, share_of
@@ -126,6 +128,8 @@ def partition(
         workers = [stack.enter_context(each) for each in _workers(edge, core, tiers, api, store, fleet_key)]
         far = core or workers[1].url.removeprefix("http://")
         reached = [part.strip() for part in (endpoints or far).split(",") if part.strip()]
+        is_tls = all(each.startswith(("https://", "grpcs://")) for each in reached)
+        files = workers[1].certificates if is_tls else {}
         planner = Planner(model, rows, free_rows(model), lambda line: typer.echo(line, err=True))
         encodings = list(Encoding) if most_error else [Encoding.PLAIN]
         if not zstd.is_installed():
@@ -140,9 +144,9 @@ def partition(
             (chosen,) = [each for each in plan.options if each.option is choice.option]
             if keep:
                 stay = _kept(model, plan, chosen, most_error, keep)
-                write_divisions_of(write, called, model, plan, stay, reached, max_batch_size)
+                write_divisions_of(write, called, model, plan, stay, reached, max_batch_size, files)
             else:
-                write_repositories(write, called, model, plan, chosen, reached, max_batch_size)
+                write_repositories(write, called, model, plan, chosen, reached, max_batch_size, files)
         if as_json:
             print_json(_record(plan, choice, most_error, write if choice.meets else None, stay))
         else:
@@ -160,14 +164,26 @@ def _workers(edge: str, core: str, tiers: str, api: str, store: str, key: Path |
         if edge or core:
             raise FlagError("--tiers", "no --edge or --core beside it", f"--edge '{edge}' --core '{core}'")
         found = zip(("edge", "core"), workers_of_tiers(tiers, api, store, key), strict=True)
+        tls = api_tls()
+        # Every machine of a fleet has its files at the same place: the near worker calls the far one with them.
+        named = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
+        files = {name: os.path.abspath(path) for name, path in named.items() if path}
         return [
-            TierWorker(tier, worker.address, token=worker.token, pool=worker.pool, fields=token_fields())
+            TierWorker(
+                tier,
+                worker.url,
+                token=worker.token,
+                pool=worker.pool,
+                fields=token_fields(),
+                transport=tls.transport(),
+                certificates=files if worker.url.startswith("https://") else None,
+            )
             for tier, worker in found
         ]
     for flag, given in (("--edge", edge), ("--core", core)):
         if not given:
             raise FlagError(flag, "the address of a worker, or --tiers NEAR,FAR of a running fleet", "nothing")
-    return [TierWorker("edge", edge), TierWorker("core", core)]
+    return [TierWorker(tier, url, transport=api_tls(url).transport()) for tier, url in (("edge", edge), ("core", core))]
 
 
 def _kept(model: Any, plan: Plan, chosen: Planned, most_error: float, most_bytes: int) -> list[Planned]:

@@ -27,7 +27,8 @@ _ISOCHRONE = "isochrone"
 
 @dataclass(frozen=True, slots=True)
 class FleetWorker:
-    address: str
+    #: https, if it has TLS.
+    url: str
     pool: str
     token: str
 
@@ -43,7 +44,10 @@ def workers_of_tiers(tiers: str, api: str, store: str = "", key: Path | None = N
     chosen = [worker_of(status, name) for name in names]
     seal = seal_of(read_fleet_key(key))
     tokens = asyncio.run(_tokens(status, [worker.name for worker in chosen], store, seal))
-    return [FleetWorker(worker.address, worker.pool, token) for worker, token in zip(chosen, tokens, strict=True)]
+    return [
+        FleetWorker(f"{'https' if worker.tls else 'http'}://{worker.address}", worker.pool, token)
+        for worker, token in zip(chosen, tokens, strict=True)
+    ]
 
 
 def worker_of(status: Status, tier: str) -> WorkerStatus:

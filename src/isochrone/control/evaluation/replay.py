@@ -7,6 +7,7 @@ after the other, so that they add little load to live traffic.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 from isochrone.control.evaluation.outputs import Difference, compare_outputs, read_grpc, read_http
 from isochrone.control.state.records import NO_FIELDS, CompareRule, WorkerRecord
-from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError
+from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError, Unavailable
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
 from isochrone.protocol.compression.codec import decompress
 from isochrone.protocol.grpc.routing_fields import version_field
@@ -23,6 +24,7 @@ from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.http1.client import request_head
 from isochrone.wire.http2.client import Http2ClientConnection
 from isochrone.wire.http2.grpc_client import unary
+from isochrone.wire.process_tls import process_tls, refuses
 from isochrone.wire.receiver import Gathering
 
 if TYPE_CHECKING:
@@ -77,16 +79,20 @@ async def compare_versions(
     rule: CompareRule,
     own_fields: Mapping[str, str] = NO_FIELDS,
 ) -> Comparison:
-    """Replay the samples to one worker that serves both versions. Raise ``Unavailable`` if it cannot be reached.
+    """Replay the samples to one worker that serves both versions. Raise ``Unavailable`` if it cannot be reached, or
+    must not be called by the fleet's TLS.
 
     ``own_fields``: headers that prove to a worker of the fleet that a controller calls."""
+    if worker.kind == "isochrone" and (reason := refuses(worker.tls)):
+        raise Unavailable(f"worker {worker.name}: {reason}")
     samples = [sample for sample in samples if _may_be_replayed(sample)]
     differences: list[Difference] = []
     unsteady = 0
     async with AsyncExitStack() as stack:
         channel: Http2ClientConnection | None = None
         if any(sample.protocol == GRPC for sample in samples):
-            channel = await connect_http2(worker.host, worker.grpc_port)
+            tls, server_name = _tls_of(worker, http2=True)
+            channel = await connect_http2(worker.host, worker.grpc_port, tls=tls, server_name=server_name)
             stack.callback(channel.close)
         own = own_fields if worker.is_of_fleet else NO_FIELDS
         replayer = _Replayer(worker, model, channel, own)
@@ -104,6 +110,14 @@ async def compare_versions(
                 differences.append(difference)
     worst = max(differences, key=lambda difference: difference.excess, default=None)
     return Comparison(len(samples), len(differences), unsteady, worst, tuple(differences[:_EXAMPLES]))
+
+
+def _tls_of(worker: WorkerRecord, *, http2: bool = False) -> tuple[ssl.SSLContext | None, str | None]:
+    """For connections to a worker: the context, and the name in its certificate if that is not its host."""
+    client = process_tls().client
+    if not worker.tls or client is None:
+        return None, None
+    return client.to_server(http2=http2), client.server_name or None
 
 
 def _may_be_replayed(sample: Sample) -> bool:
@@ -143,6 +157,8 @@ class _Replayer:
     ) -> None:
         self._fields = tuple((name.encode(), value.encode()) for name, value in own_fields.items())
         self._worker = worker
+        # All connections have one context, which remembers the session.
+        self._tls, self._server_name = _tls_of(worker)
         self._model = quote(model, safe="")
         self._channel = channel
 
@@ -154,7 +170,7 @@ class _Replayer:
     async def _http(self, sample: Sample, version: str) -> Tensors | _Rejected:
         worker = self._worker
         # One connection for each request: a connection that timed out in the middle of an answer cannot be reused.
-        connection = await connect_http1(worker.host, worker.port)
+        connection = await connect_http1(worker.host, worker.port, tls=self._tls, server_name=self._server_name)
         with closing(connection):
             target = f"/v2/models/{self._model}/versions/{quote(version, safe='')}{sample.path}"
             headers = (
@@ -188,7 +204,8 @@ class _Replayer:
         # In protobuf the last occurrence of a field wins: the appended version replaces the caller's.
         message = sample.body + version_field(version)
         try:
-            answer, _ = await unary(channel, self._worker.address.encode(), GRPC_PATH, message, timeout=_PATIENCE)
+            authority = self._worker.address.encode()
+            answer, _ = await unary(channel, authority, GRPC_PATH, message, self._fields, _PATIENCE)
         except ConnectionLost:
             raise
         except DeadlineExceeded as error:

@@ -16,6 +16,7 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.fleet_key import read_fleet_key
+from isochrone.wire.process_tls import refuses
 
 log = structlog.get_logger(__name__)
 
@@ -25,8 +26,13 @@ class FleetCredential:
 
     def __init__(self) -> None:
         self._generation = 0
-        #: A value of ``Authorization``; b"": the fleet has no key.
-        self.value = b""
+        #: b"": the fleet has no key.
+        self._value = b""
+
+    def towards(self, tls: bool, *, is_plain_by_file: bool = False) -> bytes:
+        """A value of ``Authorization`` for a process that has TLS or not; b"": none, where it would travel in plain
+        text in a fleet that requires TLS. ``is_plain_by_file``: the fleet's file says that this port has no TLS."""
+        return self._value if is_plain_by_file or not refuses(tls) else b""
 
     def follow(self, record: FleetRecord | None) -> None:
         if record is not None and record.generation != self._generation:
@@ -42,4 +48,4 @@ class FleetCredential:
             log.error("the fleet's key cannot be read: its processes cannot be probed", error=str(error))
             return
         if key is not None:
-            self.value = f"Bearer {InternalCallers(key).controller_token}".encode()
+            self._value = f"Bearer {InternalCallers(key).controller_token}".encode()

@@ -34,7 +34,12 @@ class FleetTls:
             self._client.refresh()
 
     def _take(self, tls: Tls, directory: Path) -> None:
-        if tls == self._tls or tls.ca is None or tls.cert is None or tls.key is None:
+        if tls == self._tls:
+            return
+        if tls.ca is None or tls.cert is None or tls.key is None:
+            # The fleet gives up TLS: its new processes are plain.
+            self._tls = tls
+            set_process_tls(self._client, permissive=True)
             return
         ca, certificate, key = (absolute(file, directory) for file in (tls.ca, tls.cert, tls.key))
         try:
@@ -43,5 +48,5 @@ class FleetTls:
             log.error("the fleet's certificates cannot be read: its processes cannot be probed", error=str(error))
             return
         self._tls = tls
-        # Probes carry no secrets: processes that have no TLS yet are probed, too.
-        set_process_tls(self._client, permissive=True)
+        # Where the fleet requires TLS, processes that have none yet are probed, too, but without the credential.
+        set_process_tls(self._client, permissive=tls.mode == "permissive")

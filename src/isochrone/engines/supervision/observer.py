@@ -79,7 +79,8 @@ class Observer:
             await self._probe_serving(name, each)
         elif is_drained and name in workers:
             record = workers[name]
-            if await probes.in_flight(record.host, record.port, record.tls, self._credential.value) == 0:
+            credential = self._credential.towards(record.tls)
+            if await probes.in_flight(record.host, record.port, record.tls, credential) == 0:
                 self._idle.add(name)
             else:
                 self._idle.discard(name)
@@ -109,7 +110,10 @@ class Observer:
 
     async def gateway_serves(self, gateway: GatewayRecord, models: Sequence[str]) -> bool:
         """Whether a gateway would answer requests for all these models now."""
-        credential = self._credential.value
+        running = self._engine.running().get(gateway.name)
+        # ``tls: false`` of a gateway: it was started without a certificate for its callers.
+        is_plain = running is not None and "--tls-cert" not in running.spec.arguments
+        credential = self._credential.towards(gateway.callers_tls, is_plain_by_file=is_plain)
         return await probes.serves_all(gateway.host, gateway.port, models, gateway.callers_tls, credential)
 
     async def _serves_awaited(self, gateway: GatewayRecord, epoch: EpochRecord) -> bool:
@@ -129,8 +133,9 @@ class Observer:
             served = isinstance(record, GatewayRecord) and await self._serves_awaited(record, epoch)
         else:
             models = assigned(epoch, each.spec.pool, name, self._view.placements)
+            credential = self._credential.towards(record.tls)
             served = not models or has_committed(
-                await probes.served(record.host, record.port, record.tls, self._credential.value) or {}, models
+                await probes.served(record.host, record.port, record.tls, credential) or {}, models
             )
         if not served:
             return

@@ -38,7 +38,7 @@ def measured_link(edge: TierWorker, core: TierWorker, report: Callable[[str], No
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
     }
     with core.loaded(ONNX, probe_model().SerializeToString()) as there:
-        parameters = {"endpoints": core.reached, "remote_model": there, "remote_version": "1"}
+        parameters = {"endpoints": core.reached, "remote_model": there, "remote_version": "1", **core.certificates}
         texts = {key: {"string_value": value} for key, value in parameters.items()}
         with edge.loaded({"backend": "remote", **tensors, "parameters": texts}) as here:
 

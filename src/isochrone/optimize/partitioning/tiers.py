@@ -70,17 +70,24 @@ class TierWorker:
         token: str = "",
         pool: str = "",
         fields: Mapping[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+        certificates: Mapping[str, str] | None = None,
     ) -> None:
         """``reached``: the address that the other tier sends to, if it is not ``url``. ``token`` and ``pool``: of a
-        worker of a fleet. ``fields``: headers with the caller's own token."""
+        worker of a fleet. ``fields``: headers with the caller's own token. ``transport``: knows the authorities of
+        ``https``. ``certificates``: parameters of a remote model on the other tier that calls this worker: ``ca``,
+        ``cert``, ``key``."""
         self.tier = tier
         self.url = url if "://" in url else f"http://{url}"
         self.reached = reached or self.url
+        self.certificates = dict(certificates or {})
         self._control = {control_token.HEADER: token} if token else {}
         self._pool = pool
         #: When the model that is measured was loaded; 0: none was.
         self._loaded_at = 0.0
-        self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=dict(fields or {}))
+        self._client = httpx.Client(
+            base_url=self.url, timeout=_PATIENCE, trust_env=False, headers=dict(fields or {}), transport=transport
+        )
 
     def __enter__(self) -> TierWorker:
         return self

@@ -26,6 +26,8 @@ from isochrone.optimize.partitioning.stages import Stages
 from isochrone.protocol.tensors.datatypes import name_of
 
 Tensors = Mapping[str, TensorFacts]
+#: Parameters of a remote model that name certificates: ``ca``, ``cert``, ``key``.
+NO_FILES: Mapping[str, str] = {}
 
 
 def check_target(target: Path) -> None:
@@ -34,11 +36,18 @@ def check_target(target: Path) -> None:
 
 
 def write_repositories(
-    target: Path, name: str, model: Any, plan: Plan, chosen: Planned, endpoints: Sequence[str], max_batch_size: int
+    target: Path,
+    name: str,
+    model: Any,
+    plan: Plan,
+    chosen: Planned,
+    endpoints: Sequence[str],
+    max_batch_size: int,
+    certificates: Mapping[str, str] = NO_FILES,
 ) -> None:
     """Writes ``target/edge`` and ``target/core``; the model is called ``name`` on the edge, whatever was chosen."""
     with _whole(target) as made:
-        _Writer(made, name, model, plan, endpoints, max_batch_size).write(chosen)
+        _Writer(made, name, model, plan, endpoints, max_batch_size, certificates).write(chosen)
 
 
 def write_divisions_of(
@@ -49,10 +58,11 @@ def write_divisions_of(
     kept: Sequence[Planned],
     endpoints: Sequence[str],
     max_batch_size: int,
+    certificates: Mapping[str, str] = NO_FILES,
 ) -> None:
     """The same with a model for each division; ``name`` is a divided model, and the first division serves at first."""
     with _whole(target) as made:
-        _Writer(made, name, model, plan, endpoints, max_batch_size).write_all(kept)
+        _Writer(made, name, model, plan, endpoints, max_batch_size, certificates).write_all(kept)
 
 
 def edge_bytes(planned: Planned, model: Any) -> int:
@@ -103,12 +113,20 @@ def _whole(target: Path) -> Iterator[Path]:
 
 class _Writer:
     def __init__(
-        self, directory: Path, name: str, model: Any, plan: Plan, endpoints: Sequence[str], max_batch_size: int
+        self,
+        directory: Path,
+        name: str,
+        model: Any,
+        plan: Plan,
+        endpoints: Sequence[str],
+        max_batch_size: int,
+        certificates: Mapping[str, str],
     ) -> None:
         self._edge, self._core = directory / EDGE, directory / CORE
         self._name, self._model = name, model
         self._link = plan.link
         self._endpoints = endpoints
+        self._certificates = certificates
         self._compression = ""
         #: Files of stages → the name of the division's model that they were written for.
         self._written: dict[str, str] = {}
@@ -161,10 +179,16 @@ class _Writer:
             config.input.add(name="x", data_type="TYPE_FP32", dims=[-1])
             config.output.add(name="y", data_type="TYPE_FP32", dims=[1])
             if model is None:
-                config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+                self._address(config)
                 config.parameters["remote_model"].string_value = there
             _write_model(directory, config, model)
         return name
+
+    def _address(self, config: Any) -> None:
+        """Of the core, in the configuration of a remote model."""
+        config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+        for key, file in self._certificates.items():
+            config.parameters[key].string_value = file
 
     def _make_directories(self) -> None:
         for directory in (self._edge, self._core):
@@ -219,7 +243,7 @@ class _Writer:
         config = self._config(name, inputs, outputs)
         config.backend = backend
         if backend == "remote":
-            config.parameters["endpoints"].string_value = ",".join(self._endpoints)
+            self._address(config)
             config.parameters["remote_model"].string_value = remote_model
             if self._compression:
                 config.parameters["compression"].string_value = self._compression
