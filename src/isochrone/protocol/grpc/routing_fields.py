@@ -188,7 +188,10 @@ def _infer_parameter(message: bytes) -> int | float | bytes | None:
         number, end = read_varint(message, 1)
         if end != len(message) or number >= 1 << 64:
             return None
-        return number != 0 if tag == 0x08 else number
+        if tag == 0x08:
+            # Not by one expression with the other: compiled, it would be a number.
+            return number != 0
+        return number
     if tag == 0x1A:
         length, start = read_varint(message, 1)
         return message[start:] if start + length == len(message) else None
