@@ -32,7 +32,7 @@ def test_a_watch_leaves_a_member_that_is_cut_off(place: CutOffCluster) -> None:
             kept = [member for member in cluster.members if member is not cut]
             reader = open_store(f"etcd:{cut.client_url}")
             # Its watch begins at the one that is cut off: only then it hears of the others.
-            reader._api._endpoints += [member.client_url for member in kept]  # type: ignore[attr-defined]
+            reader.inner._api._endpoints += [member.client_url for member in kept]  # type: ignore[attr-defined]
             writer = open_store("etcd:" + ",".join(member.client_url for member in kept))
             async with mirrored(reader, PREFIX) as mirror:
                 lease = await reader.grant(30)
