@@ -105,8 +105,9 @@ def test_a_version_that_the_caller_names_stays(channel: grpc.Channel) -> None:
 
 
 def test_work_in_flight_is_spread() -> None:
-    # A picker of its own: by how long the requests of other tests took, one worker may look slower than the other.
-    with picker() as running, grpc.insecure_channel(running.address) as channel:
+    # By a policy that counts requests alone: the default one also weighs how old its knowledge of a worker is.
+    counting = GatewayRules(defaults=ModelRules(policy="least_connections"))
+    with picker(counting) as running, grpc.insecure_channel(running.address) as channel:
         calls = [EnvoyCall(channel) for _ in range(8)]
         for call in calls:
             call.ask(headers_message())
