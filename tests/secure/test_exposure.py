@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isochrone.secure.exposure import exposure, is_loopback
+from isochrone.secure.exposure import exposure
+from isochrone.secure.loopback import is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
+
+from isochrone.secure.loopback import is_loopback
 
 
 def exposure(service: str, hosts: Collection[str], *, tls: bool, access: bool) -> str:
@@ -21,13 +22,3 @@ def exposure(service: str, hosts: Collection[str], *, tls: bool, access: bool) -
     where = f"{service} can be reached from other machines ({', '.join(reached)})"
     remedy = f"start it with {' and '.join(flags)}, or let it listen on 127.0.0.1"
     return f"{where}, and {' and '.join(lacks)}: {remedy}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address, or the name ``localhost``, is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from isochrone.control.api.guarding import Guard, is_known_host
 from isochrone.control.state.records import FleetRecord, encode
-from isochrone.secure.exposure import is_loopback
+from isochrone.secure.loopback import is_loopback
 from isochrone.store.base import Put
 
 

@@ -58,8 +58,8 @@ from isochrone.secure.access.internal import InternalCallers, internal_callers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings, read_audit
-from isochrone.secure.exposure import is_loopback
 from isochrone.secure.fleet_key import read_fleet_key
+from isochrone.secure.loopback import is_loopback
 from isochrone.simulate.what_if.process import SimulatorProcess
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable

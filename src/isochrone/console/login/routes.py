@@ -25,7 +25,7 @@ from isochrone.control.api.service import ControlService
 from isochrone.errors import IsochroneError, Unauthenticated
 from isochrone.secure.access.grants import Grant
 from isochrone.secure.audit.actor import Actor, anonymous
-from isochrone.secure.exposure import is_loopback
+from isochrone.secure.loopback import is_loopback
 from isochrone.secure.oidc.login.failures import LoginFailed
 
 log = structlog.get_logger(__name__)

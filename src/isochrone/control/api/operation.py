@@ -15,7 +15,7 @@ from isochrone.control.api.messages import in_full
 from isochrone.control.api.service import ControlService
 from isochrone.errors import Cancelled, InvalidArgument, MalformedRequest, PayloadTooLarge
 from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE
-from isochrone.secure.exposure import is_loopback
+from isochrone.secure.loopback import is_loopback
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)

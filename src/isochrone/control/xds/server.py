@@ -32,7 +32,7 @@ from isochrone.control.xds.resources import ENVOY, Resources, envoy_listener, re
 from isochrone.control.xds.served_versions import ServedVersions
 from isochrone.control.xds.snapshot import RoutedFleet, routed_fleet
 from isochrone.errors import FlagError, InvalidArgument
-from isochrone.secure.exposure import is_loopback
+from isochrone.secure.loopback import is_loopback
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 

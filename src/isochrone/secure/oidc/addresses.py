@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
+
+from isochrone.secure.loopback import is_loopback
 
 
 def is_allowed(url: str, *, allow_http: bool) -> bool:
@@ -18,12 +19,3 @@ def is_allowed(url: str, *, allow_http: bool) -> bool:
     if not host or "@" in parts.netloc or parts.query or parts.fragment:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and (allow_http or is_loopback(host)))
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

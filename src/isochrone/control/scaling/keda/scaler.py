@@ -28,7 +28,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import NO_FIELDS
 from isochrone.control.state.view import View
 from isochrone.errors import FlagError, InvalidArgument, Unavailable
-from isochrone.secure.exposure import is_loopback
+from isochrone.secure.loopback import is_loopback
 from isochrone.store.mirror import Mirror
 from isochrone.suggestions import suggestion
 

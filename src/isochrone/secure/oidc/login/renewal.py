@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from isochrone.secure.oidc.addresses import is_loopback
+from isochrone.secure.loopback import is_loopback
 from isochrone.secure.oidc.login.failures import LoginFailed, Refused
 from isochrone.secure.oidc.login.flows import Login, log_in_with_secret, renew
 from isochrone.secure.oidc.login.kept_logins import KeptLogin, KeptLogins
