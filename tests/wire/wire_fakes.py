@@ -13,6 +13,7 @@ from isochrone.wire.exchange import Application, Buffer, Exchange, Head, Headers
 from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.server import Http2ServerConnection
+from isochrone.wire.http2.shared_heads import SharedHeads
 from isochrone.wire.listener import Listener
 from isochrone.wire.receiver import Receiver
 from isochrone.wire.turn import Turn
@@ -156,6 +157,7 @@ class UnboundListener(Listener):
         self.budget = MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = None
         self.heads = RequestHeads(self.limits)
+        self.shared_heads = SharedHeads()
         self.loop: Any = ManualLoop()
         # Never stages: what is fed is answered before feed returns.
         self.turn = Turn(self.loop, burst_ns=-1)

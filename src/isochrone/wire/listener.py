@@ -21,6 +21,7 @@ from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.frames import PREFACE
 from isochrone.wire.http2.server import Http2ServerConnection
+from isochrone.wire.http2.shared_heads import SharedHeads
 from isochrone.wire.permissive_server import PermissiveServer
 from isochrone.wire.tls import ServerTls, peer_identity
 from isochrone.wire.turn import Turn
@@ -58,6 +59,7 @@ class Listener:
         self.budget = budget or MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = tls
         self.heads = RequestHeads(self.limits)
+        self.shared_heads = SharedHeads()
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop)
         #: Seconds since start, counted by sweeps: connections stamp their activity with it without reading a clock.

@@ -116,6 +116,8 @@ class ServerTls(ssl.SSLContext):
         serving = _server_context(self._certificate, self._key, self._client_ca, self._protocols)
         entry = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _harden(entry, self._protocols)
+        # OpenSSL issues two. Each contains the client's certificate, and takes a sixth of such a handshake.
+        entry.num_tickets = 1
         # What does not go over with the handover.
         entry.verify_mode = serving.verify_mode
         entry.sslobject_class = ServerSide

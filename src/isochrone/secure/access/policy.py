@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from isochrone.secure.access.identity import ANONYMOUS, Identity
+from isochrone.secure.access.subjects import SubjectIndex
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,18 @@ class Policy:
     #: The fleet's rules are not known yet: only what needs no right is allowed.
     is_pending: bool = False
 
+    @cached_property
+    def _assigned_subjects(self) -> SubjectIndex:
+        return SubjectIndex(assignment.to for assignment in self.assignments)
+
+    @cached_property
+    def _tenant_subjects(self) -> SubjectIndex:
+        return SubjectIndex(tenant.identities for tenant in self.tenants)
+
     def tenant_of(self, identity: Identity) -> str:
         """The first tenant of the file that an identity belongs to; "": none."""
-        for tenant in self.tenants:
-            if any(_matches(pattern, subject) for pattern in tenant.identities for subject in identity.subjects):
-                return tenant.name
-        return ""
+        found = self._tenant_subjects.matching(identity.subjects)
+        return self.tenants[found[0]].name if found else ""
 
     def account_of(self, identity: Identity) -> str:
         """Whose quotas an identity uses: ``tenant:plant-a``, or its own name."""
@@ -79,9 +86,8 @@ class Policy:
     def roles_of(self, identity: Identity) -> Iterator[str]:
         """In the order of the file, each once."""
         found: dict[str, None] = {}
-        for assignment in self.assignments:
-            if any(_matches(pattern, subject) for pattern in assignment.to for subject in identity.subjects):
-                found.update(dict.fromkeys(assignment.roles))
+        for number in self._assigned_subjects.matching(identity.subjects):
+            found.update(dict.fromkeys(self.assignments[number].roles))
         yield from found
 
     def allows_some(self, identity: Identity, permission: str) -> bool:
@@ -112,10 +118,3 @@ class Policy:
             return Decision(False, f"{identity.name} has no role, and {permission}{about} needs one")
         has = f"{identity.name} has {'role' if len(roles) == 1 else 'roles'} {given}"
         return Decision(False, f"{has}, which does not allow {permission}{about}")
-
-
-def _matches(pattern: str, subject: str) -> bool:
-    if "*" not in pattern:
-        return pattern == subject
-    # Only a star is special: the other characters of a file name's patterns occur in URIs.
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), subject, re.DOTALL) is not None

@@ -10,11 +10,12 @@ import httptools
 
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Header
-from isochrone.wire.head_memo import remember_second
+from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second
 from isochrone.wire.hosts import is_malformed_host
 
-_MAX_MEMOISED_BYTES = 2048
-_MAX_MEMOISED_HEADS = 2048
+#: Of one listener: callers with tokens of their own have heads of their own.
+_MAX_MEMOISED_HEADS = 8192
+_ORDINARY_BYTES = 1024
 #: Of one connection whose peer has shown a certificate.
 _MAX_HEADS_OF_PEER = 64
 _SPACE = 0x20
@@ -67,8 +68,11 @@ class RequestHeads:
         """Parse a head that is not memoised; raises ``HeadRejected``."""
         head = _parse(raw, self._limits)
         head.peer = self._peer
-        if len(raw) <= _MAX_MEMOISED_BYTES and not head.expects_continue:
-            remember_second(raw, head, self._memo, self._seen, self._most)
+        size = len(raw)
+        if size <= MAX_MEMOISED_BYTES and not head.expects_continue:
+            remember_second(
+                raw, head, self._memo, self._seen, self._most, entries_of(size, self._most, _ORDINARY_BYTES)
+            )
         return head
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "decode_huffman",
     "encode_integer",
     "encode_literal",
+    "is_stateless",
 ]
 
 DEFAULT_TABLE_SIZE = 4096  # both ends start from this (RFC 9113 section 6.5.2)
@@ -272,6 +273,33 @@ class Decoder:
     def _table_changes(self) -> None:
         self.generation += 1
         self._memo.clear()
+
+
+def is_stateless(block: bytes) -> bool:
+    """Whether a block that has been decoded reads the same on every connection: it neither uses nor changes the dynamic
+    table."""
+    position, length = 0, len(block)
+    while position < length:
+        first = block[position]
+        position += 1
+        if first >= 0x80:
+            if first & 0x7F >= _FIRST_DYNAMIC:
+                return False
+            continue
+        if first >= 0x20:
+            return False  # an entry for the table, or its size
+        index = first & 0x0F
+        if index == 0x0F:
+            index, position = _read_continuation(block, position, index)
+            if index >= _FIRST_DYNAMIC:
+                return False
+        for _ in range(1 if index else 2):
+            size = block[position] & 0x7F
+            position += 1
+            if size == 0x7F:
+                size, position = _read_continuation(block, position, size)
+            position += size
+    return True
 
 
 def encode_integer(value: int, prefix_bits: int, pattern: int = 0) -> bytes:

@@ -1,42 +1,51 @@
 """HTTP/2, server side: decodes heads, and routes complete requests to the ``Application``.
 
-Stock gRPC clients send the same header block with every call, so heads are memoised by the block's bytes until the
-connection's compression table changes.
+Stock gRPC clients send the same header block with every call, so heads are memoised by the block's bytes: of one that
+uses the compression table until that changes, others for all connections of the listener (``shared_heads``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Protocol, cast
 
 from isochrone.clock import now_ns
 from isochrone.wire.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Head, Headers
-from isochrone.wire.head_memo import remember_second
+from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.fields import malformed, request_head
 from isochrone.wire.http2.flood import RAPID_RESET_NS
 from isochrone.wire.http2.frames import ConnectionFault
-from isochrone.wire.http2.hpack import HeaderListTooLarge
+from isochrone.wire.http2.hpack import HeaderListTooLarge, is_stateless
 from isochrone.wire.http2.server_stream import AcceptedConnection, ServerStream
+from isochrone.wire.http2.shared_heads import SharedHeads
 from isochrone.wire.http2.stream import Stream
 from isochrone.wire.progress import BODY_PROGRESS
 
-_MAX_MEMOISED_BYTES = 512
+#: Of one connection, and of ordinary size.
 _MAX_MEMOISED_HEADS = 512
+_ORDINARY_BYTES = 512
 #: The head of streams that are rejected before their head is decoded.
 _REJECTED = Head(b"", b"", ())
 
 _unpack_header = frames.frame_header.unpack_from
 
 
+class Http2Host(ConnectionHost, Protocol):
+    """The listener of an HTTP/2 connection."""
+
+    shared_heads: SharedHeads
+
+
 class Http2ServerConnection(AcceptedConnection):
     """One client's connection."""
 
-    def __init__(self, listener: ConnectionHost) -> None:
+    def __init__(self, listener: Http2Host) -> None:
         # First: ``super().__init__`` reads the listener's clock.
         self.listener = listener
+        self.shared_heads = listener.shared_heads
         super().__init__(listener.limits, listener.loop, listener.budget)
         self.tick = listener.tick
         #: The listener sets it, for a client that has shown a certificate.
@@ -107,7 +116,8 @@ class Http2ServerConnection(AcceptedConnection):
             stop = position + 9 + (high << 8 | low)
             if kind != 1 or flags != 4 or stop + 9 > end:
                 break
-            head = self.heads.get(data[position + 9 : stop])
+            block = data[position + 9 : stop]
+            head = self.heads.get(block) or self._shared_head(block)
             high, low, kind, flags, other = _unpack_header(data, stop)
             length = high << 8 | low
             after = stop + 9 + length
@@ -158,7 +168,7 @@ class Http2ServerConnection(AcceptedConnection):
         return stream_id > self.last_stream or stream_id % 2 == 0
 
     def headers_received(self, stream_id: int, block: bytes, ends: bool) -> None:
-        head = self.heads.get(block)
+        head = self.heads.get(block) or self._shared_head(block)
         if stream_id <= self.last_stream:
             self._trailers(stream_id, block, ends)
             return
@@ -220,8 +230,25 @@ class Http2ServerConnection(AcceptedConnection):
             self.put(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
             return None
         head.peer = self.peer_identity
-        if decoder.generation == before and len(block) <= _MAX_MEMOISED_BYTES:
-            remember_second(block, head, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS)
+        if decoder.generation == before:
+            self._remember(block, head)
+        return head
+
+    def _remember(self, block: bytes, head: Head) -> None:
+        size = len(block)
+        if is_stateless(block):
+            self.shared_heads.remember(block, self.peer_identity, head)
+        elif size <= MAX_MEMOISED_BYTES:
+            most = entries_of(size, _MAX_MEMOISED_HEADS, _ORDINARY_BYTES)
+            remember_second(block, head, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS, most)
+
+    def _shared_head(self, block: bytes) -> Head | None:
+        """A head that some connection brought before; this one finds it at once from now on."""
+        if not self.settings_seen:
+            return None  # the client has not said that it speaks HTTP/2: see ``_new_head``
+        head = self.shared_heads.find(block, self.peer_identity)
+        if head is not None and len(self.heads) < _MAX_MEMOISED_HEADS and len(block) <= _ORDINARY_BYTES:
+            self.heads[block] = head
         return head
 
     def _trailers(self, stream_id: int, block: bytes, ends: bool) -> None:
