@@ -23,7 +23,7 @@ import structlog
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists, FlagError
-from isochrone.gateway.access import GatewayAccess
+from isochrone.gateway.access_lines import GatewayAccessLines
 from isochrone.gateway.audit import GatewayAudit
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.flights.reading import GatewayFlights
@@ -208,7 +208,7 @@ class GatewayServer:
         self.gateway.tracing = self._tracing
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         if self._access_log is not None:
-            self.gateway.access = GatewayAccess(self._access_log)
+            self.gateway.access_lines = GatewayAccessLines(self._access_log)
         self._audit = None if settings.audit is None else Audit(settings.audit)
         self.gateway.change_audit = self._audit
         if self._audit is not None and self._audit.settings.requests:

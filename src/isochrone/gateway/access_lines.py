@@ -11,6 +11,7 @@ import structlog
 
 from isochrone.clock import NEVER, SECOND, now_ns
 from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError
+from isochrone.gateway.endings import Ending, answer_ending, error_ending, status_of
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.observe.access_log.lines import milliseconds
 from isochrone.observe.sparing import Sparing
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _ANSWERED: Final = "answered"
-_GRPC_OK: Final = b"0"
 
 
-class GatewayAccess:
+class GatewayAccessLines:
     """Makes lines of one gateway's requests."""
 
     def __init__(self, access_log: AccessLog) -> None:
@@ -54,15 +54,10 @@ class GatewayAccess:
     def _answered(self, request: Any, attempt: UpstreamAttempt) -> None:
         if request.shadow is not None:
             return
-        status: int | str = attempt.status
-        is_failure = attempt.status >= 400
-        for name, value in attempt.trailers or attempt.headers:
-            if name == b"grpc-status":
-                status, is_failure = value.decode("latin-1")[:10], value != _GRPC_OK
+        status, is_failure = status_of(attempt)
         now = now_ns()
         if self._log.share.takes(is_failure or request.deadline < now, now):
-            version, worker = attempt.replica_set.version, attempt.replica.endpoint.address
-            self._add(request, now, "failed" if is_failure else _ANSWERED, status, "", version, worker, attempt)
+            self._add(request, now, answer_ending(attempt, "failed" if is_failure else _ANSWERED, status), attempt)
 
     def _ended(self, request: Any, error: IsochroneError) -> None:
         if request is None or request.shadow is not None:
@@ -72,24 +67,9 @@ class GatewayAccess:
         is_late = isinstance(error, DeadlineExceeded) or request.deadline < now
         if not self._log.share.takes(is_late or not is_gone, now):
             return
-        status: int | str = str(error.grpc_status) if request.head.is_grpc else error.http_status
-        replica_set = getattr(request, "replica_set", None)
-        version = replica_set.version if replica_set is not None else request.version
-        worker = request.tried[-1].endpoint.address if request.tried else ""
-        outcome = "cancelled" if is_gone else "rejected" if not request.tried else "failed"
-        self._add(request, now, outcome, "" if is_gone else status, error.code, version, worker, None)
+        self._add(request, now, error_ending(request, error), None)
 
-    def _add(
-        self,
-        request: Any,
-        now: int,
-        outcome: str,
-        status: int | str,
-        error: str,
-        version: str,
-        worker: str,
-        attempt: UpstreamAttempt | None,
-    ) -> None:
+    def _add(self, request: Any, now: int, ending: Ending, attempt: UpstreamAttempt | None) -> None:
         served = getattr(request, "served", None)
         sent, answered = request.sent_at, 0 if attempt is None else attempt.answered_at
         parent = None if request.trace_id else trace_parent_in(request.head.headers)
@@ -101,19 +81,19 @@ class GatewayAccess:
                 "gateway": self._log.settings.name,
                 "request_id": request.take_request_id(),
                 "model": served.name if served is not None else "",
-                "version": version,
+                "version": ending.version,
                 "agent": request.agent,
                 "protocol": "grpc" if request.head.is_grpc else "http",
-                "outcome": outcome,
-                "status": status,
-                "error": error,
+                "outcome": ending.outcome,
+                "status": ending.status,
+                "error": ending.error,
                 "latency_ms": milliseconds(now - request.came_at),
                 "place_ms": milliseconds((sent or now) - request.came_at),
                 "worker_ms": milliseconds(answered - sent) if sent and answered else None,
                 "first_answer_ms": milliseconds(request.streaming_at - request.came_at)
                 if request.streaming_at
                 else None,
-                "worker": worker,
+                "worker": ending.worker,
                 "attempts": len(request.tried),
                 "deadline_ms": milliseconds(request.deadline - request.came_at) if has_deadline else None,
                 "deadline_missed": now > request.deadline if has_deadline else None,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class WorkerAccess:
+class WorkerAccessLines:
     """Makes lines of one worker's requests."""
 
     __slots__ = ("_faults", "_log", "batch_rows")
