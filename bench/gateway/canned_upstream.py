@@ -24,7 +24,7 @@ from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 from isochrone.wire.http2.hpack import Encoder
 from isochrone.wire.http2.server_stream import ServerStream
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 
 MODEL = IDENTITY_64.model
 _SERVICE = "/inference.GRPCInferenceService/"

@@ -58,10 +58,10 @@ from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
-from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.exchange import Application
-from isochrone.wire.listener import Listener
-from isochrone.wire.listeners import Listeners
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.listening.listeners import Listeners
+from isochrone.wire.tls.client_tls import ClientTls
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ To add a header:
   ``wire.http2.server_stream.response_block`` (HTTP/2), ``grpc.calls.RESPONSE_HEADERS`` and, for errors,
   ``grpc.calls.error_block`` (gRPC). Encoded heads are reused. A gateway adds the header to its own responses by the
   same functions, so ``_NOT_RETURNED`` in both of its codecs must drop the worker's. Not covered: what the wire itself
-  rejects (``wire.listener``, ``wire.http2.server_stream``), and the control API.
+  rejects (``wire.listening.listener``, ``wire.http2.server_stream``), and the control API.
 - A header that the operator turns into a request parameter, or requires: ``forwarded_headers`` and ``access``; no code
   is needed.
 

@@ -56,8 +56,8 @@ from isochrone.secure.encryption.model_keys import ModelKeys
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
-from isochrone.wire.listener import Listener
-from isochrone.wire.listeners import Listeners
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.listening.listeners import Listeners
 from isochrone.worker.backends.python.triton.completion import completed_by_model
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters

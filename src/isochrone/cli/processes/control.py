@@ -65,9 +65,9 @@ from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store, seal_of
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.process_tls import follow_certificates, set_process_tls
-from isochrone.wire.tls import ServerTls
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.contexts import ServerTls
+from isochrone.wire.tls.process_tls import follow_certificates, set_process_tls
 
 EPILOG = """
 \b

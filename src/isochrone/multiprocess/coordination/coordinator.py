@@ -30,7 +30,7 @@ from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_u
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Application, Exchange, Head, Route
-from isochrone.wire.listeners import Listeners
+from isochrone.wire.listening.listeners import Listeners
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ import pytest
 
 from development_ca import DevelopmentCa
 from isochrone.protocol.access import control_token
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.fleet_transport import fleet_transport
-from isochrone.wire.process_tls import process_tls, set_process_tls
-from isochrone.wire.tls import server_context
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.contexts import server_context
+from isochrone.wire.tls.fleet_transport import fleet_transport
+from isochrone.wire.tls.process_tls import process_tls, set_process_tls
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 

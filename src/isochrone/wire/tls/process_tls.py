@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.tls import ServerTls
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.contexts import ServerTls
 
 #: Seconds between looks at the files of certificates.
 _LOOK_SECONDS = 1.0

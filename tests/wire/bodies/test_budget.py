@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.wire.budget import MemoryBudget, Share
+from isochrone.wire.bodies.budget import MemoryBudget, Share
 
 LIMIT = 1000
 

@@ -11,8 +11,8 @@ import structlog
 
 from development_ca import DevelopmentCa
 from isochrone.errors import ConfigError
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.tls import ServerTls, peer_identity, server_context
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.contexts import ServerTls, peer_identity, server_context
 from tls_ends import handshake
 
 

@@ -11,10 +11,10 @@ from isochrone.heap import HeapTrimming
 from isochrone.observe.loop_lag import LoopLag
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import UNACCOUNTED, MemoryBudget
+from isochrone.wire.bodies.budget import UNACCOUNTED, MemoryBudget
 from isochrone.wire.exchange import Application
-from isochrone.wire.listener import Listener
-from isochrone.wire.tls import ServerTls
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.tls.contexts import ServerTls
 
 
 class Listeners:

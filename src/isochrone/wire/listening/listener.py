@@ -14,15 +14,15 @@ from typing import cast
 import msgspec
 
 from isochrone.settings.wire_limits import LISTEN_BACKLOG, WireLimits
-from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.bodies.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Head, Headers
-from isochrone.wire.file_descriptors import warn_if_exhausted
 from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.frames import PREFACE
 from isochrone.wire.http2.server import Http2ServerConnection
-from isochrone.wire.permissive_server import PermissiveServer
-from isochrone.wire.tls import ServerTls, peer_identity
+from isochrone.wire.listening.file_descriptors import warn_if_exhausted
+from isochrone.wire.tls.contexts import ServerTls, peer_identity
+from isochrone.wire.tls.permissive_server import PermissiveServer
 from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.

@@ -14,7 +14,7 @@ import structlog
 
 from isochrone.errors import ConfigError
 from isochrone.secure.certificates.file_stamps import FollowedFiles
-from isochrone.wire.tls import AlertingEnd, client_context
+from isochrone.wire.tls.contexts import AlertingEnd, client_context
 
 log = structlog.get_logger(__name__)
 

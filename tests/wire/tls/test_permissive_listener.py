@@ -17,12 +17,12 @@ from wire_fakes import HoldingRoute, OneRoute, echo
 
 from development_ca import DevelopmentCa
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire import listener as listener_module
-from isochrone.wire import permissive_server
 from isochrone.wire.connect import connect_http1
-from isochrone.wire.listener import Listener
-from isochrone.wire.permissive_server import PermissiveServer
-from isochrone.wire.tls import server_context
+from isochrone.wire.listening import listener as listener_module
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.tls import permissive_server
+from isochrone.wire.tls.contexts import server_context
+from isochrone.wire.tls.permissive_server import PermissiveServer
 
 Body = Callable[[Listener, int, ssl.SSLContext], Awaitable[None]]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import httpx
 
 from isochrone.resolving.http_transport import resolving_transport
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.process_tls import process_tls, refuses
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.process_tls import process_tls, refuses
 
 #: Headers that prove to a process of the fleet who calls: who reads them can call as this process.
 PROOFS = ("authorization", "x-isochrone-control")

@@ -13,10 +13,10 @@ from isochrone.errors import ConfigError
 from isochrone.secure.certificates.authority import Authority
 from isochrone.secure.certificates.minting import Leaf
 from isochrone.secure.certificates.subject_names import read_names
-from isochrone.wire.tls import client_context, peer_identity, server_context
+from isochrone.wire.tls.contexts import client_context, peer_identity, server_context
 from tls_ends import handshake
 
-CERTIFICATES = Path(__file__).parent / "certificates"
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
 CERTIFICATE, KEY = CERTIFICATES / "localhost.pem", CERTIFICATES / "localhost.key"
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.wire.certificates import first_expiry
-from isochrone.wire.tls import server_context
+from isochrone.wire.tls.certificates import first_expiry
+from isochrone.wire.tls.contexts import server_context
 
-CERTIFICATES = Path(__file__).parent / "certificates"
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
 PEM = (CERTIFICATES / "localhost.pem").read_text()
 
 

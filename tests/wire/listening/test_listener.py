@@ -16,7 +16,7 @@ from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.frames import PREFACE, settings_frame
 from isochrone.wire.http2.server import Http2ServerConnection
-from isochrone.wire.listener import Listener, _Sniffer
+from isochrone.wire.listening.listener import Listener, _Sniffer
 
 
 def accept(listener: Listener) -> FakeTransport:

@@ -21,8 +21,8 @@ from isochrone.errors import ConfigError
 from isochrone.observe.sparing import Sparing
 from isochrone.secure.certificates.file_stamps import FollowedFiles
 from isochrone.secure.certificates.identity import identities
-from isochrone.wire.certificates import first_expiry
-from isochrone.wire.client_hello import offered_protocols
+from isochrone.wire.tls.certificates import first_expiry
+from isochrone.wire.tls.client_hello import offered_protocols
 
 log = structlog.get_logger(__name__)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.listeners import Listeners
-from isochrone.wire.tls import server_context
+from isochrone.wire.listening.listeners import Listeners
+from isochrone.wire.tls.contexts import server_context
 
-CERTIFICATES = Path(__file__).parent / "certificates"
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
 
 
 def test_the_first_to_expire_counts_and_listeners_without_tls_do_not() -> None:

@@ -12,7 +12,7 @@ well. This module only counts; it never touches a socket.
 
 from __future__ import annotations
 
-from isochrone.wire.body_pool import BodyPool
+from isochrone.wire.bodies.body_pool import BodyPool
 
 #: Bodies and answers below this size are not counted: the number of streams bounds them, and small requests pay
 #: nothing.

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isochrone.wire.body_pool import BEYOND, SMALLEST, BodyPool
-from isochrone.wire.budget import MemoryBudget, Share
+from isochrone.wire.bodies.body_pool import BEYOND, SMALLEST, BodyPool
+from isochrone.wire.bodies.budget import MemoryBudget, Share
 
 MIB = 1 << 20
 #: All kinds of views of a body, and of views.

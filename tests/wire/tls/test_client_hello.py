@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.wire.client_hello import offered_protocols
+from isochrone.wire.tls.client_hello import offered_protocols
 
 _NAMES = st.lists(st.text("abch2/1.", min_size=1, max_size=12), max_size=5)
 

@@ -13,7 +13,7 @@ import structlog
 from isochrone.secure.certificates.authority import Authority
 from isochrone.secure.certificates.minting import Leaf
 from isochrone.secure.certificates.subject_names import read_names
-from isochrone.wire.tls import ServerTls, client_context, server_context
+from isochrone.wire.tls.contexts import ServerTls, client_context, server_context
 from tls_ends import handshake
 
 NOW = datetime.now(UTC)
