@@ -16,7 +16,7 @@ import uvloop
 
 from bench.gateway.housekeeping.fleet_records import digest, model_names
 from isochrone.errors import NotFound
-from isochrone.protocol import orca
+from isochrone.protocol.headers import orca
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 from isochrone.wire.listening.listener import Listener

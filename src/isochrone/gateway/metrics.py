@@ -27,7 +27,7 @@ from isochrone.observe.page_formats import encoder
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.trace_metrics import trace_metrics
 from isochrone.observe.wire_metrics import wire_metrics
-from isochrone.protocol.application import error_unless_metrics
+from isochrone.protocol.applications.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_unexpected
 from isochrone.resolving.resolver import Resolver, resolver
 from isochrone.wire.exchange import Exchange, Head, Headers, Route

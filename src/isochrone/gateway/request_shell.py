@@ -105,7 +105,7 @@ class RequestShell:
         self.tracing: GatewayTrace | None = None
         #: None: requests are not logged.
         self.access_lines: GatewayAccessLines | None = None
-        #: Whether requests need a grant (``protocol.authenticated``). Set before the first route is made.
+        #: Whether requests need a grant (``protocol.applications.authenticated``). Set before the first route is made.
         self.is_guarded = False
         #: None: requests are not recorded in an audit log.
         self.audit: GatewayAudit | None = None

@@ -48,10 +48,10 @@ from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.needs import needed_by, needed_by_page
-from isochrone.protocol.application import ByPath, SameOrigin
-from isochrone.protocol.authenticated import Authenticated
-from isochrone.protocol.flight_page import WithFlights
-from isochrone.protocol.health_page import LIVE, READY, HealthPage
+from isochrone.protocol.applications.application import ByPath, SameOrigin
+from isochrone.protocol.applications.authenticated import Authenticated
+from isochrone.protocol.applications.flight_page import WithFlights
+from isochrone.protocol.applications.health_page import LIVE, READY, HealthPage
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit

@@ -43,11 +43,11 @@ from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
-from isochrone.protocol.authenticated import Authenticated
-from isochrone.protocol.flight_page import WithFlights
-from isochrone.protocol.health_page import COMMITTED, LIVE, READY, HealthPage
-from isochrone.protocol.service import InferenceService
+from isochrone.protocol.applications.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.applications.authenticated import Authenticated
+from isochrone.protocol.applications.flight_page import WithFlights
+from isochrone.protocol.applications.health_page import COMMITTED, LIVE, READY, HealthPage
+from isochrone.protocol.services.service import InferenceService
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit

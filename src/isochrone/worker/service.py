@@ -17,7 +17,7 @@ from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, 
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import CapturedGraphs, DeviceMemory, PaddedRows, ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
-from isochrone.protocol.service import InferenceService
+from isochrone.protocol.services.service import InferenceService
 from isochrone.protocol.shared_memory_requests import (
     register_cuda_region,
     registered_regions,
@@ -41,9 +41,9 @@ from isochrone.worker.tracing.worker_tracing import WorkerTracing
 if TYPE_CHECKING:
     from isochrone.observe.access_log.writer import AccessLog
     from isochrone.observe.logs import Settings as LogSettings
+    from isochrone.protocol.headers.orca import LoadReport
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.orca import LoadReport
-    from isochrone.protocol.service import Deferrable
+    from isochrone.protocol.services.service import Deferrable
     from isochrone.secure.audit.audit import Audit
     from isochrone.worker.catalog.catalog import Catalog
     from isochrone.worker.served_version import ServedVersion

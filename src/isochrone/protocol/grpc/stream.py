@@ -41,7 +41,7 @@ from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 #: Limits on the requests of one stream in progress, and on their bytes; at either limit the window stays closed.
 _MAX_OUTSTANDING = 256

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument, MalformedRequest
-from isochrone.protocol import orca
+from isochrone.protocol.headers import orca
 
 REPORT = {
     "cpu_utilization": 0.3,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Parameters, Plan
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.wire.exchange import Head
 
 _MAX_PLANS = 64

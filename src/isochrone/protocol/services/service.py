@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
 
     from isochrone.protocol.access.fencing import Fence
+    from isochrone.protocol.headers.orca import LoadReport
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.orca import LoadReport
     from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 _T = TypeVar("_T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isochrone.errors import QueueFull, Unavailable
-from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked, mark, rest_fields
+from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER, is_marked, mark, rest_fields
 
 
 def test_only_what_has_not_begun_is_marked() -> None:

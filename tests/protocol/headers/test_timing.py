@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isochrone.protocol import orca, timing
+from isochrone.protocol.headers import orca, timing
 from isochrone.protocol.messages import InferRequest, Plan
 
 MS = 1_000_000

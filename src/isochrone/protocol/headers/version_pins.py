@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.stages import Stages, parse_stages
+from isochrone.protocol.headers.stages import Stages, parse_stages
 
 #: The domain of these names. Nothing resolves them.
 DOMAIN = "xds.isochrone.internal"

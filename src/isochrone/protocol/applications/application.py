@@ -12,19 +12,19 @@ from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access import origins
 from isochrone.protocol.access.restrictions import check_grpc, check_rest
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.forwarded_headers import WithHeaders, forwarded
 from isochrone.protocol.grpc.calls import GrpcErrorRoute
 from isochrone.protocol.grpc.router import GrpcRouter
-from isochrone.protocol.guarded_service import GuardedService
 from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
 from isochrone.protocol.openai.router import OpenAIRouter
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.protocol.rest.router import RestRouter
+from isochrone.protocol.services.forwarded_headers import WithHeaders, forwarded
+from isochrone.protocol.services.guarded_service import GuardedService
 from isochrone.wire.exchange import Application, Exchange, Head, Route
 
 if TYPE_CHECKING:
     from isochrone.observe.metrics import Exposition
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.secure.access.grants import Grant
     from isochrone.secure.audit.audit import Audit
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.request_fields import RequestFields, request_fields
+from isochrone.protocol.headers.request_fields import RequestFields, request_fields
 from isochrone.wire.exchange import Head
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from isochrone.protocol.divisions import DIVISION_HEADER, read_division
-from isochrone.protocol.stages import STAGES_HEADER, Stages, parse_stages
-from isochrone.protocol.trace_context import TRACE_HEADERS, TraceContext, trace_context_in
+from isochrone.protocol.headers.divisions import DIVISION_HEADER, read_division
+from isochrone.protocol.headers.stages import STAGES_HEADER, Stages, parse_stages
+from isochrone.protocol.headers.trace_context import TRACE_HEADERS, TraceContext, trace_context_in
 
 if TYPE_CHECKING:
     from isochrone.wire.exchange import Head

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.request_fields import request_fields
-from isochrone.protocol.stages import STAGES_HEADER, parse_stages, stages_value
+from isochrone.protocol.headers.request_fields import request_fields
+from isochrone.protocol.headers.stages import STAGES_HEADER, parse_stages, stages_value
 from isochrone.wire.exchange import Head
 
 names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=20)

@@ -1,6 +1,6 @@
 """An ``InferenceService`` for one grant: each request for inference needs its model and priority to be covered.
 
-Requests of other kinds name their model in a path or in a message that ``authenticated`` reads.
+Requests of other kinds name their model in a path or in a message that ``applications.authenticated`` reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from isochrone.secure.access.permissions import INFERENCE
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.secure.access.grants import Grant
 
 

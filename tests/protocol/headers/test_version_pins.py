@@ -15,9 +15,17 @@ from isochrone.protocol.grpc.infer import InferRoute
 from isochrone.protocol.grpc.pinned_plans import pinned_plan
 from isochrone.protocol.grpc.plan import GrpcPlan, plan_of, with_parameters
 from isochrone.protocol.grpc.router import GrpcRouter
+from isochrone.protocol.headers.stages import stages_value
+from isochrone.protocol.headers.version_pins import (
+    DOMAIN,
+    Pin,
+    Pins,
+    is_of_pins,
+    model_authority,
+    pin_of,
+    pinned_authority,
+)
 from isochrone.protocol.messages import InferRequest
-from isochrone.protocol.stages import stages_value
-from isochrone.protocol.version_pins import DOMAIN, Pin, Pins, is_of_pins, model_authority, pin_of, pinned_authority
 from isochrone.wire.exchange import Head
 
 VERSIONS = st.integers(1, 10**18).map(str)

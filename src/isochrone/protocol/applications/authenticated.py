@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.errors import IsochroneError
 from isochrone.protocol.access.held_requests import HeldRequest, HeldStream
 from isochrone.protocol.access.needs import Need, needed_by
-from isochrone.protocol.application import error_route
+from isochrone.protocol.applications.application import error_route
 from isochrone.protocol.grpc.calls import GrpcErrorRoute, fail, message_of, parse
 from isochrone.protocol.grpc.control import METHODS
 from isochrone.protocol.openai.answers import OpenAIErrorRoute
