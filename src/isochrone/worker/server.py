@@ -34,9 +34,9 @@ from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.flights.dump import FlightDump
 from isochrone.observe.flights.settings import RecorderSettings
-from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
+from isochrone.observe.metrics.gpus import GpuCollector
 from isochrone.observe.otlp_metrics.exporter import MetricsExporter
 from isochrone.observe.otlp_metrics.settings import MetricsExport, missing_package
 from isochrone.observe.snapshot import ServerSnapshot

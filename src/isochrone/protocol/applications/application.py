@@ -23,7 +23,7 @@ from isochrone.protocol.services.guarded_service import GuardedService
 from isochrone.wire.exchange import Application, Exchange, Head, Route
 
 if TYPE_CHECKING:
-    from isochrone.observe.metrics import Exposition
+    from isochrone.observe.metrics.exposition import Exposition
     from isochrone.protocol.services.service import InferenceService
     from isochrone.secure.access.grants import Grant
     from isochrone.secure.audit.audit import Audit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isochrone.observe.device_metrics import device_metrics
+from isochrone.observe.metrics.devices import device_metrics
 from isochrone.observe.snapshot import CapturedGraphs, DeviceMemory, PaddedRows
 
 

@@ -24,19 +24,19 @@ from prometheus_client.core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from isochrone.observe.access_log_metrics import access_log_metrics
-from isochrone.observe.activation_metrics import activation_metrics
-from isochrone.observe.device_metrics import device_metrics
-from isochrone.observe.division_metrics import division_metrics
 from isochrone.observe.exemplars import with_exemplars
-from isochrone.observe.generation_metrics import generation_metrics
-from isochrone.observe.machine import MachineCollector
+from isochrone.observe.metrics.access_log import access_log_metrics
+from isochrone.observe.metrics.activation_caches import activation_metrics
+from isochrone.observe.metrics.devices import device_metrics
+from isochrone.observe.metrics.divisions import division_metrics
+from isochrone.observe.metrics.generation import generation_metrics
+from isochrone.observe.metrics.machine import MachineCollector
+from isochrone.observe.metrics.page_formats import encoder
+from isochrone.observe.metrics.server import server_metrics
+from isochrone.observe.metrics.traces import trace_metrics
+from isochrone.observe.metrics.wire import wire_metrics
 from isochrone.observe.model_metrics import counters, model_metrics
-from isochrone.observe.page_formats import encoder
-from isochrone.observe.server_metrics import server_metrics
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
-from isochrone.observe.trace_metrics import trace_metrics
-from isochrone.observe.wire_metrics import wire_metrics
 
 _MODEL_LABELS: Final = ("model", "version")
 

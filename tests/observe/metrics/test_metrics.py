@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.observe.snapshot import (
     BUCKET_BOUNDS_NS,
     STAGES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.observe.machine import MachineCollector
+from isochrone.observe.metrics.machine import MachineCollector
 
 
 def _write(proc: Path, *, busy: int, idle: int) -> None:

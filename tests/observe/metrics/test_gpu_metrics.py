@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from isochrone.observe import gpus
-from isochrone.observe.gpus import GpuCollector, is_visible
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics import gpus
+from isochrone.observe.metrics.exposition import Exposition
+from isochrone.observe.metrics.gpus import GpuCollector, is_visible
 from isochrone.observe.snapshot import ServerSnapshot
 
 GIB = 1 << 30

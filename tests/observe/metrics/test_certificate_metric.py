@@ -6,8 +6,8 @@ import dataclasses
 
 from isochrone.multiprocess.metrics.gauge_rules import rule
 from isochrone.observe.loop_lag import LoopLag
+from isochrone.observe.metrics.wire import wire_metrics
 from isochrone.observe.snapshot import WireSnapshot
-from isochrone.observe.wire_metrics import wire_metrics
 
 NAME = "isochrone_certificate_expiry_timestamp_seconds"
 WIRE = WireSnapshot(0, 0, 0, 0, 0, 0, LoopLag().histogram())

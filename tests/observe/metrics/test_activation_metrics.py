@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from isochrone.multiprocess.metrics.gauge_rules import rule
-from isochrone.observe.activation_metrics import activation_metrics
+from isochrone.observe.metrics.activation_caches import activation_metrics
 from isochrone.observe.snapshot import ActivationSnapshot
 
 SNAPSHOT = ActivationSnapshot(
@@ -60,7 +60,7 @@ def test_values_and_labels() -> None:
 
 
 def test_the_page_names_all_of_them() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     named = set(re.findall(r"`(isochrone_activation_cache_[a-z_]+)", page))
     assert named == {sample.name for family in activation_metrics([SNAPSHOT]) for sample in family.samples}
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 log = structlog.get_logger(__name__)
 
 _LABELS: Final = ("gpu_uuid",)
-#: Triton's counter; ``metrics`` gives such families their type.
+#: Triton's counter; ``exposition`` gives such families their type.
 _ENERGY: Final = "nv_energy_consumption"
 _FAMILIES: Final = {
     "nv_gpu_utilization": "GPU utilization rate [0.0 - 1.0)",

@@ -6,7 +6,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.observe.snapshot import DividedSnapshot, ServerSnapshot
 
 NET = DividedSnapshot(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
-from isochrone.observe.page_formats import Encode, OneFamily
+from isochrone.observe.metrics.page_formats import Encode, OneFamily
 
 #: Ends a page in the OpenMetrics format.
 _END = b"# EOF\n"
