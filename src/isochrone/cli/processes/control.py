@@ -39,9 +39,9 @@ from isochrone.cli.processes.upstream_tls import (
 )
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.agents.access_following import AccessFollowing
-from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
-from isochrone.control.api.rights import Rights, read_rights
+from isochrone.control.api.callers.access_rights import AccessRights
+from isochrone.control.api.callers.rights import Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.figures.collecting import FiguresCollector

@@ -14,8 +14,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import Status, StoreState
-from isochrone.control.api.status import fleet_status
 from isochrone.control.fleet.derived.engine_processes import processes_on
 from isochrone.control.fleet.reading.present_fleet import present_fleet
 from isochrone.control.state.records import KUBERNETES, Assignment, RolloutRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isochrone.control.api.rights import Rights
+from isochrone.control.api.callers.rights import Rights
 from isochrone.errors import IsochroneError
 from isochrone.secure.access.grants import Grant
 from isochrone.secure.access.identity import ANONYMOUS
