@@ -19,7 +19,7 @@ from bench.gpu.models.specs import ENCODER, NO_GRAPHS, OVERLAP, RESNET, TINY, Mo
 from isochrone.errors import Unavailable
 from isochrone.observe.metrics.devices import device_metrics
 from isochrone.observe.snapshot import DeviceMemory
-from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, MemoryLedger
 
 
 def refused() -> str:

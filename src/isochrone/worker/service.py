@@ -27,7 +27,7 @@ from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.access_lines import WorkerAccessLines
 from isochrone.worker.audited_requests import AuditedRequest, AuditedStream
-from isochrone.worker.backends.memory_ledger import ledgers
+from isochrone.worker.backends.devices.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.catalog.states import is_unloaded

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isochrone.errors import Unavailable
-from isochrone.worker.backends.device_streams import StreamShelf
+from isochrone.worker.backends.devices.streams import StreamShelf
 
 
 def test_a_closed_instance_hands_its_stream_on() -> None:

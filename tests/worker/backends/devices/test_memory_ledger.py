@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from isochrone.errors import Unavailable
-from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger, Reservation, ledger_of, ledgers
+from isochrone.worker.backends.devices.memory_ledger import (
+    Account,
+    Holding,
+    MemoryLedger,
+    Reservation,
+    ledger_of,
+    ledgers,
+)
 
 MEBIBYTE = 1 << 20
 

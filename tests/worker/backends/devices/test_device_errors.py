@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from isochrone.errors import ModelFailed
-from isochrone.worker.backends.device_errors import confirmed_device_error, device_error
+from isochrone.worker.backends.devices.errors import confirmed_device_error, device_error
 
 ASYNCHRONOUS = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.

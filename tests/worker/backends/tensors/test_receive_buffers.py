@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isochrone.protocol.tensors.binary import from_binary
-from isochrone.worker.backends.receive_buffers import writable
+from isochrone.worker.backends.tensors.receive_buffers import writable
 from isochrone.worker.response_cache import frozen_copy
 
 LARGE = 50_000

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isochrone.worker.backends import gathering
-from isochrone.worker.backends.gathering import GatherThreads, shares
+from isochrone.worker.backends.tensors import gathering
+from isochrone.worker.backends.tensors.gathering import GatherThreads, shares
 
 THREADS = GatherThreads()
 
@@ -102,7 +102,7 @@ def test_threads_are_made_once_and_keep_no_process_from_ending() -> None:
 FORKING = """
 import os
 import numpy as np
-from isochrone.worker.backends import gathering
+from isochrone.worker.backends.tensors import gathering
 gathering._CPUS = {0, 1, 2, 3}
 gathering.PARALLEL_BYTES = 1
 target = np.zeros(100)
@@ -142,7 +142,7 @@ def test_a_pinned_thread_decides_for_nobody() -> None:
     code = """
 import os, threading
 import numpy as np
-from isochrone.worker.backends import gathering
+from isochrone.worker.backends.tensors import gathering
 if len(os.sched_getaffinity(0)) > 1:
     gathering.PARALLEL_BYTES = 1
     whole = os.sched_getaffinity(0)
