@@ -1,4 +1,4 @@
-"""The numbers of the system calls that ``syscall_rules`` names, by architecture.
+"""The numbers of the system calls that ``rules`` names, by architecture.
 
 From asm/unistd_64.h and asm-generic/unistd.h; calls that an architecture lacks are not in its table. From 403 on the
 numbers are the same everywhere.

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from isochrone.secure.sandbox.landlock import FULL, READ, READ_AND_EXECUTE, READ_AND_WRITE, Rule
+from isochrone.secure.sandbox.files.landlock import FULL, READ, READ_AND_EXECUTE, READ_AND_WRITE, Rule
 
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda")
 _SYSTEM = (

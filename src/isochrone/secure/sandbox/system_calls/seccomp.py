@@ -6,10 +6,10 @@ import ctypes
 import os
 import struct
 
-from isochrone.secure.sandbox.bpf import encoded
 from isochrone.secure.sandbox.kernel import system_call
-from isochrone.secure.sandbox.syscall_numbers import present_architecture
-from isochrone.secure.sandbox.syscall_rules import Allowance, filter_program
+from isochrone.secure.sandbox.system_calls.bpf import encoded
+from isochrone.secure.sandbox.system_calls.numbers import present_architecture
+from isochrone.secure.sandbox.system_calls.rules import Allowance, filter_program
 
 _SET_MODE_FILTER, _GET_ACTION_AVAIL = 1, 2
 _RET_ERRNO = 0x00050000

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from isochrone.secure.sandbox.bpf import PRETEND, Compare, Deny, Instruction, assemble
-from isochrone.secure.sandbox.syscall_numbers import HIGHEST, Architecture
+from isochrone.secure.sandbox.system_calls.bpf import PRETEND, Compare, Deny, Instruction, assemble
+from isochrone.secure.sandbox.system_calls.numbers import HIGHEST, Architecture
 
 #: Other processes, the machine, its clocks, keys, mounts and namespaces; further interfaces into the kernel (io_uring
 #: would make calls that no filter sees); names of files that Landlock would hide; and memory that RLIMIT_DATA does not
