@@ -29,7 +29,7 @@ from processes import DemoFailed, Server, Servers
 from rich.console import Console
 
 from isochrone.cli.requests.waterfall import render, stages_of
-from isochrone.protocol.timing import parse_server_timing
+from isochrone.protocol.headers.timing import parse_server_timing
 
 HERE = Path(__file__).resolve().parent
 #: Connections of each sample model, all at once.

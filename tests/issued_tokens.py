@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -18,6 +20,7 @@ ISSUER = "https://issuer.example"
 AUDIENCE = "https://fleet.example"
 NOW = 1_800_000_000.0
 PROVIDER = Provider(ISSUER, AUDIENCE)
+_numbers = itertools.count()
 
 
 @cache
@@ -52,6 +55,13 @@ def signed(
     known = jws.JWSRegistry.algorithms.get(algorithm) or jws.JWSRegistry.algorithms["EdDSA"]
     signature = known.sign(text.encode(), by)
     return f"{text}.{segment(signature)}"
+
+
+def new_token_of(by: Any, issuer: str, **changes: Any) -> str:
+    """A valid token of this moment that no server has seen yet."""
+    now = time.time()
+    stated = {"iss": issuer, "aud": AUDIENCE, "sub": "ada", "exp": now + 600, "iat": now, "jti": str(next(_numbers))}
+    return signed(by, "ES256" if by.key_type == "EC" else "RS256", stated | changes)
 
 
 def verifier(*keys: Any, provider: Provider = PROVIDER, fetched: float = NOW) -> Verifier:

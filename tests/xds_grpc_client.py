@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from bench.control.flights import VERSION_OUTPUTS, Crew
 from bench.control.history import Answer, HistoryWriter
-from isochrone.protocol.version_pins import model_authority
+from isochrone.protocol.headers.version_pins import model_authority
 
 #: Seconds between an answer and the next request of the same caller.
 PAUSE = 0.01

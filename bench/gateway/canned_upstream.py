@@ -18,13 +18,13 @@ from tritonclient.grpc import service_pb2
 from bench.worker.models import INPUT, OUTPUT
 from bench.worker.scenarios import IDENTITY_64
 from isochrone.errors import NotFound, Unsupported
-from isochrone.protocol import orca
 from isochrone.protocol.grpc.calls import OK_TRAILERS, RESPONSE_HEADERS, GrpcErrorRoute, frame_message
+from isochrone.protocol.headers import orca
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 from isochrone.wire.http2.hpack import Encoder
 from isochrone.wire.http2.server_stream import ServerStream
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 
 MODEL = IDENTITY_64.model
 _SERVICE = "/inference.GRPCInferenceService/"

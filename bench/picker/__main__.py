@@ -20,7 +20,7 @@ import uvloop
 from bench.gateway.canned_upstream import MODEL, CannedApplication
 from bench.picker.envoy_calls import Load, Messages, Taken
 from bench.worker.machine import RESULTS, describe
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import uvloop
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Route
 from isochrone.wire.http2.hpack import Encoder
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 
 _encode = Encoder().encode
 _HEADERS = _encode([(b":status", b"200"), (b"content-type", b"application/grpc")])

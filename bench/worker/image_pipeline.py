@@ -26,7 +26,7 @@ from bench.worker.machine import RESULTS, describe
 from bench.worker.payloads import HttpRequest, wrk_script
 from bench.worker.peers import Peer
 from bench.worker.peers.process import REPOSITORY_ROOT, scratch
-from isochrone.protocol.timing import parse_server_timing, step_of
+from isochrone.protocol.headers.timing import parse_server_timing, step_of
 
 EXAMPLE = REPOSITORY_ROOT / "examples" / "image_pipeline"
 sys.path.insert(0, str(EXAMPLE))

@@ -20,7 +20,7 @@ from isochrone.models.sources.checksums import parse_checksums
 from isochrone.models.sources.manifest import parse_manifest
 from isochrone.settings.documents import parse_document
 from isochrone.simulate.scenario import file as scenario_file
-from isochrone.wire.certificates import first_expiry
+from isochrone.wire.tls.certificates import first_expiry
 
 ROOT = Path(__file__).parents[2]
 _NOWHERE = Path("/nonexistent")
@@ -164,7 +164,7 @@ TARGETS = (
     ),
     Target(
         "certificate_expiry",
-        ("isochrone.wire.certificates",),
+        ("isochrone.wire.tls.certificates",),
         "the time that cryptography reads, or none; no exception",
         certificate,
         (_der(),),

@@ -9,16 +9,16 @@ from fuzz.target import Target, outcome
 from isochrone.gateway.upstream.load_reports import pending_requests, relayed, relayed_message, report_of_header
 from isochrone.gateway.upstream.load_reports import report_of_message as gateway_report
 from isochrone.observe.tracing.trace_parent import parse_trace_parent, says_sampled, write_trace_parent
-from isochrone.protocol.divisions import parse_division, read_division
 from isochrone.protocol.grpc.calls import parse_timeout
+from isochrone.protocol.headers.divisions import parse_division, read_division
+from isochrone.protocol.headers.orca import orca_binary, orca_json, orca_text, parse_orca_binary, parse_orca_header
+from isochrone.protocol.headers.request_fields import caller_ids, request_fields
+from isochrone.protocol.headers.stages import parse_stages, stages_value
+from isochrone.protocol.headers.timing import parse_server_timing, step_of
+from isochrone.protocol.headers.trace_context import trace_context_in
+from isochrone.protocol.headers.version_pins import pin_of, pinned_authority
 from isochrone.protocol.openai.paths import find_path
-from isochrone.protocol.orca import orca_binary, orca_json, orca_text, parse_orca_binary, parse_orca_header
-from isochrone.protocol.request_fields import caller_ids, request_fields
 from isochrone.protocol.rest.headers import timeout_header
-from isochrone.protocol.stages import parse_stages, stages_value
-from isochrone.protocol.timing import parse_server_timing, step_of
-from isochrone.protocol.trace_context import trace_context_in
-from isochrone.protocol.version_pins import pin_of, pinned_authority
 from isochrone.wire.exchange import Head
 
 
@@ -83,7 +83,7 @@ _PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TARGETS = (
     Target(
         "load_reports",
-        ("isochrone.protocol.orca", "isochrone.gateway.upstream.load_reports"),
+        ("isochrone.protocol.headers.orca", "isochrone.gateway.upstream.load_reports"),
         "finite numbers; what is written again reads the same; the memo of layouts changes nothing; only our errors",
         load_reports,
         (
@@ -97,12 +97,12 @@ TARGETS = (
     Target(
         "header_values",
         (
-            "isochrone.protocol.timing",
-            "isochrone.protocol.trace_context",
+            "isochrone.protocol.headers.timing",
+            "isochrone.protocol.headers.trace_context",
             "isochrone.observe.tracing.trace_parent",
-            "isochrone.protocol.stages",
-            "isochrone.protocol.version_pins",
-            "isochrone.protocol.request_fields",
+            "isochrone.protocol.headers.stages",
+            "isochrone.protocol.headers.version_pins",
+            "isochrone.protocol.headers.request_fields",
             "isochrone.protocol.rest.headers",
             "isochrone.protocol.grpc.calls",
             "isochrone.protocol.openai.paths",

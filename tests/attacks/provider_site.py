@@ -10,14 +10,15 @@ from typing import Any
 
 from guarded_servers import ask, inference
 from key_server import KeyServer, key_server
-from token_load import AUDIENCE, PATH, token_of
 
 from gateway_process import GatewayProcess, StartGateway
 from isochrone.secure.access.tokens import digest_of, new_token
-from issued_tokens import key
+from issued_tokens import AUDIENCE, key, new_token_of
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
 from watching import wait_for
+
+PATH = "/v2/models/identity_fp32/infer"
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Site:
         return ask(port, "POST", PATH, {"authorization": f"Bearer {token}"}, inference())[0]
 
     def token(self, signer: Any = None, **changes: Any) -> str:
-        return token_of(signer or self.signer, self.provider.issuer, **changes)
+        return new_token_of(signer or self.signer, self.provider.issuer, **changes)
 
     def fault(self) -> None:
         """Until both servers have failed to fetch keys, which a token with an unknown key has caused."""

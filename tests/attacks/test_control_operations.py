@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 from guarded_servers import CALLERS, write_access
 
-from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
+from isochrone.control.api.callers.access_rights import AccessRights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.state.keys import Keys
 from isochrone.secure.access.keeper import AccessKeeper

@@ -14,11 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from guarded_servers import ask
 from key_server import key_server
 from provider_site import Site, provider_site
-from token_load import AUDIENCE
 
 from gateway_process import StartGateway
 from isochrone.secure.access.tokens import digest_of, new_token
-from issued_tokens import key, segment, signed
+from issued_tokens import AUDIENCE, key, segment, signed
 from server_process import StartServer
 from watching import wait_for
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from guarded_servers import inference
-from provider_site import Site, provider_site
-from token_load import PATH, TokenLoad
+from provider_site import PATH, Site, provider_site
 
+from caller_load import token_load
 from gateway_process import StartGateway
 from isochrone.secure.access.held import MOST_HELD
 from issued_tokens import key
@@ -34,7 +34,7 @@ def test_a_key_that_is_published_and_then_used_is_accepted_from_its_first_token_
     """Servers fetch keys every five minutes: they have not seen the new key when the first token with it comes."""
     signer = FIRST
     before = site.provider.fetches
-    with TokenLoad(site.servers, lambda: site.token(signer)) as load:
+    with token_load(site.servers, lambda: site.token(signer)) as load:
         load.more()
         site.provider.keys = (FIRST, SECOND)
         signer = SECOND
@@ -52,7 +52,7 @@ def test_a_key_that_is_published_and_then_used_is_accepted_from_its_first_token_
 def test_a_provider_that_is_away_or_confused_costs_no_valid_token(
     site: Site, broken: bytes, tried: Counter[str]
 ) -> None:
-    with TokenLoad(site.servers, lambda: site.token()) as load:
+    with token_load(site.servers, lambda: site.token()) as load:
         load.more()
         site.provider.broken = broken
         site.fault()

@@ -16,9 +16,9 @@ from isochrone.gateway.metrics import GatewayCollector
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.multiprocess.group.sharing import Memory
 from isochrone.multiprocess.metrics.group_metrics import GroupCollector
-from isochrone.observe.gpus import _FAMILIES as GPU_FAMILIES
-from isochrone.observe.gpus import GpuCollector
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
+from isochrone.observe.metrics.gpus import _FAMILIES as GPU_FAMILIES
+from isochrone.observe.metrics.gpus import GpuCollector
 from isochrone.observe.snapshot import (
     BUCKET_BOUNDS_NS,
     AccessLogSnapshot,

@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2
 
 from documented import ROOT
 from isochrone.models.configuration.generation_signature import complete_generation
-from isochrone.observe.generation_metrics import generation_metrics
+from isochrone.observe.metrics.generation import generation_metrics
 from isochrone.observe.snapshot import GenerationSnapshot, Histogram
 from isochrone.worker.generation.counts import Durations
 from isochrone.worker.generation.requests.sampling import read_parameters

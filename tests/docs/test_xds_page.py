@@ -11,7 +11,7 @@ import yaml
 from isochrone.control.xds import resources
 from isochrone.control.xds.clients import PATIENCE
 from isochrone.control.xds.server import LISTEN_KEY
-from isochrone.protocol.version_pins import Pin, model_authority, pin_of, pinned_authority
+from isochrone.protocol.headers.version_pins import Pin, model_authority, pin_of, pinned_authority
 from xds_fleet import envoy_bootstrap, grpc_bootstrap
 
 PAGE = (Path(__file__).parents[2] / "docs" / "xds.md").read_text()

@@ -14,7 +14,7 @@ from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.observe.loop_lag import LoopLag
-from isochrone.observe.metrics_pieces import MetricsPieces
+from isochrone.observe.metrics.pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.settings.wire_limits import WireLimits
 

@@ -13,7 +13,7 @@ from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.grpc.health import NOT_SERVING, SERVING, HealthCheckResponse
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 

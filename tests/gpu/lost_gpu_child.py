@@ -14,8 +14,8 @@ import torch
 from gpu_models import GROUP, Indexing, on_gpu, write
 
 from isochrone.devices import losses
+from isochrone.worker.backends.devices.memory_ledger import ledger_of
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.memory_ledger import ledger_of
 
 CONFIG = (
     "max_batch_size: 4\n"

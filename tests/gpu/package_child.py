@@ -18,7 +18,7 @@ from gpu_models import on_gpu, parameter
 from test_gpu_packages import ISOLATED, OUT_OF_MEMORY, free_bytes, held
 
 from isochrone.errors import IsochroneError, Unavailable
-from isochrone.worker.backends.memory_ledger import Holding
+from isochrone.worker.backends.devices.memory_ledger import Holding
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
 
 #: Inside this process, whose ledger and free memory are read.

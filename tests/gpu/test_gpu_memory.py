@@ -16,7 +16,7 @@ from gpu_models import GROUP, MLP, TENSORS, Mlp, Synchronising, on_gpu, paramete
 
 from isochrone.errors import ModelFailed, Unavailable
 from isochrone.models.repository.repository import Repository
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.backend import TorchExecutable
 from isochrone.worker.backends.torch.files import load_file
 from isochrone.worker.backends.torch.gpu import loading

@@ -14,8 +14,8 @@ import torch
 from gpu_models import MLP, ROWS, context, parameter
 
 from isochrone.errors import IsochroneError
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.backend import load
 
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has …")

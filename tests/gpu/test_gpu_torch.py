@@ -13,8 +13,8 @@ import torch
 from gpu_models import GROUP, MLP, Indexing, Mlp, Synchronising, context, on_gpu, parameter, script, write
 
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.backend import load
 
 

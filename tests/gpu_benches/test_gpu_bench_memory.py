@@ -17,9 +17,9 @@ from bench.gpu.memory.__main__ import CYCLES, FAULT, GROWTH, report
 from bench.gpu.memory.judgements import MIB, fault_problem, growth, ledger_bytes, refusal_problem, settled
 from bench.gpu.models.specs import ENCODER, NO_GRAPHS, OVERLAP, RESNET, TINY, ModelSpec, base_and_variant, variant_name
 from isochrone.errors import Unavailable
-from isochrone.observe.device_metrics import device_metrics
+from isochrone.observe.metrics.devices import device_metrics
 from isochrone.observe.snapshot import DeviceMemory
-from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, MemoryLedger
 
 
 def refused() -> str:

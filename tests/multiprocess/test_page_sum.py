@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from isochrone.multiprocess.metrics.page_sum import add_up, as_open_metrics, parse, render, retire
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
 from isochrone.observe.snapshot import Histogram as StageHistogram
 

@@ -10,7 +10,7 @@ from isochrone.gateway.duration_metrics import agent_metrics
 from isochrone.gateway.latencies.agents import AgentLatencies, AgentRules
 from isochrone.gateway.latencies.durations import bucket_of
 from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, parse, retire, settle, without_ended
-from isochrone.observe.metrics_pieces import MetricsPieces
+from isochrone.observe.metrics.pieces import MetricsPieces
 
 COUNT = "isochrone_gateway_agent_request_duration_seconds_count"
 #: The process that answers, the agent, and its duration in ms; None: somebody reads the page.

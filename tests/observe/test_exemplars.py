@@ -7,8 +7,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from isochrone.multiprocess.metrics.page_sum import add_up, as_open_metrics, parse, render
 from isochrone.observe.exemplars import Exemplar
-from isochrone.observe.metrics import Exposition
-from isochrone.observe.page_formats import PLAIN_WITH_EXEMPLARS
+from isochrone.observe.metrics.exposition import Exposition
+from isochrone.observe.metrics.page_formats import PLAIN_WITH_EXEMPLARS
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot, ServerSnapshot
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

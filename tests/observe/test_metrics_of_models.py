@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.observe.model_metrics import COUNTER, GAUGE, HISTOGRAM, BadMetric, ModelMetrics
 from isochrone.observe.snapshot import ServerSnapshot
 

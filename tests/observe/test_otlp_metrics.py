@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from structlog.testing import capture_logs
 
 from isochrone.errors import FlagError
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.observe.otlp_metrics.exporter import MetricsExporter
 from isochrone.observe.otlp_metrics.figures import GAUGE, HISTOGRAM, SUM, Figure, figures_of
 from isochrone.observe.otlp_metrics.settings import MetricsExport, read_metrics_export

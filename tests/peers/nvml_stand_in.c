@@ -1,5 +1,5 @@
 /* In place of NVIDIA's libnvidia-ml.so.1, for machines without a GPU: two GPUs whose use is in the file that
- * NVML_STAND_IN names, in percent, as "5 90". Exports the functions that isochrone/observe/gpus.py calls. */
+ * NVML_STAND_IN names, in percent, as "5 90". Exports the functions that isochrone/observe/metrics/gpus.py calls. */
 
 #include <stdint.h>
 #include <stdio.h>

@@ -18,8 +18,8 @@ from isochrone.control.state.records import NO_FIELDS, CompareRule, WorkerRecord
 from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, HTTP, Sample
 from isochrone.secure.access.tokens import digest_of, new_token
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.process_tls import set_process_tls
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.process_tls import set_process_tls
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 

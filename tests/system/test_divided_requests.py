@@ -16,8 +16,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from gateway_process import GatewayProcess, StartGateway
 from hostile_client import ECHO_BYTES, ask
 from hostile_upstreams import Call, Connection, grpc_upstream, http_upstream
-from isochrone.protocol.divisions import DIVISION_HEADER, DIVISION_KINDS, division_metric
-from isochrone.protocol.orca import orca_binary, orca_text
+from isochrone.protocol.headers.divisions import DIVISION_HEADER, DIVISION_KINDS, division_metric
+from isochrone.protocol.headers.orca import orca_binary, orca_text
 from watching import metrics
 
 OK = b'{"model_name":"echo","outputs":[{"name":"y","datatype":"FP32","shape":[2],"data":[1.5,-2.0]}]}'

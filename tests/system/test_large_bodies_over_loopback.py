@@ -18,8 +18,8 @@ from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Exchange, Head, Route
 from isochrone.wire.http2.grpc_client import unary
 from isochrone.wire.http2.hpack import Encoder
-from isochrone.wire.listener import Listener
-from isochrone.wire.tls import client_context, server_context
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.tls.contexts import client_context, server_context
 
 CERTIFICATES = Path(__file__).parent.parent / "wire" / "certificates"
 CERTIFICATE, KEY = CERTIFICATES / "localhost.pem", CERTIFICATES / "localhost.key"

@@ -13,9 +13,9 @@ from bench.control.running_fleet import CONTROLLER
 from isochrone.control.fleet.reading.parsing import load_fleet
 from isochrone.monitoring.rendering import rules_document
 from isochrone.monitoring.thresholds import Flags, thresholds
-from isochrone.observe.activation_metrics import activation_metrics
-from isochrone.observe.division_metrics import division_metrics
-from isochrone.observe.gpus import _FAMILIES
+from isochrone.observe.metrics.activation_caches import activation_metrics
+from isochrone.observe.metrics.divisions import division_metrics
+from isochrone.observe.metrics.gpus import _FAMILIES
 from isochrone.observe.snapshot import ActivationSnapshot, DividedSnapshot
 
 pytestmark = pytest.mark.long

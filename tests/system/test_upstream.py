@@ -18,9 +18,9 @@ from isochrone.wire.exchange import Exchange, Head, Route
 from isochrone.wire.http2.client import request_block
 from isochrone.wire.http2.grpc_client import unary
 from isochrone.wire.http2.hpack import Encoder
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 from isochrone.wire.receiver import Gathering
-from isochrone.wire.tls import client_context, server_context
+from isochrone.wire.tls.contexts import client_context, server_context
 
 CERTIFICATES = Path(__file__).parent.parent / "wire" / "certificates"
 CERTIFICATE, KEY = CERTIFICATES / "localhost.pem", CERTIFICATES / "localhost.key"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tls_load import TlsLoad
 from typer.testing import CliRunner
 
+from caller_load import tls_load
 from development_ca import DevelopmentCa
 from isochrone.cli.main import app
 from sample_models import write_models
@@ -22,7 +22,7 @@ def test_certificates_and_their_authority_are_replaced_without_a_failure(
     ca = DevelopmentCa(tmp_path / "ca").issue("worker", "localhost", "127.0.0.1").issue("alice", client=True)
     repository = write_models(tmp_path / "models", "identity_int32")
     authority = ca.ca.read_text()
-    with server_factory(repository, *ca.server_flags("worker")) as worker, TlsLoad(worker, ca, "alice") as load:
+    with server_factory(repository, *ca.server_flags("worker")) as worker, tls_load(worker, ca, "alice") as load:
         load.more()
         for words in ([], ["--ca"], ["--ca"], ["--ca"], []):
             before = sum(event.get("event") == LOADED for event in worker.log_events())

@@ -20,7 +20,7 @@ from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import CHAIN, SOLO, STAGES
 from bench.control.rollout_log import RolloutLog
 from bench.control.running_fleet import WORKER
-from isochrone.protocol.version_pins import DOMAIN, model_authority
+from isochrone.protocol.headers.version_pins import DOMAIN, model_authority
 from xds_fleet import GrpcClient, assert_explained, grpc_bootstrap, grpc_calls, xds_controller
 
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ from real_fleets import requests_had, small_fleet, until
 from bench.control.fleet_run import Shape
 from bench.control.models import SOLO
 from bench.control.running_fleet import WORKER
-from isochrone.protocol.version_pins import model_authority
+from isochrone.protocol.headers.version_pins import model_authority
 from xds_fleet import grpc_calls, xds_controller
 
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ from test_stream_memory import Call, Served, message
 from wire_fakes import ServerEnd
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget, Share
+from isochrone.wire.bodies.budget import MemoryBudget, Share
 from isochrone.wire.http2.frames import DATA, HEADERS, PREFACE, frame, settings_frame, window_update
 from isochrone.wire.http2.server import Http2ServerConnection
 

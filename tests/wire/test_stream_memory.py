@@ -16,7 +16,7 @@ from isochrone.protocol.grpc.calls import OK_TRAILERS, CallHead
 from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.stream import StreamInferRoute
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import SMALL, Share
+from isochrone.wire.bodies.budget import SMALL, Share
 from isochrone.wire.exchange import Consumer, Exchange, Route
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import DATA, HEADERS, frame, settings_frame, window_update

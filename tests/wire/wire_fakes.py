@@ -8,13 +8,13 @@ from typing import Any
 
 from isochrone.errors import IsochroneError
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.bodies.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.server import Http2ServerConnection
 from isochrone.wire.http2.shared_heads import SharedHeads
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 from isochrone.wire.receiver import Receiver
 from isochrone.wire.turn import Turn
 

@@ -10,7 +10,7 @@ import pytest
 
 from isochrone.clock import MICROSECOND, MILLISECOND
 from isochrone.errors import NotFound
-from isochrone.protocol.orca import parse_orca_binary, parse_orca_header
+from isochrone.protocol.headers.orca import parse_orca_binary, parse_orca_header
 from isochrone.worker import load as load_module
 from isochrone.worker.load import WorkerLoad
 

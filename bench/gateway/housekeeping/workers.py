@@ -16,10 +16,10 @@ import uvloop
 
 from bench.gateway.housekeeping.fleet_records import digest, model_names
 from isochrone.errors import NotFound
-from isochrone.protocol import orca
+from isochrone.protocol.headers import orca
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
-from isochrone.wire.listener import Listener
+from isochrone.wire.listening.listener import Listener
 
 _JSON: Headers = ((b"content-type", b"application/json"),)
 _REPORTS = 499

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from bench.gpu.generation.workload import Request
-from isochrone.protocol.rejections import UNPROCESSED_HEADER
+from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER
 
 _TOKENS = re.compile(rb'"num_output_tokens":(\d+)')
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)

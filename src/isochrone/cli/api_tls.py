@@ -16,8 +16,8 @@ import httpx
 
 from isochrone.cli.last_fleet import last_fleet
 from isochrone.errors import ConfigError, InvalidArgument
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.tls import client_context
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.contexts import client_context
 
 CA, CERT, KEY = "ISOCHRONE_API_CA", "ISOCHRONE_API_CERT", "ISOCHRONE_API_KEY"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from isochrone.errors import ConfigError
-from isochrone.wire.tls import client_context
+from isochrone.wire.tls.contexts import client_context
 
 _EXPECTED = "HOST:PORT, http://HOST:PORT, https://…, grpc://… or grpcs://…"
 _DEFAULT_PORTS = {"http": 8000, "https": 8000, "grpc": 8001, "grpcs": 8001}

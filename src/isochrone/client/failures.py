@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from isochrone import errors
 from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
-from isochrone.protocol.rejections import UNPROCESSED_HEADER
+from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER
 
 _UNPROCESSED = UNPROCESSED_HEADER.decode()
 _NO_HEADERS: Mapping[str, str] = {}

@@ -31,8 +31,8 @@ from isochrone.console.login.provider_logins import ProviderLogins
 from isochrone.console.login.routes import login_routes, without_logins
 from isochrone.console.places import ASSETS, ASSETS_DIRECTORY, MOUNT, SESSION, THEME
 from isochrone.console.theme import style_sheet
-from isochrone.control.api.access_rights import AccessRights
-from isochrone.control.api.rights import Rights
+from isochrone.control.api.callers.access_rights import AccessRights
+from isochrone.control.api.callers.rights import Rights
 from isochrone.control.api.service import ControlService
 from isochrone.errors import Unsupported
 

@@ -11,7 +11,7 @@ import structlog
 
 from isochrone.errors import ConfigError
 from isochrone.secure.certificates.file_stamps import FollowedFiles
-from isochrone.wire.tls import ServerTls
+from isochrone.wire.tls.contexts import ServerTls
 
 log = structlog.get_logger(__name__)
 

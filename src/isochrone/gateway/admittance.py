@@ -36,7 +36,7 @@ def refusal(request: CallerRequest) -> IsochroneError | None:
 
 
 def _asks_inference(head: Head) -> bool:
-    """Questions about a model are checked by their head and message (``protocol.authenticated``)."""
+    """Questions about a model are checked by their head and message (``protocol.applications.authenticated``)."""
     found = _is_inference.get(head.target)
     if found is None:
         if len(_is_inference) >= _MOST_TARGETS:

@@ -13,6 +13,7 @@ import structlog
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import Cancelled, IsochroneError
+from isochrone.gateway.endings import Ending, answer_ending, error_ending, status_of
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.observe.sparing import Sparing
 from isochrone.protocol.audited_calls import caller_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_GRPC_OK: Final = b"0"
 #: The calls of gRPC that go to one worker and are no inference.
 _QUESTIONS: Final = (b"/ModelMetadata", b"/ModelConfig")
 #: Actors that are remembered by their addresses.
@@ -86,12 +86,8 @@ class GatewayAudit:
     def _answered(self, request: Any, attempt: UpstreamAttempt) -> None:
         if request.shadow is not None or not _is_inference(request.exchange.head):
             return
-        status: int | str = attempt.status
-        outcome = DONE if attempt.status < 400 else "failed"
-        for name, value in attempt.trailers or attempt.headers:
-            if name == b"grpc-status":
-                status, outcome = value.decode("latin-1")[:10], DONE if value == _GRPC_OK else "failed"
-        self._add(request, outcome, status, "", attempt.replica_set.version, attempt.replica.endpoint.address)
+        status, is_failure = status_of(attempt)
+        self._add(request, answer_ending(attempt, "failed" if is_failure else DONE, status))
 
     def _ended(self, request: Any, error: IsochroneError) -> None:
         # What is refused since nothing can be recorded would fill the buffer while nothing is written.
@@ -99,27 +95,21 @@ class GatewayAudit:
             return
         if not _is_inference(request.exchange.head):
             return
-        is_gone = isinstance(error, Cancelled)
-        status: int | str = str(error.grpc_status) if request.head.is_grpc else error.http_status
-        replica_set = getattr(request, "replica_set", None)
-        version = replica_set.version if replica_set is not None else request.version
-        worker = request.tried[-1].endpoint.address if request.tried else ""
-        outcome = "cancelled" if is_gone else "rejected" if not request.tried else "failed"
-        self._add(request, outcome, "" if is_gone else status, error.code, version, worker)
+        self._add(request, error_ending(request, error))
 
-    def _add(self, request: Any, outcome: str, status: int | str, error: str, version: str, worker: str) -> None:
+    def _add(self, request: Any, ending: Ending) -> None:
         served = getattr(request, "served", None)
         details = {
             "agent": request.agent,
-            "version": version,
+            "version": ending.version,
             "request_id": request.take_request_id(),
             "protocol": "grpc" if request.head.is_grpc else "http",
-            "status": status,
-            "worker": worker,
-            "error": error,
+            "status": ending.status,
+            "worker": ending.worker,
+            "error": ending.error,
         }
         model = served.name if served is not None else ""
-        self._audit.add(Entry(time.time_ns(), self.actor_of(request), INFER, model, outcome, details))
+        self._audit.add(Entry(time.time_ns(), self.actor_of(request), INFER, model, ending.outcome, details))
 
     def _failed(self, error: Exception) -> None:
         self._fault = f"a request could not be recorded: {type(error).__name__}: {error}"

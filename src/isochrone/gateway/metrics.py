@@ -21,13 +21,13 @@ from isochrone.gateway.duration_metrics import agent_metrics, duration_metrics
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.latencies.agent_report import agent_report
 from isochrone.observe.access_log.writer import AccessLog
-from isochrone.observe.access_log_metrics import access_log_metrics
-from isochrone.observe.metrics_pieces import MetricsPieces
-from isochrone.observe.page_formats import encoder
+from isochrone.observe.metrics.access_log import access_log_metrics
+from isochrone.observe.metrics.page_formats import encoder
+from isochrone.observe.metrics.pieces import MetricsPieces
+from isochrone.observe.metrics.traces import trace_metrics
+from isochrone.observe.metrics.wire import wire_metrics
 from isochrone.observe.snapshot import WireSnapshot
-from isochrone.observe.trace_metrics import trace_metrics
-from isochrone.observe.wire_metrics import wire_metrics
-from isochrone.protocol.application import error_unless_metrics
+from isochrone.protocol.applications.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_unexpected
 from isochrone.resolving.resolver import Resolver, resolver
 from isochrone.wire.exchange import Exchange, Head, Headers, Route

@@ -41,7 +41,7 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
-    from isochrone.gateway.access import GatewayAccess
+    from isochrone.gateway.access_lines import GatewayAccessLines
     from isochrone.gateway.audit import GatewayAudit
     from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
     from isochrone.gateway.tracing import GatewayTrace
@@ -104,8 +104,8 @@ class RequestShell:
         #: None: requests are not traced. Set before the first route is made.
         self.tracing: GatewayTrace | None = None
         #: None: requests are not logged.
-        self.access: GatewayAccess | None = None
-        #: Whether requests need a grant (``protocol.authenticated``). Set before the first route is made.
+        self.access_lines: GatewayAccessLines | None = None
+        #: Whether requests need a grant (``protocol.applications.authenticated``). Set before the first route is made.
         self.is_guarded = False
         #: None: requests are not recorded in an audit log.
         self.audit: GatewayAudit | None = None
@@ -199,8 +199,8 @@ class RequestShell:
         """A caller has gone. ``error``: it has not, but its codec ends the call with this."""
         if self.tracing is not None:
             self.tracing.broken_off(request, error)
-        if self.access is not None and not request.over:
-            self.access.broken_off(request, error)
+        if self.access_lines is not None and not request.over:
+            self.access_lines.broken_off(request, error)
         if self.audit is not None and not request.over:
             self.audit.broken_off(request, error)
         if request.over:
@@ -255,8 +255,8 @@ class RequestShell:
     def execute(self, instructions: list[Instruction]) -> None:
         if self.tracing is not None:
             self.tracing.note(instructions)
-        if self.access is not None:
-            self.access.note(instructions)
+        if self.access_lines is not None:
+            self.access_lines.note(instructions)
         if self.audit is not None:
             self.audit.note(instructions)
         caller: Any

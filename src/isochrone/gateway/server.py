@@ -23,7 +23,7 @@ import structlog
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
 from isochrone.errors import AlreadyExists, FlagError
-from isochrone.gateway.access import GatewayAccess
+from isochrone.gateway.access_lines import GatewayAccessLines
 from isochrone.gateway.audit import GatewayAudit
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.flights.reading import GatewayFlights
@@ -48,20 +48,20 @@ from isochrone.observe.tracing.otlp import missing_package
 from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.needs import needed_by, needed_by_page
-from isochrone.protocol.application import ByPath, SameOrigin
-from isochrone.protocol.authenticated import Authenticated
-from isochrone.protocol.flight_page import WithFlights
-from isochrone.protocol.health_page import LIVE, READY, HealthPage
+from isochrone.protocol.applications.application import ByPath, SameOrigin
+from isochrone.protocol.applications.authenticated import Authenticated
+from isochrone.protocol.applications.flight_page import WithFlights
+from isochrone.protocol.applications.health_page import LIVE, READY, HealthPage
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.settings import AuditSettings
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
-from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.exchange import Application
-from isochrone.wire.listener import Listener
-from isochrone.wire.listeners import Listeners
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.listening.listeners import Listeners
+from isochrone.wire.tls.client_tls import ClientTls
 
 log = structlog.get_logger(__name__)
 
@@ -208,7 +208,7 @@ class GatewayServer:
         self.gateway.tracing = self._tracing
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         if self._access_log is not None:
-            self.gateway.access = GatewayAccess(self._access_log)
+            self.gateway.access_lines = GatewayAccessLines(self._access_log)
         self._audit = None if settings.audit is None else Audit(settings.audit)
         self.gateway.change_audit = self._audit
         if self._audit is not None and self._audit.settings.requests:

@@ -17,7 +17,7 @@ import numpy as np
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.in_process.tensor_types import TensorType, type_of
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.worker.backends.received_inputs import as_received, writing_hint
+from isochrone.worker.backends.tensors.received_inputs import as_received, writing_hint
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from isochrone.control.api.scrape_targets import TARGETS_PATH
+from isochrone.control.api.answers.scrape_targets import TARGETS_PATH
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names

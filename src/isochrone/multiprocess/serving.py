@@ -16,7 +16,7 @@ from isochrone.multiprocess.coordination.shared_service import SharedService, ca
 from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.sharing import memory
-from isochrone.protocol.service import InferenceService
+from isochrone.protocol.services.service import InferenceService
 
 log = structlog.get_logger(__name__)
 

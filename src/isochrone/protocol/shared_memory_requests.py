@@ -22,7 +22,7 @@ from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions, reject
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import OutputChoice, Plan, Tensor, Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.protocol.tensors.cuda_memory import CudaSharedMemoryRegion
 
 

@@ -1,6 +1,6 @@
 """Client connections: TCP without Nagle's delay, and TLS with ALPN.
 
-The client-side counterpart of ``listener``. Never retries.
+The client-side counterpart of ``listening``. Never retries.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from isochrone.errors import Unavailable
 from isochrone.resolving.resolver import LOOKUP_SECONDS, DoesNotResolve, is_literal, resolver
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.client_tls import ServerSessions
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.tls.client_tls import ServerSessions
 from isochrone.wire.turn import Turn
 
 _Connection = TypeVar("_Connection", Http1ClientConnection, Http2ClientConnection)

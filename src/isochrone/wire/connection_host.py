@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Protocol
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.bodies.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Head, Headers
 from isochrone.wire.turn import Turn
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
-from isochrone.protocol.divisions import DIVISION_KINDS, division_metric
-from isochrone.protocol.orca import LoadReport
+from isochrone.protocol.headers.divisions import DIVISION_KINDS, division_metric
+from isochrone.protocol.headers.orca import LoadReport
 from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.generation.runner import GenerationRunner
 

@@ -34,20 +34,20 @@ from isochrone.observe.access_log.settings import AccessLogSettings
 from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
 from isochrone.observe.flights.dump import FlightDump
 from isochrone.observe.flights.settings import RecorderSettings
-from isochrone.observe.gpus import GpuCollector
 from isochrone.observe.logs import Settings as LogSettings
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
+from isochrone.observe.metrics.gpus import GpuCollector
 from isochrone.observe.otlp_metrics.exporter import MetricsExporter
 from isochrone.observe.otlp_metrics.settings import MetricsExport, missing_package
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
-from isochrone.protocol.authenticated import Authenticated
-from isochrone.protocol.flight_page import WithFlights
-from isochrone.protocol.health_page import COMMITTED, LIVE, READY, HealthPage
-from isochrone.protocol.service import InferenceService
+from isochrone.protocol.applications.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.applications.authenticated import Authenticated
+from isochrone.protocol.applications.flight_page import WithFlights
+from isochrone.protocol.applications.health_page import COMMITTED, LIVE, READY, HealthPage
+from isochrone.protocol.services.service import InferenceService
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.audit.audit import Audit
@@ -56,8 +56,8 @@ from isochrone.secure.encryption.model_keys import ModelKeys
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
-from isochrone.wire.listener import Listener
-from isochrone.wire.listeners import Listeners
+from isochrone.wire.listening.listener import Listener
+from isochrone.wire.listening.listeners import Listeners
 from isochrone.worker.backends.python.triton.completion import completed_by_model
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters

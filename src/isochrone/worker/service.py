@@ -17,7 +17,7 @@ from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, 
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import CapturedGraphs, DeviceMemory, PaddedRows, ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
-from isochrone.protocol.service import InferenceService
+from isochrone.protocol.services.service import InferenceService
 from isochrone.protocol.shared_memory_requests import (
     register_cuda_region,
     registered_regions,
@@ -25,9 +25,9 @@ from isochrone.protocol.shared_memory_requests import (
 )
 from isochrone.protocol.tensors.cuda_memory import CudaMemory
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
-from isochrone.worker.access import WorkerAccess
+from isochrone.worker.access_lines import WorkerAccessLines
 from isochrone.worker.audited_requests import AuditedRequest, AuditedStream
-from isochrone.worker.backends.memory_ledger import ledgers
+from isochrone.worker.backends.devices.memory_ledger import ledgers
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.off_loop import in_thread
 from isochrone.worker.catalog.states import is_unloaded
@@ -41,9 +41,9 @@ from isochrone.worker.tracing.worker_tracing import WorkerTracing
 if TYPE_CHECKING:
     from isochrone.observe.access_log.writer import AccessLog
     from isochrone.observe.logs import Settings as LogSettings
+    from isochrone.protocol.headers.orca import LoadReport
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.orca import LoadReport
-    from isochrone.protocol.service import Deferrable
+    from isochrone.protocol.services.service import Deferrable
     from isochrone.secure.audit.audit import Audit
     from isochrone.worker.catalog.catalog import Catalog
     from isochrone.worker.served_version import ServedVersion
@@ -103,7 +103,7 @@ class WorkerService(InferenceService):
         )
         self._access_log = access_log
         #: None: requests are not logged.
-        self.access = None if access_log is None else WorkerAccess(access_log)
+        self.access_lines = None if access_log is None else WorkerAccessLines(access_log)
         #: None: requests are not recorded in an audit log.
         self._audit = audit
         self._counts_latencies = counts_latencies
@@ -122,7 +122,7 @@ class WorkerService(InferenceService):
         """A version is served."""
         statistics = served.statistics
         self.tracing.attach(statistics)
-        statistics.access = self.access
+        statistics.access_lines = self.access_lines
         statistics.counts = self._counts_latencies
         if self.flights is not None:
             self.flights.attach(served)
@@ -160,8 +160,8 @@ class WorkerService(InferenceService):
             if submitted.served_by is None:
                 # No version has seen it: one that has records it itself.
                 self.tracing.rejected(submitted, error)
-                if self.access is not None:
-                    self.access.failed(submitted, error)
+                if self.access_lines is not None:
+                    self.access_lines.failed(submitted, error)
             if logged is not None:
                 logged.log(error.code, error=str(error))
             if audited is not None:
@@ -171,7 +171,7 @@ class WorkerService(InferenceService):
     def _apply_verbosity(self) -> None:
         self._logs_requests = int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES
         self._observes_requests = self._logs_requests or self.tracing.is_on
-        self._observes_requests = self._observes_requests or self.access is not None or self._audit is not None
+        self._observes_requests = self._observes_requests or self.access_lines is not None or self._audit is not None
 
     # Metadata of models.
 

@@ -26,7 +26,7 @@ from isochrone.observe.tracing.trace_parent import parse_trace_parent, sampled_t
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest
-    from isochrone.worker.access import WorkerAccess
+    from isochrone.worker.access_lines import WorkerAccessLines
     from isochrone.worker.flight_records import WorkerFlightRecords
     from isochrone.worker.tracing.model_trace import ModelTrace
 
@@ -74,7 +74,7 @@ class ModelStatistics:
         "_singles",
         "_wall_clock_ns",
         "_who",
-        "access",
+        "access_lines",
         "counts",
         "flights",
         "model_name",
@@ -89,7 +89,7 @@ class ModelStatistics:
         #: Records requests of a model that is traced; None: it is not.
         self.trace: ModelTrace | None = None
         #: Logs requests; None: they are not logged.
-        self.access: WorkerAccess | None = None
+        self.access_lines: WorkerAccessLines | None = None
         #: Off, to measure what it costs: durations of requests are not counted.
         self.counts = True
         #: Where the last requests are kept; None: they are not.
@@ -169,8 +169,8 @@ class ModelStatistics:
             self._trace_success(self.trace, request, now)
         elif request.trace_context is not None:
             self._note(request, now)
-        if self.access is not None:
-            self.access.finished(request, now)
+        if self.access_lines is not None:
+            self.access_lines.finished(request, now)
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""
@@ -205,8 +205,8 @@ class ModelStatistics:
         """Records a request that failed or was rejected, beside its count."""
         if self.trace is not None:
             self.trace.failed(request, error)
-        if self.access is not None:
-            self.access.failed(request, error)
+        if self.access_lines is not None:
+            self.access_lines.failed(request, error)
         if self.flights is not None:
             self._keep_failed(self.flights, request, error)
 

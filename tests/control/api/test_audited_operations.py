@@ -11,7 +11,7 @@ import httpx
 from api_process import FLEET, KEYS
 
 from isochrone.control.api.application import create_app
-from isochrone.control.api.rights import Rights
+from isochrone.control.api.callers.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.secure.audit.actor import anonymous
 from isochrone.secure.audit.audit import Audit

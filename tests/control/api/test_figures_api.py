@@ -11,9 +11,9 @@ import pytest
 from api_process import FLEET, KEYS, Api, with_api
 
 from fleet_records import Records
+from isochrone.control.api.answers.figures import figures_answer
+from isochrone.control.api.answers.slo import slo_answer
 from isochrone.control.api.application import create_app
-from isochrone.control.api.figures import figures_answer
-from isochrone.control.api.slo import slo_answer
 from isochrone.control.figures.frames import Frame, GatewayFigures, ModelFigures, StageFigures, WorkerFigures
 from isochrone.control.figures.history import History
 from isochrone.control.state.records import SloTotalsRecord

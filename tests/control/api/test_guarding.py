@@ -9,7 +9,7 @@ import pytest
 from api_process import FLEET, KEYS, Api, with_api
 from starlette.types import Message, Receive, Scope, Send
 
-from isochrone.control.api.guarding import Guard, is_known_host
+from isochrone.control.api.callers.guarding import Guard, is_known_host
 from isochrone.control.state.records import FleetRecord, encode
 from isochrone.secure.loopback import is_loopback
 from isochrone.store.base import Put

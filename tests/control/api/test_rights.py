@@ -10,10 +10,10 @@ import httpx
 import pytest
 from api_process import KEYS
 
-from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
-from isochrone.control.api.guarding import Guard
-from isochrone.control.api.rights import Rights, read_rights
+from isochrone.control.api.callers.access_rights import AccessRights
+from isochrone.control.api.callers.guarding import Guard
+from isochrone.control.api.callers.rights import Rights, read_rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.errors import FlagError
 from isochrone.secure.access.keeper import AccessKeeper

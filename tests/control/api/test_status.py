@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet_records import KEYS, Records, served
+from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.api.status import fleet_status
 from isochrone.control.leader.worker_reports import changes, load_failures, worker_faults
 from isochrone.control.rollout.observed_state import Failure
 from isochrone.control.state.records import (

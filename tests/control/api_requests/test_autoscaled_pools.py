@@ -7,8 +7,8 @@ from rich.console import Console
 
 from fleet_records import CONTEXT, KEYS, Records, file_of, served
 from isochrone.cli.fleet.inspecting.status_view import picture
+from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import PoolStatus, Status, StoreState
-from isochrone.control.api.status import fleet_status
 from isochrone.control.placement.figures import StatedFigures
 from isochrone.control.placement.fleet_inputs import of_records
 from isochrone.control.requests.decisions import Conflict

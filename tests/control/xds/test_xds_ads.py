@@ -21,7 +21,7 @@ from xds_fleets import (
 from isochrone.control.xds.ads import MOST_NAMES, AdsClient, Request
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.version_pins import DOMAIN, model_authority
+from isochrone.protocol.headers.version_pins import DOMAIN, model_authority
 
 SOLO, OTHER = model_authority("solo"), model_authority("other")
 CLIENTS = st.sampled_from([SimulatedEnvoy, SimulatedGrpc, SimulatedGrpcOfTwo])

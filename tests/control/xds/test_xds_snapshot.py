@@ -13,7 +13,7 @@ from isochrone.control.state.records import Assignment, EpochRecord, Split, Work
 from isochrone.control.xds import messages
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources, resources_of
 from isochrone.control.xds.snapshot import RoutedFleet, ServingWorker, routed_fleet
-from isochrone.protocol.version_pins import DOMAIN, model_authority, pin_of
+from isochrone.protocol.headers.version_pins import DOMAIN, model_authority, pin_of
 
 VERSIONS = st.sampled_from(["1", "2", "3"])
 DIGESTS = st.sampled_from(["good", "bad", ""])

@@ -11,7 +11,7 @@ from isochrone.control.xds import messages
 from isochrone.control.xds.ads import AdsClient, Request, Response
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources, resources_of
 from isochrone.control.xds.snapshot import ServingWorker, routed_fleet
-from isochrone.protocol.version_pins import model_authority
+from isochrone.protocol.headers.version_pins import model_authority
 
 
 def worker(number: int, served: Mapping[str, Mapping[str, str]], **fields: object) -> ServingWorker:

@@ -11,7 +11,7 @@ from development_ca import DevelopmentCa
 from isochrone.control.state.records import FleetRecord
 from isochrone.engines.supervision.fleet_credential import FleetCredential
 from isochrone.engines.supervision.fleet_tls import FleetTls
-from isochrone.wire.process_tls import process_tls, set_process_tls
+from isochrone.wire.tls.process_tls import process_tls, set_process_tls
 
 
 @pytest.fixture(autouse=True)

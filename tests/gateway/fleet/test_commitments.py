@@ -14,7 +14,7 @@ from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.traffic.canary import CanaryRules
-from isochrone.protocol.stages import stages_value
+from isochrone.protocol.headers.stages import stages_value
 
 BOTH = {"m": {"1": "one", "2": "two"}}
 ONE = {"m": {"1": "one"}}

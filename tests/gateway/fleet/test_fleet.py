@@ -16,7 +16,7 @@ from isochrone.gateway.requests.request import Request
 from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
-from isochrone.protocol.stages import stages_value
+from isochrone.protocol.headers.stages import stages_value
 from isochrone.settings.wire_limits import WireLimits
 
 A, B = Upstream("a", 1, 1), Upstream("b", 1, 1)

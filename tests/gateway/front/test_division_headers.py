@@ -18,8 +18,8 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic import divisions as reasons
 from isochrone.gateway.traffic.divisions import DivisionRules
-from isochrone.protocol.divisions import DIVISION_HEADER, DIVISION_KINDS, division_metric
-from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_HEADER, orca_binary, orca_text
+from isochrone.protocol.headers.divisions import DIVISION_HEADER, DIVISION_KINDS, division_metric
+from isochrone.protocol.headers.orca import ORCA_BINARY_HEADER, ORCA_HEADER, orca_binary, orca_text
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Header, Headers
 from isochrone.wire.http2.hpack import Decoder

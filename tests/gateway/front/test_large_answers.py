@@ -14,8 +14,8 @@ from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.front.grpc_requests import returned_block
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.protocol.orca import ORCA_BINARY_HEADER
-from isochrone.protocol.rejections import UNPROCESSED_HEADER
+from isochrone.protocol.headers.orca import ORCA_BINARY_HEADER
+from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Buffer, Head, Headers
 from isochrone.wire.http2.hpack import Decoder

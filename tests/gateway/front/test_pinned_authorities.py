@@ -14,7 +14,7 @@ from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.grpc.calls import frame_message
-from isochrone.protocol.version_pins import model_authority, pinned_authority
+from isochrone.protocol.headers.version_pins import model_authority, pinned_authority
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 from isochrone.wire.http2.hpack import Decoder

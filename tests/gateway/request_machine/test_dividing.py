@@ -26,7 +26,7 @@ from isochrone.gateway.traffic.divisions import USED_NS, Choice, DivisionRules
 from isochrone.gateway.traffic.fields import Fields
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.traffic.tiers import TierRules
-from isochrone.protocol.divisions import DIVISION_HEADER
+from isochrone.protocol.headers.divisions import DIVISION_HEADER
 
 NOW = 100 * SECOND
 MODEL = {"m": {"1": ""}}

@@ -29,7 +29,7 @@ from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.protocol.orca import ORCA_HEADER, orca_text
+from isochrone.protocol.headers.orca import ORCA_HEADER, orca_text
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import START_NS, Engine
 from isochrone.simulate.processes import gateways as simulated

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isochrone.clock import MILLISECOND, NEVER, SECOND
 from isochrone.gateway.traffic import divisions as reasons
 from isochrone.gateway.traffic.divisions import Choice, DivisionRules, Divisions, WorkerDivisions
-from isochrone.protocol.divisions import DIVISION_KINDS
+from isochrone.protocol.headers.divisions import DIVISION_KINDS
 
 RULES = DivisionRules(("edge", "split", "core"))
 

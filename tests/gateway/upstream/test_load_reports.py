@@ -16,8 +16,8 @@ from isochrone.gateway.upstream.load_reports import (
     report_of_header,
     report_of_message,
 )
-from isochrone.protocol import orca
-from isochrone.protocol.divisions import division_metric
+from isochrone.protocol.headers import orca
+from isochrone.protocol.headers.divisions import division_metric
 
 NAMES = (
     "mem_utilization",

@@ -8,11 +8,11 @@ import pytest
 
 from isochrone.errors import Restricted
 from isochrone.protocol.access.restrictions import APIS, RequiredHeader, check_grpc, check_rest, grpc_api, rest_api
-from isochrone.protocol.forwarded_headers import WithHeaders, forwarded
 from isochrone.protocol.grpc.control import METHODS, SERVICE
 from isochrone.protocol.grpc.router import STREAMING
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.protocol.rest.control import CONTROL_PATHS
+from isochrone.protocol.services.forwarded_headers import WithHeaders, forwarded
 from isochrone.wire.exchange import Head
 
 KEY = RequiredHeader("Admin-Key", "secret")

@@ -8,7 +8,7 @@ import pytest
 
 from isochrone.errors import ConfigError
 from isochrone.protocol.access.origins import is_allowed, read_origins
-from isochrone.protocol.application import SameOrigin
+from isochrone.protocol.applications.application import SameOrigin
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Route
 

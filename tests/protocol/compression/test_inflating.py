@@ -18,7 +18,7 @@ from isochrone.protocol.compression.codec import ACCEPTED, INLINE_BYTES, MIN_COM
 from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.compression.inflating import inflating_messages
 from isochrone.protocol.rest.headers import inflating
-from isochrone.wire.budget import SMALL, MemoryBudget, Share
+from isochrone.wire.bodies.budget import SMALL, MemoryBudget, Share
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 
 LIMIT = 1 << 26

@@ -17,7 +17,7 @@ from isochrone.protocol.compression import inflating as inflating_module
 from isochrone.protocol.compression.codec import EXPANDED_BYTES, EXPANSION, INLINE_BYTES, Inflation, StartInflation
 from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.rest.headers import inflating
-from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.bodies.budget import MemoryBudget
 from isochrone.wire.exchange import Head
 
 ZSTD = Head(b"POST", b"/", ((b"content-encoding", b"zstd"),))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from isochrone.errors import PayloadTooLarge, Unavailable
 from isochrone.protocol.grpc.message_reader import MessageReader
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 
 PATTERN = bytes(index * 11 % 253 for index in range(60_000))
 

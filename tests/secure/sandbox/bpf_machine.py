@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from isochrone.secure.sandbox.bpf import Instruction
+from isochrone.secure.sandbox.system_calls.bpf import Instruction
 
 ALLOW = 0x7FFF0000
 

@@ -10,7 +10,7 @@ from bpf_machine import denied_with, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.secure.sandbox.bpf import Compare, Deny, assemble, encoded
+from isochrone.secure.sandbox.system_calls.bpf import Compare, Deny, assemble, encoded
 
 _ARCHITECTURE = 0xC000003E
 _WORDS = st.sampled_from((0, 1, 2, 0x10000, 0xFFFFFFFF)) | st.integers(0, 2**32 - 1)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from isochrone.errors import ConfigError, FlagError
-from isochrone.secure.sandbox import explained, paths
+from isochrone.secure.sandbox import explained
 from isochrone.secure.sandbox.confinement import Confinement
 from isochrone.secure.sandbox.environment import scrubbed, with_directory
+from isochrone.secure.sandbox.files import paths
 from isochrone.secure.sandbox.settings import SandboxSettings, read_grants
 from isochrone.secure.sandbox.support import Support, check
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from bpf_machine import denied_with, run
 
-from isochrone.secure.sandbox.syscall_numbers import ARCHITECTURES
-from isochrone.secure.sandbox.syscall_rules import Allowance, filter_program
+from isochrone.secure.sandbox.system_calls.numbers import ARCHITECTURES
+from isochrone.secure.sandbox.system_calls.rules import Allowance, filter_program
 
 _PID = 4711
 _THREAD = 0x003D0F00  # the flags of pthread_create

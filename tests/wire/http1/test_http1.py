@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.direct_receiver import LARGE_BODY, OTHER_READS
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY, OTHER_READS
 from isochrone.wire.exchange import Consumer, Exchange, Headers, Route
 from isochrone.wire.http1.server import Http1Connection
 

@@ -13,7 +13,7 @@ from wire_fakes import FakeTransport, RecordingReceiver, ServerEnd
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, PayloadTooLarge
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.direct_receiver import LARGE_BODY
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY
 from isochrone.wire.http1.client import Http1ClientConnection, request_head
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.receiver import Response

@@ -6,7 +6,7 @@ from http1_messages import responses
 from wire_fakes import ServerEnd
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import Share
+from isochrone.wire.bodies.budget import Share
 from isochrone.wire.http1.server import Http1Connection
 
 LIMITS = WireLimits(max_body_bytes=200_000, max_buffered_bytes=500_000)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.direct_receiver import LARGE_BODY
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY
 from isochrone.wire.http1.server import Http1Connection
 
 START = b"POST /v2 HTTP/1.1\r\nhost: a\r\n"

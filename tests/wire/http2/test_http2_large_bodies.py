@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.direct_receiver import LARGE_BODY, OTHER_READS, SCRATCH_BYTES, SMALL_REST
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY, OTHER_READS, SCRATCH_BYTES, SMALL_REST
 from isochrone.wire.exchange import Exchange, Route
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import DATA, END_STREAM, PADDED, RST_STREAM, WINDOW_UPDATE, frame

@@ -23,7 +23,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import Internal, IsochroneError, ModelFailed
 from isochrone.models.repository.repository import Repository
 from isochrone.observe import logs
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.protocol.messages import Plan
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters

@@ -23,7 +23,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
 from isochrone.models.repository.repository import Repository
 from isochrone.observe import logs
-from isochrone.observe.metrics import Exposition
+from isochrone.observe.metrics.exposition import Exposition
 from isochrone.protocol.messages import Plan
 from isochrone.worker.backends.torch import backend
 from isochrone.worker.backends.torch.backend import TorchExecutable

@@ -20,8 +20,8 @@ from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.gateway.housekeeping import finished
 from isochrone.models.repository.repository import Repository
+from isochrone.protocol.headers.stages import parse_stages
 from isochrone.protocol.messages import Plan
-from isochrone.protocol.stages import parse_stages
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.response_cache import ResponseCache
 from sample_models import write_config, write_python

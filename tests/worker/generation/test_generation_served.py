@@ -22,7 +22,7 @@ from worker_thread import ServedToys, served, write_toy
 from isochrone.clock import MILLISECOND, SECOND
 from isochrone.errors import ConfigError
 from isochrone.models.repository.repository import Repository
-from isochrone.protocol.orca import parse_orca_header
+from isochrone.protocol.headers.orca import parse_orca_header
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.generation.requests.sampling import GenerationParameters

@@ -30,7 +30,7 @@ from isochrone.errors import (
 )
 from isochrone.models.signature import signature_of
 from isochrone.protocol.compression import zstd
-from isochrone.protocol.stages import parse_stages
+from isochrone.protocol.headers.stages import parse_stages
 from isochrone.worker.remote.link import Crossing
 from isochrone.worker.remote.link_reports import LinkReports
 from isochrone.worker.remote.runner import RemoteRunner

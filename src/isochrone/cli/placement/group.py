@@ -10,8 +10,8 @@ import typer
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, part, print_json
 from isochrone.cli.console import make_console
 from isochrone.cli.placement.view import explanation_picture, plan_picture
+from isochrone.control.api.answers.placement import explained, planned, stated
 from isochrone.control.api.messages import PlacementAnswer, PlacementExplanation
-from isochrone.control.api.placement import explained, planned, stated
 from isochrone.control.fleet.reading.file import read_file
 from isochrone.control.fleet.reading.parsing import read_text
 from isochrone.control.placement.fleet_inputs import PlacementInputs, of_file

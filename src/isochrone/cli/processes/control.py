@@ -39,9 +39,9 @@ from isochrone.cli.processes.upstream_tls import (
 )
 from isochrone.console.mounting import Console, is_installed, require_installed
 from isochrone.control.agents.access_following import AccessFollowing
-from isochrone.control.api.access_rights import AccessRights
 from isochrone.control.api.application import create_app
-from isochrone.control.api.rights import Rights, read_rights
+from isochrone.control.api.callers.access_rights import AccessRights
+from isochrone.control.api.callers.rights import Rights, read_rights
 from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.figures.collecting import FiguresCollector
@@ -65,9 +65,9 @@ from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store, seal_of
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.process_tls import follow_certificates, set_process_tls
-from isochrone.wire.tls import ServerTls
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.contexts import ServerTls
+from isochrone.wire.tls.process_tls import follow_certificates, set_process_tls
 
 EPILOG = """
 \b
@@ -167,7 +167,7 @@ def control(
         if require_secure:
             hosts = {each[0] for each in ((host, port), scaler, xds) if each is not None}
             check_exposure("this controller", hosts, tls=tls is not None, access=rights.needs_token, required=True)
-        reached = _Access(
+        settings = _ControllerSettings(
             host,
             port,
             (host, *(allow_host or ())),
@@ -184,7 +184,7 @@ def control(
             followed=tuple(each for each in (tls, upstream_tls) if each is not None),
             files=(tls_cert, tls_key, (tls_client_ca,) if tls_client_ca else ()) if tls_cert and tls_key else None,
         )
-        uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
+        uvloop.run(_run(opened, Keys(fleet), name, settings, lease_seconds))
 
 
 def _rights(token_file: str, access: Path | None, internal: InternalCallers | None) -> Rights:
@@ -209,8 +209,8 @@ def _address(text: str, flag: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Access:
-    """The address of the API, and the host names and origins that it accepts."""
+class _ControllerSettings:
+    """What the flags of one controller say, checked: what it listens on, who may call it, and what it proves."""
 
     host: str
     port: int
@@ -242,7 +242,7 @@ class _Access:
     files: tuple[Path, Path, tuple[Path, ...]] | None = None
 
 
-async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
+async def _run(store: Store, keys: Keys, name: str, settings: _ControllerSettings, lease_seconds: float) -> None:
     """Run until SIGTERM, SIGINT or SIGHUP, or until one of the tasks fails."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -250,29 +250,29 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
         loop.add_signal_handler(number, stop.set)
     mirror = Mirror(store, keys.prefix)
     stopping = asyncio.ensure_future(stop.wait())
-    audit = None if reached.audit is None else Audit(reached.audit)
+    audit = None if settings.audit is None else Audit(settings.audit)
     try:
         if audit is not None:
             await asyncio.to_thread(audit.start)
         if not await _reach(mirror, stop):
             return
         check_seals(View(keys, mirror.entries), store.url)
-        own_fields = reached.own_fields
-        if reached.follows_fleet and isinstance(reached.rights, AccessRights):
-            AccessFollowing(reached.rights.keeper, keys.access).take_from(mirror)
+        own_fields = settings.own_fields
+        if settings.follows_fleet and isinstance(settings.rights, AccessRights):
+            AccessFollowing(settings.rights.keeper, keys.access).take_from(mirror)
         figures = FiguresCollector(Views(keys, lambda: mirror.entries).view, own_fields=own_fields)
         controller = Controller(
-            store, keys, mirror, name, read_fleet, lease_seconds, figures.history, reached.access_file, own_fields
+            store, keys, mirror, name, read_fleet, lease_seconds, figures.history, settings.access_file, own_fields
         )
-        console = Console(reached.rights) if reached.console else None
+        console = Console(settings.rights) if settings.console else None
         api = create_app(
             store,
             mirror,
             keys,
             lambda: controller.store_error,
-            names=reached.names,
-            allowed_origins=reached.origins,
-            rights=reached.rights,
+            names=settings.names,
+            allowed_origins=settings.origins,
+            rights=settings.rights,
             further_routes=console.routes if console is not None else None,
             further_middleware=console.middleware if console is not None else (),
             history=figures.history,
@@ -280,32 +280,32 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             audit=audit,
             own_fields=own_fields,
         )
-        if isinstance(reached.rights, AccessRights):
-            await reached.rights.keeper.start()
-        listening = partial(_listening, reached.host, needs_token=reached.rights.needs_token)
+        if isinstance(settings.rights, AccessRights):
+            await settings.rights.keeper.start()
+        listening = partial(_listening, settings.host, needs_token=settings.rights.needs_token)
         parts = [
             asyncio.ensure_future(controller.run()),
             asyncio.ensure_future(figures.run()),
-            asyncio.ensure_future(serve_api(api, reached.host, reached.port, listening, reached.tls)),
-            asyncio.ensure_future(follow_certificates(reached.followed)),
+            asyncio.ensure_future(serve_api(api, settings.host, settings.port, listening, settings.tls)),
+            asyncio.ensure_future(follow_certificates(settings.followed)),
         ]
         if console is not None:
             parts.append(asyncio.ensure_future(console.run()))
         certificate = None
-        if reached.files is not None and (reached.scaler is not None or reached.xds is not None):
+        if settings.files is not None and (settings.scaler is not None or settings.xds is not None):
             from isochrone.control.grpc_listening import GrpcCertificate  # it imports gRPC
 
-            certificate = GrpcCertificate(*reached.files)
-        if reached.scaler is not None:
+            certificate = GrpcCertificate(*settings.files)
+        if settings.scaler is not None:
             from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler  # it imports gRPC
 
             shown = KedaScaler(mirror, keys, own_fields=own_fields)
-            parts.append(asyncio.ensure_future(serve_scaler(shown, *reached.scaler, certificate)))
-        if reached.xds is not None:
+            parts.append(asyncio.ensure_future(serve_scaler(shown, *settings.scaler, certificate)))
+        if settings.xds is not None:
             from isochrone.control.xds.server import XdsServer  # it imports gRPC
 
             xds = XdsServer(store, keys, mirror, name, lease_seconds)
-            parts.append(asyncio.ensure_future(xds.serve(*reached.xds, certificate)))
+            parts.append(asyncio.ensure_future(xds.serve(*settings.xds, certificate)))
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
             for part in done:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from isochrone.errors import InvalidArgument
-from isochrone.wire.tls import PROTOCOLS, ServerTls, server_context
+from isochrone.wire.tls.contexts import PROTOCOLS, ServerTls, server_context
 
 TlsKeyOption = Annotated[Path | None, typer.Option(help="PEM key of the certificate.")]
 TlsClientCaOption = Annotated[

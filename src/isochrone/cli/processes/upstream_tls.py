@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from isochrone.errors import InvalidArgument
-from isochrone.wire.client_tls import ClientTls
+from isochrone.wire.tls.client_tls import ClientTls
 
 UpstreamCaOption = Annotated[
     Path | None,

@@ -22,8 +22,8 @@ from isochrone.cli.requests.target import (
 )
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
+from isochrone.protocol.headers.timing import parse_server_timing
 from isochrone.protocol.tensors.binary import from_binary, to_binary
-from isochrone.protocol.timing import parse_server_timing
 
 #: The library's messages for a connection that ended before, during or right after the TLS handshake.
 _TLS_FAILURES = ("handshake", "Unwrap failed", "Socket closed", "Connection reset", "Broken pipe")

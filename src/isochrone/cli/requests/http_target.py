@@ -23,9 +23,9 @@ from isochrone.cli.requests.target import (
 )
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
+from isochrone.protocol.headers.timing import parse_server_timing
 from isochrone.protocol.tensors.binary import from_binary, to_binary
 from isochrone.protocol.tensors.json_values import from_json
-from isochrone.protocol.timing import parse_server_timing
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from isochrone.wire.tls import client_context
+from isochrone.wire.tls.contexts import client_context
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors

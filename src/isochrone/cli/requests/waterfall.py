@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from isochrone.protocol.timing import step_of
+from isochrone.protocol.headers.timing import step_of
 
 #: In the order a request passes them.
 STAGES = ("gateway", "upstream", "dispatch", "queue", "batch", "compute", "serialise")

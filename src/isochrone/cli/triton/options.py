@@ -17,7 +17,7 @@ from isochrone.observe import logs
 from isochrone.observe.tracing.settings import EXPORT_OPTIONS, OPENTELEMETRY
 from isochrone.protocol.access.restrictions import APIS, RequiredHeader
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.wire.tls import server_context
+from isochrone.wire.tls.contexts import server_context
 from isochrone.worker.server import ServeSettings
 
 _TRACE_SETTINGS = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}

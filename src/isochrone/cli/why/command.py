@@ -24,7 +24,7 @@ from isochrone.cli.api_tls import api_tls
 from isochrone.control.flights.asking import Asked, Target, Why, answer, ask, unknown
 from isochrone.observe.flights.dump import read_dump
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage
-from isochrone.wire.process_tls import set_process_tls
+from isochrone.wire.tls.process_tls import set_process_tls
 
 EPILOG = """
 \b

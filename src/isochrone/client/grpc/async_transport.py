@@ -15,7 +15,7 @@ from isochrone.client.grpc import codec
 from isochrone.client.grpc.channel import OPTIONS, fields_of, texts
 from isochrone.client.grpc.failures import grpc_failure, stream_failure
 from isochrone.errors import IsochroneError
-from isochrone.protocol.timing import TIMING_HEADER
+from isochrone.protocol.headers.timing import TIMING_HEADER
 
 _TIMING = TIMING_HEADER.decode()
 

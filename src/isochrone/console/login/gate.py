@@ -29,8 +29,8 @@ from isochrone.console.places import (
     MOUNT,
     THEME,
 )
+from isochrone.control.api.callers.while_allowed import while_allowed
 from isochrone.control.api.messages import ErrorAnswer
-from isochrone.control.api.while_allowed import while_allowed
 from isochrone.errors import IsochroneError, PermissionDenied
 
 #: What a browser without a session gets, and nothing else: none of it says anything of the fleet.

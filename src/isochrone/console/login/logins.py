@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from isochrone.console.login.attempts import Attempts
 from isochrone.console.login.local import SESSION, cookie_of, own_origin
 from isochrone.console.login.sessions import Renewal, Session, Sessions
-from isochrone.control.api.access_rights import AccessRights
+from isochrone.control.api.callers.access_rights import AccessRights
 from isochrone.errors import IsochroneError
 from isochrone.secure.access.grants import Grant
 from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE, FLEET_READ, METRICS, RECORDS

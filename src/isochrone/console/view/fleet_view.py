@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from isochrone.console.view.events_view import EventView, event_views
 from isochrone.console.view.fleet_map import FleetMap, fleet_map
 from isochrone.console.view.rollout_view import RolloutView, rollout_views
+from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import Status, StoreState
-from isochrone.control.api.status import fleet_status
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.state.records import FleetRecord, RolloutRecord
 from isochrone.control.state.view import View

@@ -8,7 +8,7 @@ from dataclasses import replace
 from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.traffic.canary import CanaryRules
-from isochrone.protocol.stages import stages_value
+from isochrone.protocol.headers.stages import stages_value
 
 #: Models looked at in one step, and what one costs that has changed: some 0.4 µs and 3 µs each.
 _LOOKED_AT_PER_STEP, _CHANGED = 512, 8

@@ -14,15 +14,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from isochrone.control.api.guarding import Guard
+from isochrone.control.api.callers.guarding import Guard
+from isochrone.control.api.callers.rights import Rights
+from isochrone.control.api.callers.while_allowed import while_allowed
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
 from isochrone.control.api.recording import recorded
-from isochrone.control.api.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
-from isochrone.control.api.while_allowed import while_allowed
 from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import NO_FIELDS

@@ -18,7 +18,7 @@ from isochrone.errors import PermissionDenied, Unauthenticated
 from isochrone.secure.audit.actor import TOKEN, Actor, anonymous
 
 if TYPE_CHECKING:
-    from isochrone.control.api.rights import Rights
+    from isochrone.control.api.callers.rights import Rights
     from isochrone.control.api.service import ControlService
     from isochrone.secure.audit.audit import Audit
 

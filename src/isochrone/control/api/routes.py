@@ -1,4 +1,4 @@
-"""All operations of the API, in one list. Handlers only translate between HTTP and ``requests`` or ``status``."""
+"""All operations of the API, in one list. Handlers only translate between HTTP and ``requests`` or ``answers``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from isochrone.control.api.answers.figures import figures_answer
+from isochrone.control.api.answers.metrics_page import metrics_page
+from isochrone.control.api.answers.placement import explained, planned, stated
+from isochrone.control.api.answers.scrape_targets import TARGETS_PATH
+from isochrone.control.api.answers.slo import slo_answer
+from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.checked_versions import check_file, check_rollout
-from isochrone.control.api.figures import figures_answer
 from isochrone.control.api.messages import (
     AbortRequest,
     Done,
@@ -36,7 +41,6 @@ from isochrone.control.api.messages import (
     Status,
     WhatIfRequest,
 )
-from isochrone.control.api.metrics_page import metrics_page
 from isochrone.control.api.operation import (
     Operation,
     answer,
@@ -48,11 +52,7 @@ from isochrone.control.api.operation import (
     while_asked,
     who_asks,
 )
-from isochrone.control.api.placement import explained, planned, stated
-from isochrone.control.api.scrape_targets import TARGETS_PATH
 from isochrone.control.api.service import ControlService
-from isochrone.control.api.slo import slo_answer
-from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
 from isochrone.control.figures.objectives import LARGEST_OBJECTIVE, OBJECTIVE
 from isochrone.control.fleet.reading.file import FleetFile, lost_versions, read_file

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from isochrone.control.api.answers.scrape_targets import ScrapeTargets
+from isochrone.control.api.callers.rights import Rights
 from isochrone.control.api.messages import StoreState
-from isochrone.control.api.rights import Rights
-from isochrone.control.api.scrape_targets import ScrapeTargets
 from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys

@@ -33,8 +33,8 @@ from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
-from isochrone.wire.fleet_transport import fleet_transport
-from isochrone.wire.process_tls import refuses
+from isochrone.wire.tls.fleet_transport import fleet_transport
+from isochrone.wire.tls.process_tls import refuses
 
 log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")

@@ -24,8 +24,8 @@ from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.http1.client import request_head
 from isochrone.wire.http2.client import Http2ClientConnection
 from isochrone.wire.http2.grpc_client import unary
-from isochrone.wire.process_tls import process_tls, refuses
 from isochrone.wire.receiver import Gathering
+from isochrone.wire.tls.process_tls import process_tls, refuses
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors

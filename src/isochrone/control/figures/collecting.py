@@ -26,7 +26,7 @@ from isochrone.control.figures.worker_loads import worker_figures
 from isochrone.control.state.records import NO_FIELDS, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.gateway.figures.page import FIGURES_PATH, MOST_BYTES, FiguresPage, WorkerLoad, decode
-from isochrone.wire.fleet_transport import fleet_transport
+from isochrone.wire.tls.fleet_transport import fleet_transport
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ import msgspec
 from isochrone.control.state.records import NO_FIELDS
 from isochrone.observe.flights.explaining.explain import Explanation, explain
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage, FlightPages, GatewayFlight
-from isochrone.wire.fleet_transport import fleet_transport
+from isochrone.wire.tls.fleet_transport import fleet_transport
 
 #: Seconds for one process, and processes asked at once.
 _SECONDS = 3.0

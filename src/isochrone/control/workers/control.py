@@ -24,8 +24,8 @@ from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
 from isochrone.secure.signing.signed_version import Provenance
-from isochrone.wire.fleet_transport import fleet_transport
-from isochrone.wire.process_tls import refuses
+from isochrone.wire.tls.fleet_transport import fleet_transport
+from isochrone.wire.tls.process_tls import refuses
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord

@@ -6,7 +6,7 @@ which can also name a version. Envoy has one route configuration, ``isochrone``.
 ``MODEL/VERSION/http`` and ``MODEL/VERSION/grpc``, named after a version and never changed: a new version is a new
 cluster, so a request never changes its version on the way.
 
-Every route pins the version: over HTTP in the path, over gRPC in the authority (``protocol.version_pins``).
+Every route pins the version: over HTTP in the path, over gRPC in the authority (``protocol.headers.version_pins``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from urllib.parse import quote
 
 from isochrone.control.xds import messages
 from isochrone.control.xds.snapshot import Endpoint, RoutedFleet, RoutedModel, RoutedVersion
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER
+from isochrone.protocol.headers.stages import STAGES_HEADER
+from isochrone.protocol.headers.version_pins import DOMAIN, model_authority, pinned_authority
 from isochrone.protocol.openai.model_names import MODEL_HEADER, pinned_value
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER
-from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.version_pins import DOMAIN, model_authority, pinned_authority
 
 CDS = messages.type_url(messages.Cluster)
 EDS = messages.type_url(messages.ClusterLoadAssignment)

@@ -18,7 +18,7 @@ from isochrone.control.state.records import EpochRecord, WorkerRecord
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.placement.balancer import is_committed
-from isochrone.protocol.stages import parse_stages
+from isochrone.protocol.headers.stages import parse_stages
 
 #: Model → version → digest.
 Served = Mapping[str, Mapping[str, str]]

@@ -16,7 +16,7 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.fleet_key import read_fleet_key
-from isochrone.wire.process_tls import refuses
+from isochrone.wire.tls.process_tls import refuses
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.settings.sections import Tls
 from isochrone.control.state.records import FleetRecord
 from isochrone.errors import IsochroneError
-from isochrone.wire.client_tls import ClientTls
-from isochrone.wire.process_tls import set_process_tls
+from isochrone.wire.tls.client_tls import ClientTls
+from isochrone.wire.tls.process_tls import set_process_tls
 
 log = structlog.get_logger(__name__)
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import msgspec
 
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
-from isochrone.wire.process_tls import process_tls
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
+from isochrone.wire.tls.process_tls import process_tls
 
 _SECONDS = 1.0
 

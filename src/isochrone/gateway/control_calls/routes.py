@@ -19,8 +19,8 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Internal, IsochroneError, Unavailable
 from isochrone.gateway.upstream.calls import ask_grpc, ask_http
 from isochrone.protocol.grpc.calls import error_block, fail, only_message, respond
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.protocol.merging import merge_indexes, merge_messages, merge_statistics
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2.grpc_client import message_of_response

@@ -35,7 +35,7 @@ from isochrone.gateway.upstream.connections import Connections
 from isochrone.gateway.upstream.credential import Credential
 from isochrone.observe.flights.messages import EJECTED, EPOCH
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.client_tls import ClientTls
+from isochrone.wire.tls.client_tls import ClientTls
 from isochrone.wire.turn import Turn
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from isochrone.gateway.latencies.version_durations import VersionDurations
 from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.replicas import Replica
 from isochrone.protocol.grpc.routing_fields import version_field
-from isochrone.protocol.stages import STAGES_HEADER
+from isochrone.protocol.headers.stages import STAGES_HEADER
 from isochrone.wire.http2.hpack import encode_literal
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.gateway.placement.balancer import is_committed
-from isochrone.protocol.stages import parse_stages
+from isochrone.protocol.headers.stages import parse_stages
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.member import Member

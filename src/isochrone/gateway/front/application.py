@@ -43,13 +43,13 @@ from isochrone.protocol.grpc.health import (
     HealthWatchRoute,
 )
 from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
+from isochrone.protocol.headers.version_pins import DOMAIN, is_of_pins
 from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
 from isochrone.protocol.openai.answers import inflating as inflating_openai
 from isochrone.protocol.openai.paths import MODELS, find_path
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.protocol.rest.control import MODEL_NOT_READY
 from isochrone.protocol.rest.headers import inflating
-from isochrone.protocol.version_pins import DOMAIN, is_of_pins
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ The gateway sends a wish: the worker knows more of its link, and runs another di
 from __future__ import annotations
 
 from isochrone.gateway.traffic.divisions import Choice
-from isochrone.protocol.divisions import DIVISION_HEADER, DIVISION_KINDS, write_wish
+from isochrone.protocol.headers.divisions import DIVISION_HEADER, DIVISION_KINDS, write_wish
 from isochrone.wire.http2.hpack import encode_literal
 
 _LINES = {kind: b"%s: %s\r\n" % (DIVISION_HEADER, write_wish(kind)) for kind in DIVISION_KINDS}

@@ -8,7 +8,7 @@ from typing import Any
 from isochrone.clock import NEVER
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.traffic.divisions import Choice
-from isochrone.protocol.divisions import DIVISION_KINDS
+from isochrone.protocol.headers.divisions import DIVISION_KINDS
 
 #: Asks for the explanation, and carries it.
 EXPLAIN_HEADER, PLACEMENT_HEADER = b"x-isochrone-explain", b"x-isochrone-placement"

@@ -37,11 +37,11 @@ from isochrone.gateway.upstream.load_reports import relayed_message, report_of_m
 from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
-from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
-from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
-from isochrone.protocol.request_fields import caller_ids
-from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.timing import through_gateway
+from isochrone.protocol.headers.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
+from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER, is_marked
+from isochrone.protocol.headers.request_fields import caller_ids
+from isochrone.protocol.headers.stages import STAGES_HEADER
+from isochrone.protocol.headers.timing import through_gateway
 from isochrone.secure.access.internal import ON_BEHALF
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
 from isochrone.wire.http2.client import request_block

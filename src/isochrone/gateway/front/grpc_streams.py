@@ -50,7 +50,7 @@ from isochrone.protocol.grpc.calls import error_block, fail, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.grpc.routing_fields import Opening, read_opening
 from isochrone.secure.access.permissions import INFERENCE
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Headers
 
 if TYPE_CHECKING:

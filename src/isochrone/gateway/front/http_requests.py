@@ -33,14 +33,14 @@ from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain
 from isochrone.gateway.upstream.connections import MOST_SHARED
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
+from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER, is_marked
+from isochrone.protocol.headers.request_fields import caller_ids
+from isochrone.protocol.headers.stages import STAGES_HEADER
+from isochrone.protocol.headers.timing import TIMING_HEADER, through_gateway
 from isochrone.protocol.openai.model_names import MODEL_HEADER
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
-from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
-from isochrone.protocol.request_fields import caller_ids
 from isochrone.protocol.rest.answers import respond_error
 from isochrone.protocol.rest.headers import timeout_header
-from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.timing import TIMING_HEADER, through_gateway
 from isochrone.secure.access.internal import ON_BEHALF
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2.client import request_block

@@ -24,11 +24,11 @@ from isochrone.gateway.replicas import FRESH_NS
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.calls import ask_http
 from isochrone.gateway.upstream.load_reports import pending_requests, report_of
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
-from isochrone.wire.client_tls import ClientTls
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.receiver import Response
+from isochrone.wire.tls.client_tls import ClientTls
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.fleet import Fleet

@@ -14,7 +14,7 @@ from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.upstream.load_reports import report_of_header
-from isochrone.protocol.orca import ORCA_HEADER
+from isochrone.protocol.headers.orca import ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.receiver import Receiver
 

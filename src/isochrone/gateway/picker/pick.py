@@ -29,13 +29,13 @@ from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import report_of_header, report_of_message
-from isochrone.protocol.divisions import DIVISION_HEADER, write_wish
 from isochrone.protocol.grpc.calls import parse_timeout
+from isochrone.protocol.headers.divisions import DIVISION_HEADER, write_wish
+from isochrone.protocol.headers.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, ORCA_HEADER
+from isochrone.protocol.headers.rejections import is_marked
+from isochrone.protocol.headers.stages import STAGES_HEADER
 from isochrone.protocol.openai.model_names import MODEL_HEADER, pinned_value
-from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, ORCA_HEADER
-from isochrone.protocol.rejections import is_marked
 from isochrone.protocol.rest.headers import timeout_header
-from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers
 from isochrone.wire.http2.grpc_client import grpc_timeout
 

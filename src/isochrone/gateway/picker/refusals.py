@@ -10,8 +10,8 @@ import msgspec
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, QueueFull, Unavailable
 from isochrone.gateway.picker.calls import Call, Form
 from isochrone.gateway.picker.replies import immediate
+from isochrone.protocol.headers.rejections import mark, rest_fields
 from isochrone.protocol.openai.answers import ModelNotFound, error_object
-from isochrone.protocol.rejections import mark, rest_fields
 from isochrone.protocol.rest.answers import JSON
 from isochrone.protocol.rest.control import MODEL_NOT_READY
 from isochrone.wire.exchange import Headers

@@ -7,7 +7,7 @@ from isochrone.gateway.replicas import Replica
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.divisions import EMPTY, NAMED, NO_FIGURES, USED_NS, Choice, Divisions, WorkerDivisions
-from isochrone.protocol.divisions import DIVISION_HEADER, division_of
+from isochrone.protocol.headers.divisions import DIVISION_HEADER, division_of
 
 #: Characters of a division that a request names, in an explanation.
 _MOST_SHOWN = 64

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from isochrone.gateway.policies import NAMES, known_options
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quota_rules import BY_HEADER, BY_IDENTITY, CallerLimits, QuotaRules
-from isochrone.protocol.divisions import DIVISION_KINDS
+from isochrone.protocol.headers.divisions import DIVISION_KINDS
 from isochrone.settings.documents import parse_document, read_text
 from isochrone.settings.expectations import problems_of
 from isochrone.settings.problems import Path as KeyPath

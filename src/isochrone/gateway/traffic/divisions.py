@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 
 from isochrone.clock import MILLISECOND, NEVER, SECOND
 from isochrone.gateway.traffic.left_options import LeftOptions
-from isochrone.protocol.divisions import DIVISION_KINDS
+from isochrone.protocol.headers.divisions import DIVISION_KINDS
 from isochrone.settings.ranges import Duration, Range
 
 #: A worker's figures decide for this long: so a model with a request every few seconds is decided about, too. After

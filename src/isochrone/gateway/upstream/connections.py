@@ -19,7 +19,6 @@ from isochrone.gateway.upstream import round_trips
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.credential import Credential
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.client_tls import ClientTls
 from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.client import Call, Http1ClientConnection
@@ -27,6 +26,7 @@ from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.http2.client import Http2ClientConnection
 from isochrone.wire.http2.flood import PLAIN_HEAD
 from isochrone.wire.receiver import Receiver
+from isochrone.wire.tls.client_tls import ClientTls
 from isochrone.wire.turn import Turn
 
 #: HTTP/2 connections to one endpoint: a second one when the first takes no further stream.

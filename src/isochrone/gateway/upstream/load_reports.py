@@ -8,8 +8,15 @@ from struct import Struct
 
 from isochrone.errors import IsochroneError, MalformedRequest
 from isochrone.gateway.replicas import LoadReport
-from isochrone.protocol.divisions import DIVISION_KINDS, division_metric
-from isochrone.protocol.orca import orca_binary, orca_json, orca_prefix, orca_text, parse_orca_binary, parse_orca_header
+from isochrone.protocol.headers.divisions import DIVISION_KINDS, division_metric
+from isochrone.protocol.headers.orca import (
+    orca_binary,
+    orca_json,
+    orca_prefix,
+    orca_text,
+    parse_orca_binary,
+    parse_orca_header,
+)
 
 #: Of any figure: what no worker means seriously must still fit into 64 bits of nanoseconds.
 _MOST = 1e15

@@ -24,13 +24,13 @@ from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.metrics.flight_pages import GroupFlights
 from isochrone.multiprocess.metrics.metrics_page import GroupMetricsApplication, GroupPages
 from isochrone.protocol.access.needs import needed_by_page
-from isochrone.protocol.application import SameOrigin
-from isochrone.protocol.authenticated import Authenticated
+from isochrone.protocol.applications.application import SameOrigin
+from isochrone.protocol.applications.authenticated import Authenticated
 from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Application, Exchange, Head, Route
-from isochrone.wire.listeners import Listeners
+from isochrone.wire.listening.listeners import Listeners
 
 log = structlog.get_logger(__name__)
 

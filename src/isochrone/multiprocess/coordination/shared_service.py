@@ -22,13 +22,13 @@ from isochrone.multiprocess.coordination.indexes import common_index
 from isochrone.multiprocess.group.board import LISTENING
 from isochrone.multiprocess.group.private_calls import NotReached, call_json, gather
 from isochrone.protocol.merging import merge_messages
-from isochrone.protocol.service import InferenceService
+from isochrone.protocol.services.service import InferenceService
 from isochrone.protocol.shared_memory_requests import registered_regions
 
 if TYPE_CHECKING:
     from isochrone.multiprocess.group.group import ProcessGroup
+    from isochrone.protocol.headers.orca import LoadReport
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.orca import LoadReport
 
 _READ_SECONDS = 5.0
 _CHANGE_SECONDS = 3600.0

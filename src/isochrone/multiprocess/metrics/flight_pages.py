@@ -9,7 +9,7 @@ from isochrone.errors import IsochroneError, MethodNotAllowed, Unavailable
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call, gather
 from isochrone.observe.flights.messages import FlightList, FlightPage, FlightPages, FlightSummary
-from isochrone.protocol.flight_page import FLIGHTS, asked_id
+from isochrone.protocol.applications.flight_page import FLIGHTS, asked_id
 from isochrone.protocol.rest.answers import JSON, ErrorRoute, respond_error, respond_unexpected
 from isochrone.wire.exchange import Application, Exchange, Head, Route
 

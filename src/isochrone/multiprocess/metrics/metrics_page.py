@@ -31,8 +31,8 @@ from isochrone.multiprocess.metrics.page_sum import (
     settle,
     without_ended,
 )
-from isochrone.observe.page_formats import PLAIN_WITH_EXEMPLARS, encoder
-from isochrone.protocol.application import error_unless_metrics
+from isochrone.observe.metrics.page_formats import PLAIN_WITH_EXEMPLARS, encoder
+from isochrone.protocol.applications.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from prometheus_client.utils import floatToGoString
 
 from isochrone.multiprocess.metrics.gauge_rules import grows, is_passing, rule
-from isochrone.observe.page_formats import EXEMPLAR
+from isochrone.observe.metrics.page_formats import EXEMPLAR
 
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
 _SAMPLE_WITH_EXEMPLAR = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\{[^{}]*\} \S+ \S+)$')

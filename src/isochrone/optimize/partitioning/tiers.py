@@ -26,8 +26,8 @@ from isochrone.models.repository.names import MEASURED_SECONDS, measured_name
 from isochrone.optimize.partitioning.facts import Arrays
 from isochrone.protocol.access import control_token
 from isochrone.protocol.compression import zstd
+from isochrone.protocol.headers.timing import parse_server_timing
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.protocol.timing import parse_server_timing
 
 _FORBIDDEN, _TOO_LARGE = 403, 413
 #: A load of a large model takes a while.

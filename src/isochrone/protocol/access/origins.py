@@ -2,7 +2,7 @@
 
 The servers have no users to tell apart, and a page must not use the network position of the person who looks at it. A
 browser names the page's site in ``Origin`` with every request that can change something, whatever its content type;
-other clients send none. ``application.SameOrigin`` applies these rules on every port.
+other clients send none. ``applications.application.SameOrigin`` applies these rules on every port.
 """
 
 from __future__ import annotations

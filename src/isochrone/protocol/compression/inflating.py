@@ -14,7 +14,7 @@ from typing import Any
 
 from isochrone.errors import Internal, IsochroneError, MalformedRequest, Unavailable
 from isochrone.protocol.compression.codec import Inflation, is_identity
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.exchange import Exchange, Memory, Route
 
 Fail = Callable[[Any, IsochroneError], None]

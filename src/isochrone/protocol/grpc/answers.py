@@ -22,7 +22,7 @@ from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 #: Field 6, length-delimited: raw_output_contents.
 _RAW_OUTPUT = b"\x32"

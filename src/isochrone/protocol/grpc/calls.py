@@ -13,17 +13,17 @@ import structlog
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest
 from isochrone.protocol.compression import codec
-from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
-from isochrone.protocol.rejections import mark
-from isochrone.protocol.request_fields import request_fields
-from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
+from isochrone.protocol.headers.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
+from isochrone.protocol.headers.rejections import mark
+from isochrone.protocol.headers.request_fields import request_fields
+from isochrone.protocol.headers.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.http2.hpack import Encoder
 
 if TYPE_CHECKING:
+    from isochrone.protocol.headers.version_pins import Pin
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.service import InferenceService
-    from isochrone.protocol.version_pins import Pin
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.wire.http2.server_stream import ServerStream
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,6 @@ from tritonclient.grpc import service_pb2 as pb
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
 from isochrone.protocol.access import control_token
-from isochrone.protocol.deferred_answers import then
 from isochrone.protocol.grpc.calls import CallHead, fail, message_of, parse, respond, unexpected
 from isochrone.protocol.grpc.health import (
     HEALTH_SERVICES,
@@ -26,11 +25,12 @@ from isochrone.protocol.grpc.health import (
     HealthListResponse,
 )
 from isochrone.protocol.grpc.plan import plain_parameters
+from isochrone.protocol.services.deferred_answers import then
 from isochrone.protocol.shared_memory_requests import cuda_status, registered_regions
 from isochrone.wire.exchange import Exchange, Route
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 Method = Callable[["InferenceService", Any], Any]
 #: Runs a call of an exchange with a message between its records.

@@ -25,7 +25,7 @@ from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 #: Tags of ModelInferRequest: model_name 1, model_version 2, id 3, parameters 4, raw_input_contents 7; all have lengths.
 _NAME, _VERSION, _ID, _PARAMETERS, _RAW_INPUT = 0x0A, 0x12, 0x1A, 0x22, 0x3A

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
-from isochrone.protocol import timing
 from isochrone.protocol.grpc.answers import JOIN_LIMIT, id_field, plain_answer, regional_answer, render
 from isochrone.protocol.grpc.calls import (
     OK_TRAILERS,
@@ -21,15 +20,16 @@ from isochrone.protocol.grpc.calls import (
 from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.pinned_plans import pinned_plan
 from isochrone.protocol.grpc.plan import Answer, GrpcPlan
+from isochrone.protocol.headers import timing
+from isochrone.protocol.headers.rejections import mark
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
-from isochrone.protocol.rejections import mark
 from isochrone.protocol.shared_memory_requests import infer_with_regions, with_shared_memory
 from isochrone.wire.exchange import Exchange, Route
 from isochrone.wire.http2.hpack import encode_literal
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.wire.http2.server_stream import ServerStream
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from isochrone.errors import PayloadTooLarge, Unavailable
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.exchange import Buffer
 
 _PREFIX = 5

@@ -1,4 +1,4 @@
-"""The plan of a call whose authority pins a version (``version_pins``): as decoded, with that version.
+"""The plan of a call whose authority pins a version (``headers.version_pins``): as decoded, with that version.
 
 Messages are decoded without regard to the authority, since all calls share the decoder's memory. A plan keeps its
 copies with versions: the decoder remembers and forgets them together, and each is checked once, whatever differs in the
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.grpc.plan import GrpcPlan
-from isochrone.protocol.version_pins import Pin
+from isochrone.protocol.headers.version_pins import Pin
 
 #: Versions of one plan that are kept. Committed are at most three: the present, the previous, the one under evaluation.
 _MOST = 8

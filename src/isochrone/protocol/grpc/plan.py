@@ -18,7 +18,7 @@ from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 
 class Answer:

@@ -20,11 +20,11 @@ from isochrone.protocol.grpc.health import HealthWatchRoute
 from isochrone.protocol.grpc.infer import InferRoute
 from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
 from isochrone.protocol.grpc.stream import StreamInferRoute
-from isochrone.protocol.version_pins import Pins
+from isochrone.protocol.headers.version_pins import Pins
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.secure.audit.audit import Audit
 
 #: path → route of a streaming method, from the service, max_body_bytes and the call's header block

@@ -36,12 +36,12 @@ from isochrone.protocol.grpc.routing_fields import request_id as id_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.shared_memory_requests import infer_with_regions, with_shared_memory
 from isochrone.varint import encode_varint
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 #: Limits on the requests of one stream in progress, and on their bytes; at either limit the window stays closed.
 _MAX_OUTSTANDING = 256

@@ -13,7 +13,7 @@ import structlog
 from isochrone.errors import DeadlineExceeded, Internal, InvalidArgument, IsochroneError, NotFound
 from isochrone.protocol.compression.codec import is_identity
 from isochrone.protocol.compression.inflating import InflatingRoute
-from isochrone.protocol.rejections import rest_fields
+from isochrone.protocol.headers.rejections import rest_fields
 from isochrone.protocol.rest.answers import JSON
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 

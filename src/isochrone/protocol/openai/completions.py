@@ -14,6 +14,8 @@ import msgspec
 from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError, NotFound
 from isochrone.protocol.back_pressure import WaitingProducers
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER
+from isochrone.protocol.headers.request_fields import request_fields
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.openai.answers import (
     InvalidParameter,
@@ -27,9 +29,7 @@ from isochrone.protocol.openai.choice import Choice, TokenLogprobs
 from isochrone.protocol.openai.model_names import pinned_model, split_name
 from isochrone.protocol.openai.objects import AnswerForm, usage_of
 from isochrone.protocol.openai.tensors import TextModel, check, choice_inputs, in_terms_of_call, text_model
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.rest.answers import JSON, load_fields
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.rest.json_bodies import read_json
@@ -38,7 +38,7 @@ from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 _EVENTS: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _DONE = b"data: [DONE]\n\n"

@@ -10,15 +10,15 @@ import msgspec
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import IsochroneError
-from isochrone.protocol.deferred_answers import then
 from isochrone.protocol.openai.answers import ModelNotFound, respond_error, unexpected
 from isochrone.protocol.openai.completions import find_model
 from isochrone.protocol.openai.tensors import text_model
 from isochrone.protocol.rest.answers import JSON
+from isochrone.protocol.services.deferred_answers import then
 from isochrone.wire.exchange import Exchange, Route
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 #: Clients expect when a model was made, which nobody knows: when this process began.
 _CREATED = int(time.time())

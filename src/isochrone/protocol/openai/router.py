@@ -14,7 +14,7 @@ from isochrone.protocol.openai.paths import CHAT, MODELS, find_path
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 
 class OpenAIRouter:

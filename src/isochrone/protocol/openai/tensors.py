@@ -19,7 +19,7 @@ from isochrone.protocol.openai.call import CompletionCall, unsupported
 from isochrone.protocol.rest.generate_objects import GenerateRequest, InputDeclaration, read_generate
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 TEXT_INPUT, MESSAGES, TEXT_OUTPUT = "text_input", "messages", "text_output"
 _SAMPLING, _LOGPROBS = "sampling_parameters", "logprobs"

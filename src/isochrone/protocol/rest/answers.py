@@ -9,12 +9,12 @@ import structlog
 
 from isochrone.errors import Internal, IsochroneError, Unsupported
 from isochrone.protocol.compression import codec
-from isochrone.protocol.orca import ORCA_HEADER
-from isochrone.protocol.rejections import rest_fields
+from isochrone.protocol.headers.orca import ORCA_HEADER
+from isochrone.protocol.headers.rejections import rest_fields
 from isochrone.wire.exchange import Exchange, Headers, Route
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 log = structlog.get_logger(__name__)
 

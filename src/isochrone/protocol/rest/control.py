@@ -15,16 +15,17 @@ import msgspec
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, PermissionDenied
-from isochrone.protocol import control_json, orca
-from isochrone.protocol.deferred_answers import then
+from isochrone.protocol import control_json
+from isochrone.protocol.headers import orca
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
+from isochrone.protocol.services.deferred_answers import then
 from isochrone.protocol.shared_memory_requests import cuda_status, registered_regions
 from isochrone.protocol.tensors.datatypes import shown
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.access.fencing import Fence
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 
 class Call:

@@ -10,11 +10,11 @@ import msgspec
 from isochrone.clock import NEVER
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.back_pressure import WaitingProducers
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER
+from isochrone.protocol.headers.rejections import rest_fields
+from isochrone.protocol.headers.request_fields import request_fields
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.rejections import rest_fields
-from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.rest.answers import JSON, load_fields, respond_error, respond_unexpected
 from isochrone.protocol.rest.generate_objects import read_generate, write_generate
 from isochrone.protocol.rest.headers import timeout_header
@@ -24,7 +24,7 @@ from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 _EVENTS: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
 

@@ -1,8 +1,7 @@
 """Request headers that REST reads, once per distinct message head: deadline, body layout, content encoding.
 
 To read another request header, parse it here and keep the result on the route that needs it (``infer.InferRoute``,
-``generate.GenerateRoute``). Headers that gRPC reads too have a module of their own: ``stages``, ``trace_context``,
-``timing``, ``orca``.
+``generate.GenerateRoute``). Headers that gRPC reads too are in ``protocol.headers``.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER
+from isochrone.protocol.headers.rejections import rest_fields
+from isochrone.protocol.headers.request_fields import request_fields
+from isochrone.protocol.headers.timing import SERVER_TIMING_HEADER, TIMING_HEADER, note_step, server_timing
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER
-from isochrone.protocol.rejections import rest_fields
-from isochrone.protocol.request_fields import request_fields
 from isochrone.protocol.rest.answers import JSON, load_fields, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
 from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
@@ -28,12 +29,11 @@ from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
 from isochrone.protocol.tensors.datatypes import item_size, name_of
 from isochrone.protocol.tensors.json_values import to_json
-from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, note_step, server_timing
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 _MAX_ANSWERS_MEMOISED = 64
 _MAX_LENGTHS_MEMOISED = 1024

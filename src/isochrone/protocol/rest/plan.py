@@ -23,7 +23,7 @@ from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
 
 _KNOWN = PLAN_PARAMETERS | {"binary_data_output"}
 

@@ -24,7 +24,7 @@ from isochrone.protocol.rest.plan_memo import PlanMemo
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
-    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.services.service import InferenceService
     from isochrone.secure.audit.audit import Audit
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import signal
 
-from isochrone.secure.sandbox import identity, landlock, limits, paths, scratch, seccomp
+from isochrone.secure.sandbox import identity, limits
 from isochrone.secure.sandbox.confinement import Confinement
+from isochrone.secure.sandbox.files import landlock, paths, scratch
 from isochrone.secure.sandbox.kernel import prctl
-from isochrone.secure.sandbox.syscall_rules import Allowance
+from isochrone.secure.sandbox.system_calls import seccomp
+from isochrone.secure.sandbox.system_calls.rules import Allowance
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 #: Since this version, Landlock keeps signals from processes outside.

@@ -57,7 +57,7 @@ def become(user: int, *, search: bool) -> None:
 
 def drop_capabilities(kept: int = 0) -> None:
     """All but ``kept``, of which the lower 32 bits count."""
-    from isochrone.secure.sandbox.syscall_numbers import present_architecture
+    from isochrone.secure.sandbox.system_calls.numbers import present_architecture
 
     architecture = present_architecture()
     if architecture is None:

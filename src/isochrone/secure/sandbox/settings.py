@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from isochrone.errors import ConfigError, FlagError
-from isochrone.secure.sandbox import limits, paths, scratch
+from isochrone.secure.sandbox import limits
 from isochrone.secure.sandbox.confinement import Confinement
+from isochrone.secure.sandbox.files import paths, scratch
 from isochrone.secure.sandbox.support import Support
 
 #: What ``--sandbox-allow`` can give to a model.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isochrone.errors import FlagError
-from isochrone.secure.sandbox import landlock, seccomp
+from isochrone.secure.sandbox.files import landlock
+from isochrone.secure.sandbox.system_calls import seccomp
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import dataclass
 
 from isochrone.errors import FlagError
-from isochrone.secure.sandbox import paths
 from isochrone.secure.sandbox.confinement import Confinement
+from isochrone.secure.sandbox.files import paths
 from isochrone.secure.sandbox.launch import launch_of
 from isochrone.secure.sandbox.support import Support
 

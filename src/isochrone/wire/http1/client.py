@@ -14,8 +14,8 @@ from typing import cast
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import UNACCOUNTED
-from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
+from isochrone.wire.bodies.budget import UNACCOUNTED
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads

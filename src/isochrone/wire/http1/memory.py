@@ -6,7 +6,7 @@ earlier requests wait in their exchanges. This module only counts; ``Http1Connec
 
 from __future__ import annotations
 
-from isochrone.wire.budget import SMALL, MemoryBudget, Share
+from isochrone.wire.bodies.budget import SMALL, MemoryBudget, Share
 
 #: Requests that run concurrently before the first answer shows how large answers are.
 _UNKNOWN_PIPELINED = 8

@@ -12,9 +12,9 @@ from collections import deque
 from typing import Protocol, cast
 
 from isochrone.clock import now_ns
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.connection_host import ConnectionHost
-from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.exchange import Buffer, Head
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.exchange import JOIN_LIMIT, Http1Exchange

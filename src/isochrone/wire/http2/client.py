@@ -14,7 +14,7 @@ from typing import cast
 
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import UNACCOUNTED
+from isochrone.wire.bodies.budget import UNACCOUNTED
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.head_memo import remember_second
 from isochrone.wire.http2 import frames

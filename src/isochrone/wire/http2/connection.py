@@ -11,8 +11,8 @@ import asyncio
 from typing import cast
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget
-from isochrone.wire.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
+from isochrone.wire.bodies.budget import MemoryBudget
+from isochrone.wire.bodies.direct_receiver import LARGE_BODY, SMALL_REST, DirectReceiver, may_receive_directly
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.control_frames import ControlFrames
 from isochrone.wire.http2.frames import ConnectionFault, frame_header

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.bodies.budget import MemoryBudget
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import ConnectionFault
 from isochrone.wire.http2.hpack import DEFAULT_TABLE_SIZE

@@ -7,8 +7,8 @@ bodies are collected as pieces. Memory is reserved before it is used.
 
 from __future__ import annotations
 
-from isochrone.wire.body_pool import BEYOND
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.body_pool import BEYOND
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2.stream import Stream
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.budget import MemoryBudget, Share
+from isochrone.wire.bodies.budget import MemoryBudget, Share
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.flood import FloodGuard

@@ -10,7 +10,7 @@ import asyncio
 from typing import Protocol, cast
 
 from isochrone.clock import now_ns
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Head, Headers
 from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second

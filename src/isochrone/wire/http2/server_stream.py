@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from isochrone.clock import now_ns
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Buffer, Consumer, Head, Headers, Owner
 from isochrone.wire.head_memo import remember_second

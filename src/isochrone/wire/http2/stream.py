@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from isochrone.wire.budget import SMALL
+from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2 import frames
 

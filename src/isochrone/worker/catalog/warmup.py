@@ -22,9 +22,9 @@ from isochrone.models.shapes import fits, shown
 from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
 from isochrone.protocol.tensors.binary import from_binary
 from isochrone.protocol.tensors.datatypes import numpy_of
-from isochrone.worker.backends.datatypes import datatype_of
 from isochrone.worker.backends.interface import WrongOutputs
-from isochrone.worker.backends.received_inputs import as_received, writing_hint
+from isochrone.worker.backends.tensors.datatypes import datatype_of
+from isochrone.worker.backends.tensors.received_inputs import as_received, writing_hint
 
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription

@@ -26,7 +26,7 @@ from isochrone.errors import (
 )
 from isochrone.models.divisions import CORE, EDGE, SPLIT, Division
 from isochrone.observe.snapshot import DividedSnapshot
-from isochrone.protocol.divisions import DIVISION_KINDS, parse_division
+from isochrone.protocol.headers.divisions import DIVISION_KINDS, parse_division
 from isochrone.worker.divided.division_request import DivisionRequest
 from isochrone.worker.divided.overdue import patience
 from isochrone.worker.divided.replanning import REASONS

@@ -28,7 +28,7 @@ import structlog
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.devices.loads import loading
 from isochrone.errors import Cancelled, IsochroneError, ModelFailed, Unavailable
-from isochrone.worker.backends.failed_frames import forget_frames
+from isochrone.worker.backends.devices.failed_frames import forget_frames
 from isochrone.worker.backends.generative import FailedRow, GenerativeExecutable
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.generation.answers.job import Delivery, Job

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import MILLISECOND, now_ns
-from isochrone.protocol.timing import parse_server_timing, step_of
+from isochrone.protocol.headers.timing import parse_server_timing, step_of
 from isochrone.worker.remote.link import PROBE_BYTES, Crossing
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from isochrone.errors import (
     Unavailable,
     UnsupportedEncoding,
 )
-from isochrone.protocol.stages import STAGES_HEADER, write_stages
+from isochrone.protocol.headers.stages import STAGES_HEADER, write_stages
+from isochrone.protocol.headers.timing import TIMING_HEADER
 from isochrone.protocol.tensors.datatypes import name_of
-from isochrone.protocol.timing import TIMING_HEADER
 from isochrone.worker.execution.failure_log import FailureLog
 from isochrone.worker.remote.endpoints import EndpointChoice
 from isochrone.worker.remote.link_reports import LinkReports

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from isochrone.errors import InvalidArgument
 from isochrone.models.repository.repository import Repository
-from isochrone.worker.backends.file_shapes import check_dims
+from isochrone.worker.backends.tensors.file_shapes import check_dims
 from isochrone.worker.catalog.catalog import Catalog
 from sample_models import onnx_bytes, write_config, write_onnx
 

@@ -19,9 +19,9 @@ from generation_models import SampleModel, context_for
 from isochrone.devices import losses
 from isochrone.errors import ConfigError, ModelFailed, Unsupported
 from isochrone.models.configuration.validation import _validate_gpu
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Row, Sampling
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.backends.transformer.backend import TransformerExecutable, load
 from isochrone.worker.backends.transformer.checkpoint.fields import read_fields

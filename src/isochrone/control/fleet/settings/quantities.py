@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from isochrone.errors import ConfigError
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.models.sources.locations import RepositoryUrl, parse_location
-from isochrone.protocol.divisions import DIVISION_KINDS
+from isochrone.protocol.headers.divisions import DIVISION_KINDS
 from isochrone.settings.validator_errors import wrong
 
 _BYTE_UNITS = {

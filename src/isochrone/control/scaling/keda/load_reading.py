@@ -16,7 +16,7 @@ from isochrone.control.scaling.reading.process_pages import page_client
 from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
 
 #: Without the suffix that the format adds.
 _RECEIVED, _WAITING = "isochrone_gateway_requests", "isochrone_gateway_waiting"

@@ -23,7 +23,7 @@ from isochrone.control.scaling.reading.process_pages import AT_ONCE, SECONDS, pa
 from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
+from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
 
 #: Asks a worker for its load beside the page.
 _WITH_LOAD = {ORCA_FORMAT_HEADER.decode(): "text"}

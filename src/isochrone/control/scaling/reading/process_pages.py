@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from isochrone.wire.fleet_transport import fleet_transport
+from isochrone.wire.tls.fleet_transport import fleet_transport
 
 #: Of one request.
 SECONDS = 1.0

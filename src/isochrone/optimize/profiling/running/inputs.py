@@ -10,7 +10,7 @@ import numpy as np
 from isochrone.errors import FlagError
 from isochrone.models.shapes import fits, shown
 from isochrone.protocol.tensors.datatypes import numpy_of
-from isochrone.worker.backends.received_inputs import as_received
+from isochrone.worker.backends.tensors.received_inputs import as_received
 
 if TYPE_CHECKING:
     from isochrone.models.signature import Signature, TensorSpec

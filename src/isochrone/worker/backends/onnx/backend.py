@@ -31,11 +31,11 @@ from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, Model
 from isochrone.models.onnx_file import DATATYPE_BY_ONNX_TYPE
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, bytes_tensor
 from isochrone.worker.backends import parameters, session_calls
-from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
-from isochrone.worker.backends.file_shapes import check_dims
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.onnx import cuda, sessions
 from isochrone.worker.backends.onnx import options as onnx_options
+from isochrone.worker.backends.tensors.declared import declared_outputs, scheduler_inputs
+from isochrone.worker.backends.tensors.file_shapes import check_dims
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors

@@ -10,8 +10,8 @@ from isochrone.models.openvino_file import DATATYPE_BY_ELEMENT
 from isochrone.models.signature import TensorSpec
 from isochrone.models.unnamed_tensors import chosen_names
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.file_shapes import check_dims
 from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.tensors.file_shapes import check_dims
 
 _ELEMENT_BY_DATATYPE = {datatype: element for element, datatype in DATATYPE_BY_ELEMENT.items()}
 

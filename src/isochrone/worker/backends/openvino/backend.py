@@ -14,10 +14,10 @@ import numpy as np
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.models.runtimes import optional_runtime
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.openvino.adapting import adapt
 from isochrone.worker.backends.openvino.properties import CPU, compile_properties, target_device
+from isochrone.worker.backends.tensors.declared import declared_outputs
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors

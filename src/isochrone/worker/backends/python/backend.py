@@ -26,7 +26,6 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.python.executable import executable_of
@@ -37,6 +36,7 @@ from isochrone.worker.backends.python.triton.arguments import is_triton_model
 from isochrone.worker.backends.python.triton.arguments import model_context as triton_context
 from isochrone.worker.backends.python.triton.executable import load as load_triton
 from isochrone.worker.backends.python.triton.isolation.executable import load as load_isolated_triton
+from isochrone.worker.backends.tensors.declared import declared_outputs
 
 _LOADER = "isochrone.worker.backends.python.isolated"
 

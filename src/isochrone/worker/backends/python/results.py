@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, check_range
-from isochrone.worker.backends.datatypes import datatype_of
+from isochrone.worker.backends.tensors.datatypes import datatype_of
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isochrone.errors import ConfigError
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
+from isochrone.worker.backends.tensors.declared import declared_outputs, scheduler_inputs
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext

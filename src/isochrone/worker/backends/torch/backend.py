@@ -32,10 +32,10 @@ from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, Model
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.isolation.executable import IsolatedExecutable
 from isochrone.worker.backends.isolation.sent_context import sent_context
+from isochrone.worker.backends.tensors.declared import declared_outputs
 from isochrone.worker.backends.torch.arguments import check_datatypes, input_names, matched_arguments
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.files import LoadedFile, load_file

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from isochrone.worker.backends.receive_buffers import writable
+from isochrone.worker.backends.tensors.receive_buffers import writable
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from isochrone.worker.backends.device_errors import confirmed_device_error
+from isochrone.worker.backends.devices.errors import confirmed_device_error
 from isochrone.worker.backends.interface import DeviceLost, Executable
 from isochrone.worker.backends.isolation.sent_context import received_context
 from isochrone.worker.backends.torch.backend import load_here

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from isochrone.errors import ModelFailed
-from isochrone.worker.backends.datatypes import datatype_of
+from isochrone.worker.backends.tensors.datatypes import datatype_of
 
 
 class Results:

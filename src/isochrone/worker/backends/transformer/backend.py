@@ -16,7 +16,8 @@ from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.runtimes import optional_runtime
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.failed_frames import forget_frames
+from isochrone.worker.backends.devices.failed_frames import forget_frames
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, Reservation, ledger_of
 from isochrone.worker.backends.generative import (
     GenerationLimits,
     GenerativeExecutable,
@@ -25,7 +26,6 @@ from isochrone.worker.backends.generative import (
     Tokenizer,
 )
 from isochrone.worker.backends.interface import LoadContext
-from isochrone.worker.backends.memory_ledger import Account, Holding, Reservation, ledger_of
 from isochrone.worker.backends.transformer.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from isochrone.worker.backends.transformer.memory import MemoryPlan, free_memory, plan_memory
 from isochrone.worker.backends.transformer.settings import PAGED, Settings, settings_of, torch_dtype

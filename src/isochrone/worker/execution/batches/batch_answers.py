@@ -46,19 +46,19 @@ class BatchAnswers:
 
     def settle(self, batch: Batch) -> None:
         """Answers the callers of a batch that has run."""
-        trace, access = self._statistics.trace, self._statistics.access
-        if trace is None and access is None:
+        trace, lines = self._statistics.trace, self._statistics.access_lines
+        if trace is None and lines is None:
             self._settle(batch)
             return
         if trace is not None:
             trace.batch_answered(batch.requests, batch.rows)
-        if access is not None:
-            access.batch_rows = batch.rows
+        if lines is not None:
+            lines.batch_rows = batch.rows
         self._settle(batch)
         if trace is not None:
             trace.batch_over()
-        if access is not None:
-            access.batch_rows = 0
+        if lines is not None:
+            lines.batch_rows = 0
 
     def _settle(self, batch: Batch) -> None:
         for request in batch.dropped:

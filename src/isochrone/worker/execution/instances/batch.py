@@ -18,7 +18,7 @@ from isochrone.errors import Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.protocol.messages import NO_PARAMETERS
 from isochrone.protocol.response_outputs import parameters_of
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.result_rows import check_rows
+from isochrone.worker.backends.tensors.result_rows import check_rows
 from isochrone.worker.execution.inline.watchdog import InlineHang
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from host_models import BATCHED, context_of, loaded
 
 from isochrone.devices import losses
 from isochrone.errors import ConfigError, Unavailable
+from isochrone.worker.backends.devices.memory_ledger import ledger_of
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.memory_ledger import ledger_of
 from isochrone.worker.backends.torch.error_text import compiler_error_line, error_line
 from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.loading import room_for_package

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from isochrone.worker.backends.devices.uncollected import without_collections
 from isochrone.worker.backends.torch.gpu.device import CudaDevice
-from isochrone.worker.backends.uncollected import without_collections
 
 
 class Graph:

@@ -13,8 +13,8 @@ from host_models import BATCHED, Affine, context_of, loaded, request
 
 from isochrone.devices import losses
 from isochrone.errors import IsochroneError, ModelFailed, Unavailable
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.files import LoadedFile
 from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.executable import GpuExecutable

@@ -15,7 +15,7 @@ from isochrone.devices.cuda.interface import CudaError
 from isochrone.devices.green_contexts import GreenContexts, GreenDriver
 from isochrone.devices.sm_plan import SmDivision, SmLimits
 from isochrone.errors import ConfigError
-from isochrone.worker.backends.device_streams import StreamShelf
+from isochrone.worker.backends.devices.streams import StreamShelf
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.torch.backend import load
 from isochrone.worker.backends.torch.gpu import device

@@ -19,8 +19,8 @@ from isochrone.devices import losses
 from isochrone.devices.device_array import DeviceArray
 from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.memory_ledger import Account, Holding, ledger_of
 from isochrone.worker.backends.torch.gpu.device import HostDevice
 from isochrone.worker.backends.torch.gpu.loading import gpu_of
 from isochrone.worker.backends.torch.gpu.settings import gpu_settings

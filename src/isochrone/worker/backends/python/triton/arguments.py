@@ -11,9 +11,9 @@ from isochrone.errors import ConfigError
 from isochrone.models.instances import configured_instances
 from isochrone.protocol.control_json import model_config_json
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs
 from isochrone.worker.backends.python.triton.model import CLASS_NAME, TritonModelContext
 from isochrone.worker.backends.python.triton.utilities import MODULE_NAME
+from isochrone.worker.backends.tensors.declared import declared_outputs
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext

@@ -10,7 +10,7 @@ import numpy as np
 
 from isochrone.devices.device_array import DeviceArray, dtype_of
 from isochrone.worker.backends.python.triton.failures import TritonModelException
-from isochrone.worker.backends.receive_buffers import writable
+from isochrone.worker.backends.tensors.receive_buffers import writable
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor as Array

@@ -17,9 +17,9 @@ import structlog
 
 from isochrone.devices.cuda.library import process_driver
 from isochrone.devices.loads import loading
-from isochrone.worker.backends.device_streams import SHELF
+from isochrone.worker.backends.devices.streams import SHELF
+from isochrone.worker.backends.devices.uncollected import without_collections
 from isochrone.worker.backends.torch.gpu.pool_memory import pool_bytes
-from isochrone.worker.backends.uncollected import without_collections
 
 log = structlog.get_logger(__name__)
 

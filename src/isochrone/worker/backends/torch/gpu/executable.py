@@ -20,10 +20,10 @@ from isochrone.devices import loads, losses
 from isochrone.devices.cuda.client_pages import CLIENT_PAGES
 from isochrone.devices.device_array import DeviceArray
 from isochrone.errors import IsochroneError, ModelFailed
-from isochrone.worker.backends.device_errors import device_error
-from isochrone.worker.backends.gathering import gather
+from isochrone.worker.backends.devices.errors import device_error
 from isochrone.worker.backends.interface import DeviceLost, Executable
-from isochrone.worker.backends.result_rows import check_rows
+from isochrone.worker.backends.tensors.gathering import gather
+from isochrone.worker.backends.tensors.result_rows import check_rows
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.gpu.caller_tensors import CallerTensors
 from isochrone.worker.backends.torch.gpu.flights import Flight, names_in, split

@@ -19,9 +19,9 @@ import structlog
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
-from isochrone.worker.backends.device_errors import device_error
-from isochrone.worker.backends.memory_ledger import mebibytes
-from isochrone.worker.backends.result_rows import check_rows
+from isochrone.worker.backends.devices.errors import device_error
+from isochrone.worker.backends.devices.memory_ledger import mebibytes
+from isochrone.worker.backends.tensors.result_rows import check_rows
 from isochrone.worker.backends.torch.error_text import error_line
 from isochrone.worker.backends.torch.gpu.capture_plan import CapturePlan
 

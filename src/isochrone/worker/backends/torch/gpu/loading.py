@@ -16,10 +16,10 @@ from isochrone.devices.loads import loading
 from isochrone.errors import ConfigError, IsochroneError, Unavailable
 from isochrone.models.instances import configured_instances
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.device_errors import device_error
-from isochrone.worker.backends.failed_frames import forget_frames
+from isochrone.worker.backends.devices.errors import device_error
+from isochrone.worker.backends.devices.failed_frames import forget_frames
+from isochrone.worker.backends.devices.memory_ledger import Account, Holding, MemoryLedger, Reservation, ledger_of
 from isochrone.worker.backends.interface import DeviceLost
-from isochrone.worker.backends.memory_ledger import Account, Holding, MemoryLedger, Reservation, ledger_of
 from isochrone.worker.backends.torch.error_text import compiler_error_line
 from isochrone.worker.backends.torch.gpu.compile_workers import COMPILE_WORKERS
 from isochrone.worker.backends.torch.gpu.device import CudaDevice

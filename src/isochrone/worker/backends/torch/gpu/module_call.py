@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from isochrone.devices.loads import loading
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
-from isochrone.worker.backends.declared import declared_outputs
+from isochrone.worker.backends.tensors.declared import declared_outputs
 from isochrone.worker.backends.torch.gpu.slots import torch_dtype
 from isochrone.worker.backends.torch.packages import dropping
 from isochrone.worker.backends.torch.quiet_warnings import quiet_warnings

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isochrone.devices.cuda.client_pages import CLIENT_PAGES
-from isochrone.worker.backends.gathering import gather
+from isochrone.worker.backends.tensors.gathering import gather
 
 if TYPE_CHECKING:
     import numpy as np

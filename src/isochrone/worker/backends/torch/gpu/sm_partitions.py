@@ -18,7 +18,7 @@ from isochrone.devices.cuda.interface import CudaError
 from isochrone.devices.green_contexts import GreenContexts, GreenDriver, GreenLibrary
 from isochrone.devices.sm_plan import plan_division
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.device_streams import SHELF, Parts, StreamShelf
+from isochrone.worker.backends.devices.streams import SHELF, Parts, StreamShelf
 
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import LoadContext

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.errors import ConfigError, IsochroneError
-from isochrone.worker.backends.device_errors import device_error
+from isochrone.worker.backends.devices.errors import device_error
 from isochrone.worker.backends.processes.child_side import traceback_of
 from isochrone.worker.backends.torch.error_text import error_text
 from isochrone.worker.backends.torch.parallel.messages import Failure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.models.runtimes import optional_runtime
 from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
-from isochrone.worker.backends.declared import declared_outputs
+from isochrone.worker.backends.tensors.declared import declared_outputs
 from isochrone.worker.backends.torch.arguments import check_datatypes, input_names, matched_arguments
 from isochrone.worker.backends.torch.modes import run_mode
 from isochrone.worker.backends.torch.parallel.devices import device_of

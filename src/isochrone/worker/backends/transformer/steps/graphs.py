@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from isochrone.errors import Internal
-from isochrone.worker.backends.uncollected import without_collections
+from isochrone.worker.backends.devices.uncollected import without_collections
 
 #: What a part does, its size, and perhaps a variant.
 PartKey = tuple[str, int, str]

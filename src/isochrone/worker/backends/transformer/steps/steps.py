@@ -21,8 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isochrone.devices import losses
 from isochrone.errors import Internal, IsochroneError, ModelFailed
-from isochrone.worker.backends.device_errors import device_error
-from isochrone.worker.backends.device_streams import SHELF
+from isochrone.worker.backends.devices.errors import device_error
+from isochrone.worker.backends.devices.streams import SHELF
 from isochrone.worker.backends.generative import Chosen, FailedRow, GenerationLimits, Result, Row, Sampling
 from isochrone.worker.backends.interface import DeviceLost
 from isochrone.worker.backends.transformer.architecture import Decoder, hidden_states, logits_of

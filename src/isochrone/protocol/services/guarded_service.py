@@ -1,0 +1,34 @@
+"""An ``InferenceService`` for one grant: each request for inference needs its model and priority to be covered.
+
+Requests of other kinds name their model in a path or in a message that ``applications.authenticated`` reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from isochrone.secure.access.permissions import INFERENCE
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.protocol.services.service import InferenceService
+    from isochrone.secure.access.grants import Grant
+
+
+class GuardedService:
+    def __init__(self, service: InferenceService, grant: Grant) -> None:
+        self._service = service
+        self._grant = grant
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    def declared_inputs(self, model_name: str, model_version: str) -> Any:
+        """Fronts read them before they make a request, and say in errors what they have read."""
+        self._grant.require(INFERENCE, model_name)
+        return self._service.declared_inputs(model_name, model_version)
+
+    def infer(self, request: InferRequest) -> None:
+        plan = request.plan
+        self._grant.require(INFERENCE, plan.model_name, plan.priority)
+        self._service.infer(request)
