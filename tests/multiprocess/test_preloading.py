@@ -14,7 +14,7 @@ import os, sys, threading, time
 from pathlib import Path
 os.environ.update({variables!r})
 from isochrone.multiprocess.supervision.preload import _threads_after, preload, threads_left
-from isochrone.worker.server import ServeSettings
+from isochrone.worker.server.settings import ServeSettings
 {code}
 """
 

@@ -23,7 +23,8 @@ from tritonclient.utils import InferenceServerException
 from fake_cuda import FakeDriver
 from isochrone.in_process.process_state import process_state
 from isochrone.protocol.tensors.cuda_memory import CudaMemory
-from isochrone.worker.server import ServeSettings, Worker
+from isochrone.worker.server.server import Worker
+from isochrone.worker.server.settings import ServeSettings
 from sample_models import write_config, write_models, write_python
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)

@@ -26,7 +26,7 @@ from isochrone.in_process.tensor_types import (
 from isochrone.in_process.worker_thread import WorkerThread
 from isochrone.models.repository.description import ModelDescription
 from isochrone.worker.backends.python.model import ModelContext
-from isochrone.worker.server import ServeSettings
+from isochrone.worker.server.settings import ServeSettings
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors

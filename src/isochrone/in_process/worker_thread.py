@@ -17,7 +17,9 @@ from isochrone.in_process.process_state import process_state
 from isochrone.in_process.repository import GivenModels
 from isochrone.models.repository.description import ModelDescription
 from isochrone.stop_signals import stop_signals
-from isochrone.worker.server import PortTaken, ServeSettings, StartFailed, Worker
+from isochrone.worker.server.failures import PortTaken, StartFailed
+from isochrone.worker.server.server import Worker
+from isochrone.worker.server.settings import ServeSettings
 
 _CHECK_SECONDS = 0.1
 

@@ -14,7 +14,9 @@ from isochrone.multiprocess.serving import ProcessInGroup
 from isochrone.multiprocess.supervision.ports import PortInUse, check, reserve
 from isochrone.multiprocess.supervision.preload import preload
 from isochrone.observe.logs import Settings as LogSettings
-from isochrone.worker.server import ServeSettings, StartFailed, Worker
+from isochrone.worker.server.failures import StartFailed
+from isochrone.worker.server.server import Worker
+from isochrone.worker.server.settings import ServeSettings
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 A request passes through these modules in order:
 
-- ``server`` owns the process: listeners, signals, start and stop.
+- ``server`` owns the process: listeners, signals, start and stop; what it loads first and what it records.
 - ``service`` implements every call of the protocol, for both transports.
 - ``catalog`` maps a model's name and version to a ``served_version``; it loads, replaces and unloads versions.
 - ``served_version`` checks a request against the model's signature and passes it to a runner.

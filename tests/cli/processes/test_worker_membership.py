@@ -8,7 +8,7 @@ import pytest
 
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.errors import ConfigError
-from isochrone.worker.server import StartFailed
+from isochrone.worker.server.failures import StartFailed
 
 MEMBER = WorkerMembership("sqlite:fleet.db", "farm", "cpu-1", "cpu", "", "", "", 0, 5.0)
 

@@ -13,7 +13,7 @@ from isochrone.cli.triton.command_line import BadFlag, read
 from isochrone.cli.triton.flags import FLAGS, Flag, Outcome, Value
 from isochrone.cli.triton.options import with_triton_flags
 from isochrone.protocol.access.restrictions import RequiredHeader
-from isochrone.worker.server import ServeSettings
+from isochrone.worker.server.settings import ServeSettings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 

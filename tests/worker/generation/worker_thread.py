@@ -18,7 +18,8 @@ from toy_model import FixedTimes
 from isochrone.in_process.process_state import process_state
 from isochrone.worker.backends.registry import MODULE_BY_BACKEND
 from isochrone.worker.generation.scheduling.step_times import StepCosts
-from isochrone.worker.server import ServeSettings, Worker
+from isochrone.worker.server.server import Worker
+from isochrone.worker.server.settings import ServeSettings
 
 
 def write_toy(repository: Path, name: str, config: str = "", **options: Any) -> None:

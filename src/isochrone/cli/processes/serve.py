@@ -71,7 +71,9 @@ from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.secure.signing.trust import Trust
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
-from isochrone.worker.server import ServeSettings, StartFailed, Worker
+from isochrone.worker.server.failures import StartFailed
+from isochrone.worker.server.server import Worker
+from isochrone.worker.server.settings import ServeSettings
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from isochrone.worker.server import StartFailed
+from isochrone.worker.server.failures import StartFailed
 
 if TYPE_CHECKING:
     from isochrone.control.agents.worker_link import WorkerLink

@@ -18,7 +18,7 @@ from isochrone.observe.tracing.settings import EXPORT_OPTIONS, OPENTELEMETRY
 from isochrone.protocol.access.restrictions import APIS, RequiredHeader
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.wire.tls.contexts import server_context
-from isochrone.worker.server import ServeSettings
+from isochrone.worker.server.settings import ServeSettings
 
 _TRACE_SETTINGS = {"level": "trace_level", "rate": "trace_rate", "count": "trace_count", "mode": "trace_mode"}
 _TRITON_TRACE_SETTINGS = {"file": "trace_file", "log-frequency": "log_frequency"}

@@ -21,7 +21,7 @@ from isochrone.models.configuration.backends import backend_name
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.catalog.instance_groups import load_contexts
-from isochrone.worker.server import ServeSettings
+from isochrone.worker.server.settings import ServeSettings
 
 log = structlog.get_logger(__name__)
 

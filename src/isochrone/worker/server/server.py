@@ -10,61 +10,42 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import structlog
-from prometheus_client.registry import Collector
 
 from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
-from isochrone.errors import FetchFailed, FlagError, IsochroneError, NotFound
+from isochrone.errors import IsochroneError
 from isochrone.models.repository.encrypted.copies import DecryptedVersions
-from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
 from isochrone.models.repository.signed.copies import VerifiedCopies
 from isochrone.models.sources.cache.cache import ModelCache
-from isochrone.models.sources.locations import Location
-from isochrone.observe.access_log.settings import AccessLogSettings
-from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
-from isochrone.observe.flights.dump import FlightDump
-from isochrone.observe.flights.settings import RecorderSettings
 from isochrone.observe.logs import Settings as LogSettings
-from isochrone.observe.metrics.exposition import Exposition
-from isochrone.observe.metrics.gpus import GpuCollector
-from isochrone.observe.otlp_metrics.exporter import MetricsExporter
-from isochrone.observe.otlp_metrics.settings import MetricsExport, missing_package
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.needs import needed_by, needed_by_page
-from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.applications.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.applications.application import ByPath, ProtocolApplication, SameOrigin
 from isochrone.protocol.applications.authenticated import Authenticated
-from isochrone.protocol.applications.flight_page import WithFlights
 from isochrone.protocol.applications.health_page import COMMITTED, LIVE, READY, HealthPage
 from isochrone.protocol.services.service import InferenceService
-from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
-from isochrone.secure.audit.audit import Audit
-from isochrone.secure.audit.settings import AuditSettings
-from isochrone.secure.encryption.model_keys import ModelKeys
-from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
 from isochrone.wire.listening.listener import Listener
 from isochrone.wire.listening.listeners import Listeners
 from isochrone.worker.backends.python.triton.completion import completed_by_model
 from isochrone.worker.catalog.catalog import Catalog
-from isochrone.worker.catalog.load_parameters import LoadParameters
-from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.off_loop import in_thread
-from isochrone.worker.flights import WorkerFlights
 from isochrone.worker.response_cache import ResponseCache
+from isochrone.worker.server.failures import PortTaken, StartFailed
+from isochrone.worker.server.initial_models import load_initial_models
+from isochrone.worker.server.recording import Recording
+from isochrone.worker.server.settings import ServeSettings
 from isochrone.worker.service import WorkerService
 
 log = structlog.get_logger(__name__)
@@ -72,91 +53,6 @@ log = structlog.get_logger(__name__)
 #: The longest time that a thread waits for the interpreter; the default of 5 ms would add to tail latency.
 _SWITCH_INTERVAL = 0.0001
 _TICK = 0.1
-#: For the export of the last traces when the server stops.
-_TRACE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """Settings of ``isochrone serve``, named after Triton's flags where it has them."""
-
-    repositories: tuple[Location, ...]
-    #: The directory of fetched models; None: no repository is remote.
-    model_cache: Path | None = None
-    #: Bytes of it; None: 64 GiB or 80 % of the space on its disk, whichever is less.
-    model_cache_bytes: int | None = None
-    host: str = "0.0.0.0"
-    #: None: not served. 0: any free port.
-    http_port: int | None = 8000
-    grpc_port: int | None = 8001
-    metrics_port: int | None = 8002
-    #: For health checks alone, without TLS and tokens.
-    health_port: int | None = None
-    #: "none": load all models at start; "explicit": load ``load_models``, then on request; "poll": load changed files.
-    control_mode: str = "none"
-    load_models: tuple[str, ...] = ()
-    #: Seconds between two scans of the repository in poll mode.
-    poll_seconds: float = 15.0
-    #: Seconds for in-flight requests when the server stops (Triton's exit-timeout-secs).
-    exit_timeout: float = 30.0
-    #: The server exits if a model fails to load at start (Triton's exit-on-error).
-    exit_on_error: bool = True
-    strict_readiness: bool = True
-    server_name: str = "isochrone"
-    #: Clients may register regions of system shared memory.
-    allow_shared_memory: bool = False
-    #: The same of CUDA shared memory.
-    allow_cuda_shared_memory: bool = False
-    #: Load requests may carry files (Triton's ``file:`` parameters): anyone who may load can then run code.
-    allow_file_overrides: bool = False
-    #: Origins, beside its own, of web pages that may call the server.
-    allow_origins: tuple[str, ...] = ()
-    #: In a fleet: the token that calls which change the worker must carry; "": none.
-    control_token: str = field(default="", repr=False)
-    #: Files with the keys and authorities of whom versions must be signed; (): unsigned versions are loaded.
-    trusted_signers: tuple[Path, ...] = ()
-    #: Of encrypted versions; None: they are not loaded.
-    model_keys: ModelKeys | None = None
-    #: Without a file system in memory, plain text of encrypted versions may be on a disk.
-    model_key_allow_disk: bool = False
-    #: Versions that are not encrypted are refused.
-    require_encryption: bool = False
-    #: Bytes of the response cache; 0: none.
-    cache_bytes: int = 0
-    #: Services whose port other processes may share (SO_REUSEPORT).
-    shared_ports: frozenset[str] = frozenset()
-    #: Service → its address, if it differs from ``host``.
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    tls: ssl.SSLContext | None = None
-    #: For the gRPC port alone; ``tls`` covers it otherwise.
-    grpc_tls: ssl.SSLContext | None = None
-    #: The access file; None: every caller may do everything, unless the fleet's rules count.
-    access: Path | None = None
-    #: In a fleet: the rules come from its store; None: they do not. Recognises the fleet's own processes.
-    fleet_access: InternalCallers | None = field(default=None, repr=False)
-    #: Headers that APIs require, and headers that become parameters.
-    rules: HeaderRules = field(default_factory=HeaderRules)
-    #: Trace settings at start, by the names of the trace API.
-    trace: Mapping[str, list[str]] = field(default_factory=dict)
-    #: Which requests are logged, and where; None: none are.
-    access_log: AccessLogSettings | None = None
-    #: The audit log of control calls, and perhaps of requests; None: nothing is recorded.
-    audit: AuditSettings | None = None
-    #: Where the figures of the metrics page go beside it; None: nowhere.
-    metrics_export: MetricsExport | None = None
-    #: Off, to measure what it costs: durations of requests are not counted.
-    counts_latencies: bool = True
-    #: The number of this process, from 0, among so many that serve as one.
-    process: tuple[int, int] = (0, 1)
-    loading: LoadSettings = field(default_factory=LoadSettings)
-    #: Whether /metrics has the machine's processors and memory.
-    cpu_metrics: bool = True
-    #: Whether it has the machine's GPUs.
-    gpu_metrics: bool = True
-    #: Seconds between two readings of the GPUs.
-    metrics_seconds: float = 1.0
-    limits: WireLimits = field(default_factory=WireLimits)
-    recorder: RecorderSettings = field(default_factory=RecorderSettings)
 
 
 def _decrypting(settings: ServeSettings) -> DecryptedVersions | None:
@@ -165,20 +61,6 @@ def _decrypting(settings: ServeSettings) -> DecryptedVersions | None:
     return DecryptedVersions(
         settings.model_keys, allow_disk=settings.model_key_allow_disk, required=settings.require_encryption
     )
-
-
-class StartFailed(Exception):
-    """The server cannot start; the message names the remedy."""
-
-
-class PortTaken(StartFailed):
-    """A port cannot be listened on."""
-
-    def __init__(self, service: str, host: str, port: int, reason: str) -> None:
-        self.service, self.host, self.port, self.reason = service, host, port, reason
-        super().__init__(
-            f"cannot listen on {host}:{port} for {service}: {reason}; choose another with --{service}-port"
-        )
 
 
 class Companion(Protocol):
@@ -257,11 +139,11 @@ class Worker:
             decrypting=_decrypting(settings),
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
-        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        self.ports: dict[str, int] = {}
+        self._recording = Recording(settings, self.catalog, lambda: self.ports)
         self.keeper: AccessKeeper | None = None
         if settings.access is not None or settings.fleet_access is not None:
             self.keeper = AccessKeeper(settings.access, internal=settings.fleet_access)
-        self._audit = None if settings.audit is None else Audit(settings.audit)
         self.service = WorkerService(
             self.catalog,
             log_settings,
@@ -274,27 +156,16 @@ class Worker:
             control_token=settings.control_token,
             trace=settings.trace,
             process=settings.process,
-            access_log=self._access_log,
-            audit=self._audit if settings.audit is not None and settings.audit.requests else None,
+            access_log=self._recording.access_log,
+            audit=self._recording.request_audit,
             counts_latencies=settings.counts_latencies,
             is_complete=self._is_complete,
         )
-        export = settings.metrics_export
-        if export is not None and settings.process[1] > 1:
-            export = replace(export, instance=f"{export.instance}.{settings.process[0] + 1}")
-        self._metrics_exporter = None if export is None else MetricsExporter(export)
-        self.ports: dict[str, int] = {}
-        self._flights: WorkerFlights | None = None
-        self._dump: FlightDump | None = None
-        if settings.recorder.requests:
-            self._flights = self.service.flights = WorkerFlights(settings.recorder, self.catalog, lambda: self.ports)
-            if settings.recorder.dump is not None:
-                self._dump = FlightDump(self._flights, settings.recorder.dump)
+        self.service.flights = self._recording.flights
         self._listeners = Listeners(settings.limits)
         #: Not among the others: its connections are no clients'.
         self._private = Listeners(settings.limits.between_processes()) if group is not None else None
         self._reserved: list[Listener] = []
-        self._gpus: GpuCollector | None = None
         self._stop = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
 
@@ -310,8 +181,9 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in stop_signals() if on_signals else ():
             loop.add_signal_handler(number, self._stop.set)
-        if on_signals and self._access_log is not None and self._access_log.reopens_by_signal():
-            loop.add_signal_handler(signal.SIGHUP, self._access_log.reopen)
+        access_log = self._recording.access_log
+        if on_signals and access_log is not None and access_log.reopens_by_signal():
+            loop.add_signal_handler(signal.SIGHUP, access_log.reopen)
         starting = asyncio.ensure_future(self.start())
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -337,33 +209,12 @@ class Worker:
                 " each worker a port of its own behind a gateway to reach them all",
                 shared=sorted(self.settings.shared_ports),
             )
-        if self.service.tracing.problem:
-            raise StartFailed(self.service.tracing.problem)
-        if self.service.tracing.exports:
-            await in_thread(self.service.tracing.start)
-        export = self.settings.metrics_export
-        if export is not None and (package := missing_package(export)):
-            raise StartFailed(f"--metrics-otlp needs the package {package}: pip install isochrone[tracing]")
-        if self._access_log is not None:
-            try:
-                self._access_log.start()
-            except OSError as error:
-                raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
-        if self._audit is not None:
-            try:
-                await in_thread(self._audit.start)
-            except OSError as error:
-                raise StartFailed(f"--audit: {error}; name a directory that can be written") from None
-            except FlagError as error:
-                raise StartFailed(error.message) from None
+        await self._recording.start(self.service.tracing)
+        if self._recording.flights is not None:
+            self._listeners.watch_lag(self._recording.flights.events.stalled)
         self.catalog.watchdog.start()
-        if self._flights is not None:
-            self._flights.start()
-            self._listeners.watch_lag(self._flights.events.stalled)
-        if self._dump is not None:
-            self._dump.start()
         await self._listen()
-        await self._load_models()
+        await load_initial_models(self.catalog, self.settings)
         if self._group is not None:
             try:
                 await self._group.join()
@@ -389,21 +240,17 @@ class Worker:
         settings = self.settings
         group = self._group
         service = self.service if group is None else group.share(self.service)
-        application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules, self._audit)
-        others: tuple[Collector, ...] = ()
-        if settings.gpu_metrics and (settings.metrics_port is not None or group is not None):
-            self._gpus = GpuCollector(settings.metrics_seconds)
-            self._gpus.start()
-            others = (self._gpus,)
-        exposition = Exposition(self._snapshot, machine=settings.cpu_metrics, others=others)
-        if self._metrics_exporter is not None:
-            await in_thread(self._metrics_exporter.start)
-            self._background.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, exposition)))
-        metrics = WithFlights(self._flights, MetricsApplication(exposition, self._snapshot))
+        application = ProtocolApplication(
+            service, settings.limits.max_body_bytes, settings.rules, self._recording.audit
+        )
+        has_page = settings.metrics_port is not None or group is not None
+        exposition = await self._recording.start_metrics(self._snapshot, has_page=has_page)
+        self._background.append(asyncio.ensure_future(self._recording.export_metrics(exposition)))
+        metrics = self._recording.metrics_page(exposition)
         if group is not None and self._private is not None:
             limit = settings.limits.between_processes().max_body_bytes
-            own = WithFlights(self._flights, ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit)))
-            await self._private.add(own, None).start_unix(group.private_socket)
+            own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit))
+            await self._private.add(self._recording.with_flights(own), None).start_unix(group.private_socket)
             group.start(self.service.is_ready)
         accepting = group is None or group.listens_at_once
         if self.keeper is not None:
@@ -441,47 +288,6 @@ class Worker:
             if accepting:
                 log.info("listening", service=name, host=host, port=self.ports[name])
 
-    async def _load_models(self) -> None:
-        settings = self.settings
-        try:
-            entries = await self.catalog.scan()
-        except FetchFailed as error:
-            if settings.control_mode != "explicit" or settings.load_models:
-                raise StartFailed(str(error)) from None
-            # A fleet's worker says for each model why it cannot be loaded, and loads it when the store is back.
-            log.error("the models cannot be listed", error=str(error))
-            return
-        except IsochroneError as error:
-            raise StartFailed(str(error)) from None
-        if settings.control_mode == "none" and (missing := self.catalog.repository.missing()):
-            # Nothing would ever be loaded from it, as from a directory that is not there.
-            raise StartFailed(f"model repository {missing[0]} has no files; expected {EXPECTED}")
-        if not entries:
-            log.warning(
-                f"no models in the repository; expected {EXPECTED}", repositories=[*map(str, settings.repositories)]
-            )
-        names = list(entries)
-        if settings.control_mode == "explicit":
-            names = list(entries) if "*" in settings.load_models else list(settings.load_models)
-        problems = {name: entries[name].problem for name in names if name in entries}
-        failed: list[str] = []
-        for name, problem in problems.items():
-            if problem is not None:
-                self.catalog.note_failure(name, (), problem)
-                failed.append(name)
-        requested = {name: LoadParameters() for name in names if problems.get(name) is None}
-        for name, reason in (await self.catalog.load_all(requested)).items():
-            if isinstance(reason, NotFound):
-                # The catalog does not log a missing model, which the index does not list.
-                log.error("model failed to load", model=name, error=str(reason))
-            if name in requested:
-                failed.append(name)
-        if failed and settings.exit_on_error:
-            raise StartFailed(
-                f"models failed to load: {', '.join(failed)}; the log above says why"
-                " (--exit-on-error=false serves the others)"
-            )
-
     def _is_complete(self) -> bool:
         served = {(each.model_name, each.model_version): each.digest for each in self.catalog.all_versions()}
         return all(companion.is_complete(served) for companion in self.companions)
@@ -499,14 +305,6 @@ class Worker:
             except Exception as error:
                 # The next look must come, for all models.
                 log.error("a look for stuck runs failed", exc_info=error)
-
-    async def _export_metrics(self, exporter: MetricsExporter, exposition: Exposition) -> None:
-        while True:
-            await asyncio.sleep(exporter.settings.seconds)
-            try:
-                exporter.offer(partial(exposition.families, self._snapshot()))
-            except Exception as error:
-                log.error("metrics could not be read for their export", exc_info=error)
 
     async def _poll(self) -> None:
         while True:
@@ -539,23 +337,9 @@ class Worker:
         await self.catalog.close(left)
         await in_thread(self.catalog.repository.remove_copies)
         self.catalog.watchdog.stop()
-        if self._dump is not None:
-            await self._dump.stop()
-        if self._flights is not None:
-            self._flights.stop()
         if self.service.shared_memory is not None:
             self.service.shared_memory.close()
-        if self.service.tracing.exports:
-            self.service.tracing.close()
-            await in_thread(partial(self.service.tracing.stop, _TRACE_SECONDS))
-        if self._access_log is not None:
-            await in_thread(partial(self._access_log.stop, STOP_SECONDS))
-        if self._audit is not None:
-            await in_thread(self._audit.stop)
-        if self._metrics_exporter is not None:
-            await in_thread(partial(self._metrics_exporter.stop, STOP_SECONDS))
-        if self._gpus is not None:
-            await in_thread(self._gpus.stop)
+        await self._recording.stop(self.service.tracing)
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)
