@@ -487,6 +487,6 @@ def test_a_signed_version_policy_counts_and_no_other(bench: Bench, monkeypatch: 
         sign_version(bench.signer, bench.model, version)
     repository = bench.opened()
     with monkeypatch.context() as patched:
-        patched.setattr(repository, "_chosen", lambda *_: [1])
+        patched.setattr(repository._describer, "to_verify", lambda *_: [1])
         with pytest.raises(IsochroneError, match="at least one version must be available"):
             repository.read("m")

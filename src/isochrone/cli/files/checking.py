@@ -18,9 +18,10 @@ from isochrone.models.configuration.divided_models import MODELS, check_division
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps
 from isochrone.models.divisions import DIVISIONS_FILE, read_divisions
+from isochrone.models.repository.config_files import CONFIG_FILE
 from isochrone.models.repository.description import ModelDescription
 from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
-from isochrone.models.repository.repository import CONFIG_FILE, Repository
+from isochrone.models.repository.repository import Repository
 from isochrone.models.sources.locations import RepositoryUrl, parse_location
 from isochrone.secure.encryption.failures import NoKey
 from isochrone.settings.problems import SettingsError

@@ -11,7 +11,8 @@ import typer
 from isochrone.cli.api_client import ApiFailed, failing_as, print_json
 from isochrone.cli.files.first_fleet import FoundModel, fleet_name, fleet_text, without_missing_steps
 from isochrone.errors import IsochroneError
-from isochrone.models.repository.repository import CONFIG_FILE, Repository
+from isochrone.models.repository.config_files import CONFIG_FILE
+from isochrone.models.repository.repository import Repository
 
 EPILOG = """
 \b

@@ -9,11 +9,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.config_files import CONFIG_FILE
 from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.layout import model_files
 from isochrone.models.repository.listings import RemoteListing
 from isochrone.models.repository.remote import empty_version
-from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.models.repository.versions import versions_to_serve
 from isochrone.models.sources.locations import RepositoryUrl
 

@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.pbtxt import parse_text
-from isochrone.models.repository.repository import CONFIG_FILE
+from isochrone.models.repository.config_files import CONFIG_FILE
 from isochrone.protocol.control_json import model_config_json
 from isochrone.wire.connect import connect_http2
 from isochrone.wire.http2.grpc_client import unary

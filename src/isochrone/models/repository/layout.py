@@ -11,12 +11,12 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.backends import BACKENDS, backend_name, default_model_files
+from isochrone.models.repository.config_files import CONFIG_FILE
 from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.versions import find_versions
 
 #: The layout of a repository, for errors.
 EXPECTED = "models in Triton's layout, such as detector/config.pbtxt and detector/1/model.onnx"
-_CONFIG_FILE = "config.pbtxt"
 
 
 def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> ConfigError | None:
@@ -49,4 +49,4 @@ def is_model(path: Path) -> bool:
         return False
     known = either(tuple(name for backend in BACKENDS.values() for name in backend.files))
     has_file = any((version / name).exists() for version in bare for name in known)
-    return has_file or (bool(bare) and (path / _CONFIG_FILE).is_file())
+    return has_file or (bool(bare) and (path / CONFIG_FILE).is_file())

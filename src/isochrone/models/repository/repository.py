@@ -11,38 +11,25 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
+from functools import partial
 from pathlib import Path
 
 import structlog
-from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError, FetchFailed, InvalidArgument, IsochroneError, NotFound, NoVersion
-from isochrone.models.configuration.completion import complete
 from isochrone.models.configuration.ensemble_graph import step_names
-from isochrone.models.configuration.json_config import parse_json
 from isochrone.models.configuration.pbtxt import parse_text
-from isochrone.models.configuration.self_completion import SelfCompletion, completes_itself
-from isochrone.models.configuration.validation import validate
+from isochrone.models.configuration.self_completion import SelfCompletion
+from isochrone.models.repository.describing import Describer, name_place, steps_of
 from isochrone.models.repository.description import ModelDescription, ModelEntry
-from isochrone.models.repository.digest import regular_files
-from isochrone.models.repository.encrypted.copies import DecryptedVersion, DecryptedVersions, refuse_without_keys
+from isochrone.models.repository.encrypted.copies import DecryptedVersions
 from isochrone.models.repository.links import check_links
 from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.namespaces import Namespaces, plain_name
 from isochrone.models.repository.overrides import OverrideDirectory
 from isochrone.models.repository.remote import RemoteModels, empty_version, split_versions
+from isochrone.models.repository.scanning import scan_directory
 from isochrone.models.repository.signed.copies import VerifiedCopies
-from isochrone.models.repository.signed.covered import CONFIG_FILE as CONFIG_FILE
-from isochrone.models.repository.signed.covered import CONFIGS
-from isochrone.models.repository.versions import (
-    FoundVersions,
-    find_versions,
-    require_versions,
-    version_number,
-    versions_to_serve,
-)
-from isochrone.models.signature import Signature, signature_of
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.files import StoredFile
 from isochrone.models.sources.locations import Location, RepositoryUrl
@@ -50,10 +37,6 @@ from isochrone.models.sources.progress import Report
 from isochrone.secure.signing.signed_version import SignatureRefused
 
 log = structlog.get_logger(__name__)
-
-_CONFIG_PARAMETER = "load parameter 'config'"
-_VERSIONS_PARAMETER = "load parameter 'versions'"
-_SCAN_ATTEMPTS = 3
 
 
 class Repository:
@@ -89,10 +72,9 @@ class Repository:
             expected = "directories of this machine, with --model-namespacing"
             raise ConfigError("model repository", str(self._remote[0].url), expected, "a URL")
         self._namespaces = Namespaces(self._paths) if namespacing else None
-        #: Each model's configs/NAME.pbtxt stands in for its config.pbtxt, where it has one.
-        self._config_name = config_name
-        self._assumed_batch_sizes = assumed_batch_sizes or {}
-        self._self_completion = self_completion
+        self._describer = Describer(
+            config_name, assumed_batch_sizes or {}, self._namespaces, self_completion, decrypting
+        )
         self._links_stay = links_stay
         self._verified = verified
         self._decrypting = decrypting
@@ -105,12 +87,8 @@ class Repository:
         """Every model by name. Raises if a repository cannot be listed: an empty result would unload all models."""
         entries: dict[str, ModelEntry] = {}
         for path in self._paths:
-            for name, directory in _model_directories(path):
-                if self._namespaces is not None:
-                    name = self._namespaces.served_name(name, path)
-                entry = self._linked_away(name, directory, path) or _entry(name, directory)
-                if entry is not None:
-                    _add(entries, entry)
+            for entry in scan_directory(path, partial(self._served_name, path), links_stay=self._links_stay):
+                _add(entries, entry)
         for remote in self._remote:
             for entry in remote.scan().values():
                 _add(entries, entry)
@@ -155,7 +133,7 @@ class Repository:
                 raise ConfigError("load request", "config", "a model configuration, since files are given", "none")
             overrides = OverrideDirectory(name, files)
             try:
-                return self._describe(name, overrides.model, config_json, overrides, versions)
+                return self._describer.describe(name, overrides.model, config_json, overrides, versions)
             except BaseException:
                 overrides.remove()
                 raise
@@ -181,16 +159,8 @@ class Repository:
             given = error.strerror or str(error)
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
 
-    def _linked_away(self, name: str, directory: Path, root: Path) -> ModelEntry | None:
-        """The entry of a model with a link that it may not have: its files are not read. None: it has none."""
-        if self._links_stay:
-            try:
-                check_links(directory, root)
-            except ConfigError as problem:
-                return ModelEntry(name, directory, (), "", {}, problem)
-            except OSError:  # it vanishes: ``_entry`` finds out
-                pass
-        return None
+    def _served_name(self, path: Path, plain: str) -> str:
+        return plain if self._namespaces is None else self._namespaces.served_name(plain, path)
 
     def _root(self, directory: Path) -> Path:
         """The repository that a model's directory is in, by the names of both."""
@@ -222,8 +192,7 @@ class Repository:
             if versions is not None:
                 return versions
             try:
-                config, _, where = self._configuration(directory, config_json)
-                return versions_to_serve(config.version_policy, present, where)
+                return self._describer.selected(directory, config_json, present)
             except ConfigError:
                 # It is raised when the model is described.
                 return ()
@@ -241,7 +210,7 @@ class Repository:
         except OSError as error:
             raise _not_kept(place, error) from None
         except ConfigError as error:
-            _rename(error, local, place)
+            name_place(error, local, place)
             if isinstance(error, NoVersion) and not split_versions(files, name)[1] and self.steps(name, config_json):
                 hint = f" ({empty_version(name)})"
                 error.given, error.args = error.given + hint, (str(error) + hint,)
@@ -252,15 +221,15 @@ class Repository:
     ) -> ModelDescription:
         """The description of a model in its own directory or, where signatures are required, in a verified copy."""
         if self._verified is None:
-            return self._describe(name, directory, config_json, None, versions)
+            return self._describer.describe(name, directory, config_json, None, versions)
         plain = name if self._namespaces is None else plain_name(name)
-        chosen = self._chosen(name, directory, versions)
-        found = self._verified.open(plain, directory, chosen, self._config_names())
+        chosen = self._describer.to_verify(name, directory, versions)
+        found = self._verified.open(plain, directory, chosen, self._describer.config_files)
         copied = found.copy.directory
         try:
-            described = self._describe(name, copied, None, None, versions, of=directory)
+            described = self._describer.describe(name, copied, None, None, versions, of=directory)
         except ConfigError as error:
-            _rename(error, str(copied), str(directory))
+            name_place(error, str(copied), str(directory))
             raise
         return replace(
             described,
@@ -268,18 +237,6 @@ class Repository:
             provenance=found.provenance,
             private_copy=found.copy,
         )
-
-    def _chosen(self, name: str, directory: Path, requested: Sequence[int] | None) -> Sequence[int]:
-        """The versions to verify. Their configuration is not verified yet: the copy's decides which are served."""
-        found = find_versions(directory)
-        if requested is not None:
-            require_versions(requested, found.present, _VERSIONS_PARAMETER)
-            return requested
-        config, _, where = self._configuration(directory, None)
-        numbers = versions_to_serve(config.version_policy, found.present, where)
-        if not numbers:
-            raise _no_version(name, config, found, directory, where)
-        return numbers
 
     def _directories(self, name: str) -> list[Path]:
         if self._namespaces is not None:
@@ -295,14 +252,6 @@ class Repository:
                 return error
         return unknown_model(name)
 
-    def _config_names(self) -> list[str]:
-        """Where a configuration may be in a model's directory; the first that exists counts."""
-        return [*([f"{CONFIGS}/{self._config_name}.pbtxt"] if self._config_name else []), CONFIG_FILE]
-
-    def _config_file(self, directory: Path) -> Path:
-        files = [directory / name for name in self._config_names()]
-        return next((file for file in files if os.path.lexists(file)), files[-1])
-
     def steps(self, name: str, config_json: str | None = None) -> tuple[str, ...]:
         """The models of an ensemble's steps, from its configuration alone.
 
@@ -310,137 +259,18 @@ class Repository:
         """
         try:
             if config_json is not None:
-                return step_names(parse_json(config_json, _CONFIG_PARAMETER)[0])
+                return steps_of(config_json)
             for directory in self._directories(name):
-                file = self._config_file(directory)
-                if file.is_file():
-                    config = parse_text(file.read_bytes(), str(file))[0]
-                    self._settle_names(config, name, directory)
-                    return step_names(config)
-            for remote in self._remote:
-                found = remote.config(name, self._config_names())
+                found = self._describer.steps(name, directory)
                 if found is not None:
-                    return step_names(parse_text(*found)[0])
+                    return found
+            for remote in self._remote:
+                config = remote.config(name, self._describer.config_files)
+                if config is not None:
+                    return step_names(parse_text(*config)[0])
         except (OSError, ValueError, IsochroneError):
             pass
         return ()
-
-    def _settle_names(self, config: model_config_pb2.ModelConfig, name: str, directory: Path) -> None:
-        """With namespaces, replaces the names in a configuration by the names under which models are served."""
-        if self._namespaces is not None:
-            config.name = name
-            self._namespaces.settle_steps(config, directory.parent)
-
-    def _configuration(
-        self, directory: Path, config_json: str | None
-    ) -> tuple[model_config_pb2.ModelConfig, bool, str]:
-        """The configuration as it is written, whether it states max_batch_size, and where it is."""
-        where = _CONFIG_PARAMETER if config_json is not None else str(self._config_file(directory))
-        if config_json is not None:
-            return *parse_json(config_json, where), where
-        if not os.path.lexists(where):
-            return model_config_pb2.ModelConfig(), False, where
-        # A broken link must not count as "no configuration", and reading a pipe would block.
-        if not os.path.isfile(where):
-            raise ConfigError(where, "file", "a regular file", "something else, or a broken link")
-        return *parse_text(Path(where).read_bytes(), where), where
-
-    def _describe(
-        self,
-        name: str,
-        directory: Path,
-        config_json: str | None,
-        overrides: OverrideDirectory | None,
-        requested: Sequence[int] | None,
-        of: Path | None = None,
-    ) -> ModelDescription:
-        """``of``: the model's directory in its repository, if ``directory`` is a copy."""
-        config, stated, where = self._configuration(directory, config_json)
-        plain = name if self._namespaces is None else plain_name(name)
-        if config.name not in ("", name, plain):
-            raise ConfigError(where, "name", f"'{plain}', as the directory is called", f"'{config.name}'")
-        self._settle_names(config, name, of or directory)
-        found = find_versions(directory)
-        if requested is not None:
-            config.version_policy.specific.versions[:] = requested
-            require_versions(requested, found.present, _VERSIONS_PARAMETER)
-        numbers = versions_to_serve(config.version_policy, found.present, where)
-        if not numbers:
-            raise _no_version(name, config, found, directory, where)
-        versions = {number: directory / str(number) for number in numbers}
-
-        opened = self._decrypted(plain, versions, of or directory)
-        versions.update((number, each.directory) for number, each in opened.items())
-
-        def completed(of: Mapping[int, Path]) -> tuple[model_config_pb2.ModelConfig, Signature, tuple[str, ...]]:
-            result, assumed = complete(
-                config,
-                directory,
-                of,
-                max_batch_size_stated=stated,
-                where=where,
-                assumed_batch_sizes=self._assumed_batch_sizes,
-            )
-            number = max(of)
-            if completes_itself(result, of[number]):
-                by_file[number] = result
-                if self._self_completion is None:
-                    # Only a server runs the model's code: without it, its tensors are not known.
-                    return result, signature_of(result, {}), assumed
-                result = self._self_completion(result, of[number])
-                assumed = (*assumed, "completed by the model's auto_complete_config")
-            validate(result, where)
-            _check_initial_states(result, directory, where)
-            return result, signature_of(result, _read_labels(result, directory, where)), assumed
-
-        by_file: dict[int, model_config_pb2.ModelConfig] = {}
-        try:
-            newest, signature, assumed = completed(versions)
-            differing = {}
-            for number in numbers[:-1]:
-                own, own_signature, _ = completed({number: versions[number]})
-                if own != newest:
-                    differing[number] = (own, own_signature)
-        except ConfigError as error:
-            for number, each in opened.items():
-                _rename(error, str(each.directory), str(directory / str(number)))
-            raise
-        return ModelDescription(
-            name=name,
-            directory=directory,
-            config=newest,
-            signature=signature,
-            assumed=assumed,
-            versions=versions,
-            ignored=found.ignored,
-            overrides=overrides,
-            differing=differing,
-            stated=by_file,
-            stated_source=where,
-            decrypted=opened,
-        )
-
-    def _decrypted(self, model: str, versions: Mapping[int, Path], keys_at: Path) -> dict[int, DecryptedVersion]:
-        """The plain files of encrypted versions. ``keys_at``: the model's directory in its repository."""
-        found = {}
-        for number, stored in versions.items():
-            if self._decrypting is None:
-                refuse_without_keys(model, number, stored)
-            elif (each := self._decrypting.open(model, number, stored, keys_at)) is not None:
-                found[number] = each
-        return found
-
-
-def _no_version(
-    name: str, config: model_config_pb2.ModelConfig, found: FoundVersions, directory: Path, where: str
-) -> NoVersion:
-    if found.present:
-        expected = f"one that is present (present: {', '.join(map(str, found.present))})"
-        given = str(list(config.version_policy.specific.versions))
-        return NoVersion(name, where, "version_policy.specific.versions", expected, given)
-    given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
-    expected = "at least one version directory named by a positive integer, such as '1'"
-    return NoVersion(name, str(directory), "versions", expected, given)
 
 
 def unknown_model(name: str) -> NotFound:
@@ -452,19 +282,6 @@ def _not_kept(place: str, error: OSError) -> FetchFailed:
     """The disk of the model cache failed: a full one, for example."""
     file = f" ({error.filename})" if error.filename else ""
     return FetchFailed(f"{place}: cannot be kept in the model cache: {error.strerror or error}{file}")
-
-
-def _rename(error: ConfigError, local: str, place: str) -> None:
-    """Names the place that people know in an error, not a copy."""
-    error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
-
-
-def _model_directories(path: Path) -> list[tuple[str, Path]]:
-    try:
-        return sorted((entry.name, entry) for entry in path.iterdir() if is_model_name(entry.name) and entry.is_dir())
-    except OSError as error:
-        given = error.strerror or str(error)
-        raise ConfigError("model repository", str(path), "a readable directory", given) from None
 
 
 def _duplicate(name: str, directories: Sequence[object]) -> ConfigError:
@@ -485,61 +302,3 @@ def _required(cache: ModelCache | None, url: RepositoryUrl) -> ModelCache:
     if cache is None:
         raise ConfigError("model repository", str(url), "a directory, since there is no model cache", "a URL")
     return cache
-
-
-def _entry(name: str, directory: Path) -> ModelEntry | None:
-    problem: ConfigError | None = None
-    # Retried: a file may vanish between the listing and its stat, for example the temporary file of a copy.
-    for _ in range(_SCAN_ATTEMPTS):
-        try:
-            versions = find_versions(directory).present
-            return ModelEntry(name, directory, versions, *_fingerprints(directory, versions))
-        except ConfigError as error:
-            problem = error
-    # Removed since the listing. Any other problem is reported.
-    if not os.path.isdir(directory):
-        return None
-    return ModelEntry(name, directory, (), "", {}, problem)
-
-
-def _fingerprints(directory: Path, versions: Sequence[int]) -> tuple[str, dict[int, str]]:
-    """Fingerprints of names, sizes, mtimes and inodes: cheap enough for every poll."""
-    shared = blake2b(digest_size=16)
-    hashes = {version: blake2b(digest_size=16) for version in versions}
-    for relative, path in sorted(regular_files(directory)):
-        first, slash, _ = relative.partition(b"/")
-        version = version_number(first.decode("ascii", "replace")) if slash else None
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise ConfigError(str(path), "file", "a readable file", error.strerror or str(error)) from None
-        line = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}".encode()
-        target = hashes.get(version, shared) if version is not None else shared
-        target.update(len(relative).to_bytes(4, "big") + relative + len(line).to_bytes(4, "big") + line)
-    return shared.hexdigest(), {version: total.hexdigest() for version, total in hashes.items()}
-
-
-def _check_initial_states(config: model_config_pb2.ModelConfig, directory: Path, where: str) -> None:
-    for index, state in enumerate(config.sequence_batching.state):
-        for initial in state.initial_state:
-            if initial.data_file and not (directory / "initial_state" / initial.data_file).is_file():
-                key = f"sequence_batching.state[{index}].initial_state[0].data_file"
-                expected = f"a file in {directory / 'initial_state'}"
-                raise ConfigError(where, key, expected, f"'{initial.data_file}', which is not there")
-
-
-def _read_labels(config: model_config_pb2.ModelConfig, directory: Path, where: str) -> dict[str, tuple[str, ...]]:
-    labels: dict[str, tuple[str, ...]] = {}
-    for index, output in enumerate(config.output):
-        if not output.label_filename:
-            continue
-        key = f"output[{index}].label_filename"
-        path = directory / output.label_filename
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(where, key, f"a readable file at {path}", error.strerror or str(error)) from None
-        except UnicodeDecodeError:
-            raise ConfigError(where, key, "a file in UTF-8, one label a line", str(path)) from None
-        labels[output.name] = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
-    return labels

@@ -21,11 +21,11 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.config_files import CONFIG_FILE
 from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.layout import model_files
 from isochrone.models.repository.listings import Listings, RepositoryListing
 from isochrone.models.repository.remote import empty_version
-from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.models.repository.versions import version_number
 from isochrone.models.sources.failures import PackageMissing
 from isochrone.models.sources.locations import Location, RepositoryUrl

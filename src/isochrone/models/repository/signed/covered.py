@@ -14,11 +14,8 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.config_files import CONFIG_FILE, CONFIGS
 from isochrone.models.repository.digest import named_files, regular_files
-
-CONFIG_FILE = "config.pbtxt"
-#: Holds the configurations that ``--model-config-name`` chooses among.
-CONFIGS = "configs"
 
 
 def signature_name(version: int) -> str:

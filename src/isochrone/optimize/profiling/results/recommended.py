@@ -24,8 +24,8 @@ from google.protobuf import text_format
 from isochrone.errors import ConfigError
 from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.configuration.validation import validate
+from isochrone.models.repository.config_files import CONFIG_FILE
 from isochrone.models.repository.description import ModelDescription
-from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.optimize.profiling.changed_config import with_instances, with_preferred_batch
 from isochrone.optimize.profiling.search.space import Configuration
 
