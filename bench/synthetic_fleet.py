@@ -18,21 +18,11 @@ from isochrone.control.figures.frames import (
     StageFigures,
     WorkerFigures,
 )
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    Assignment,
-    CanaryRule,
-    Change,
-    EpochRecord,
-    EventRecord,
-    FleetRecord,
-    GatewayRecord,
-    Progress,
-    RolloutRecord,
-    Split,
-    WorkerRecord,
-    encode,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, FleetRecord, Split
+from isochrone.control.state.rollout_records import CanaryRule, Change, Progress, RolloutRecord
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS
 from isochrone.store.base import Put, Store
 

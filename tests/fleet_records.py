@@ -13,15 +13,10 @@ import msgspec
 from isochrone.control.fleet.reading.file import FleetFile
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.requests.decisions import Decision, RequestContext
+from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    Assignment,
-    EpochRecord,
-    FleetRecord,
-    RolloutRecord,
-    decode,
-    encode,
-)
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Entry, Put
 

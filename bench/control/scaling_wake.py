@@ -28,8 +28,9 @@ import grpc
 from bench.ports import ports_in_a_row
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.scaling.keda import messages
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord
 from isochrone.store.base import Put
 from isochrone.store.opening import open_store
 

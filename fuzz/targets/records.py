@@ -12,7 +12,8 @@ import msgspec
 from msgspec import inspect
 
 from fuzz.target import Target, outcome
-from isochrone.control.state import records
+from isochrone.control.state import process_records, records, rollout_records
+from isochrone.control.state.codec import decode, encode
 from isochrone.observe.flights.dump import read_dump
 from isochrone.observe.flights.messages import FlightPage
 from isochrone.worker.backends.transformer.checkpoint.fields import read_fields
@@ -20,7 +21,9 @@ from isochrone.worker.backends.transformer.checkpoint.shape import shape_of
 
 #: Record types by name, so that a byte of an input always names the same.
 KINDS: tuple[type[Any], ...] = tuple(
-    kind for name, kind in sorted(vars(records).items()) if name.endswith("Record") and isinstance(kind, type)
+    kind
+    for name, kind in sorted((vars(records) | vars(rollout_records) | vars(process_records)).items())
+    if name.endswith("Record") and isinstance(kind, type)
 )
 
 
@@ -28,11 +31,11 @@ def stored(data: bytes) -> None:
     kind = KINDS[data[0] % len(KINDS)] if data else KINDS[0]
     ok, record = outcome_of_record(data[1:], kind)
     if ok:
-        assert records.decode(records.encode(record), kind) == record, "written again, it is another record"
+        assert decode(encode(record), kind) == record, "written again, it is another record"
 
 
 def outcome_of_record(content: bytes, kind: type[Any]) -> tuple[bool, Any]:
-    return outcome(lambda: records.decode(content, kind))
+    return outcome(lambda: decode(content, kind))
 
 
 @contextmanager
@@ -106,7 +109,12 @@ TARGETS = (
     ),
     Target(
         "store_records",
-        ("isochrone.control.state.records",),
+        (
+            "isochrone.control.state.codec",
+            "isochrone.control.state.records",
+            "isochrone.control.state.rollout_records",
+            "isochrone.control.state.process_records",
+        ),
         "what is written again reads the same; only Unreadable",
         stored,
         tuple(bytes((index,)) + _encoded(kind) for index, kind in enumerate(KINDS)),

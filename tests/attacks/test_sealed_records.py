@@ -15,16 +15,9 @@ import pytest
 from guarded_servers import ask
 from sealed_fleet import KEYS, MODEL, NAME, SealedFleet, sealed_fleet, wait_until, write_key
 
-from isochrone.control.state.records import (
-    Assignment,
-    EpochRecord,
-    EventRecord,
-    FleetRecord,
-    GatewayRecord,
-    WorkerRecord,
-    decode,
-    encode,
-)
+from isochrone.control.state.codec import decode, encode
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, FleetRecord
 from isochrone.store.seals import NO_SEAL, WRONG_SEAL
 from up_process import ISOCHRONE, SECONDS, isochrone
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from guarded_servers import ask, inference
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import AccessRecord, encode
+from isochrone.control.state.records import AccessRecord
 from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.tokens import digest_of, new_token
 from isochrone.secure.fleet_key import FleetKey

@@ -24,7 +24,8 @@ from isochrone.control.api.service import ControlService
 from isochrone.control.api.serving import serve_api
 from isochrone.control.figures.frames import Frame, ModelFigures
 from isochrone.control.figures.history import History
-from isochrone.control.state.records import GatewayRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.process_records import GatewayRecord
 from isochrone.errors import NotFound, Unavailable
 from isochrone.store.base import Put, Store
 from isochrone.store.mirror import Mirror

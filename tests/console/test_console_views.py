@@ -23,8 +23,10 @@ from isochrone.control.figures.frames import COMPUTE, GATEWAY, QUEUE, WORKER, Mo
 from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Conflict, RequestContext
 from isochrone.control.requests.rollouts import abort, promote
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import ProcessRecord
+from isochrone.control.state.rollout_records import (
     ABORTED,
     ABORTING,
     CANARY,
@@ -36,10 +38,8 @@ from isochrone.control.state.records import (
     SWITCHING,
     CanaryRule,
     Change,
-    ProcessRecord,
     Progress,
     RolloutRecord,
-    encode,
 )
 from isochrone.control.state.view import View
 from isochrone.store.base import Entry

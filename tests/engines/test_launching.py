@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from isochrone.control.fleet.bundled.writing import write_bundled
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import BY_ADDRESS, FleetRecord, GatewayRecord, WorkerRecord, encode
+from isochrone.control.state.process_records import BY_ADDRESS, GatewayRecord, WorkerRecord
+from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines import launching
 from isochrone.engines.launching import (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import encode
 from isochrone.engines import supervisor_lease
 from isochrone.engines.supervisor_lease import SupervisorLease, SupervisorRecord, this_supervisor
 from isochrone.errors import AlreadyExists

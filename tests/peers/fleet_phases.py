@@ -23,7 +23,7 @@ from bench.control.models import MODELS, SOLO
 from bench.control.rollout_log import Asked
 from bench.control.running_fleet import CONTROLLER
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import ANNOUNCED, CANCELLED, HOLDING
+from isochrone.control.state.rollout_records import ANNOUNCED, CANCELLED, HOLDING
 from isochrone.control.state.view import View
 from isochrone.store.base import Store
 

@@ -20,7 +20,7 @@ import tritonclient.http as triton_http
 
 from bench.worker.peers import triton
 from bench.worker.peers.process import Peer, answers, environment_python, scratch
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import READY, UNAVAILABLE, ControlFailed, WorkerControl
 from isochrone.control.workers.triton_loads import config_in
 

@@ -16,8 +16,9 @@ from bench.control.running_fleet import CONTROLLER, GATEWAY, WORKER
 from isochrone.control.fleet.reading.file import lost_versions, read_file
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, ReconciledRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, ReconciledRecord
 from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 from isochrone.store.base import Entry

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.state.records import EpochRecord, Unreadable, decode, encode
+from isochrone.control.state.codec import Unreadable, decode, encode
+from isochrone.control.state.records import EpochRecord
 from isochrone.store.seals import NO_SEAL, WRONG_SEAL, Seal, refusal, refused
 
 OURS, THEIRS = b"k" * 32, b"t" * 32

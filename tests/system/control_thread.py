@@ -16,8 +16,9 @@ import msgspec
 
 from isochrone.control.api.application import create_app
 from isochrone.control.api.serving import serve_api
+from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import RolloutRecord, decode, encode
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.store.base import Put, Store
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store

@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.store.base import Put
 from isochrone.store.opening import open_store
 from sample_models import write_config, write_models, write_python

@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2
 
 from development_ca import DevelopmentCa
 from isochrone.control.evaluation.replay import Comparison, compare_versions
-from isochrone.control.state.records import NO_FIELDS, CompareRule, WorkerRecord
+from isochrone.control.state.process_records import NO_FIELDS, WorkerRecord
+from isochrone.control.state.rollout_records import CompareRule
 from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, HTTP, Sample
 from isochrone.secure.access.tokens import digest_of, new_token

@@ -16,21 +16,18 @@ from typer.testing import CliRunner
 from isochrone.cli.api_client import ApiClient, user
 from isochrone.cli.main import app
 from isochrone.control.api.messages import Event
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, ReconciledRecord
+from isochrone.control.state.rollout_records import (
     ABORTED,
     CANARY,
     DONE,
     PENDING,
     PREPARING,
-    Assignment,
     CanaryRule,
     Change,
-    EpochRecord,
-    GatewayRecord,
     Progress,
-    ReconciledRecord,
     RolloutRecord,
-    WorkerRecord,
 )
 
 FLEET = """

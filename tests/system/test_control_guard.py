@@ -17,8 +17,9 @@ from tritonclient.utils import InferenceServerException
 
 from gateway_process import GatewayProcess, StartGateway
 from hostile_client import HOST, ask
+from isochrone.control.state.codec import decode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import WorkerRecord, decode
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import WorkerControl
 from isochrone.protocol.access.control_token import HEADER
 from isochrone.store.opening import open_store

@@ -14,16 +14,10 @@ import pytest
 from isochrone.control.desired.reconcile import DesiredModel
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.leader.controller import Controller
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    BY_ADDRESS,
-    Assignment,
-    EpochRecord,
-    FleetRecord,
-    KeptPool,
-    WorkerRecord,
-    encode,
-)
+from isochrone.control.state.process_records import BY_ADDRESS, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, KeptPool
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 from isochrone.store.mirror import Mirror

@@ -14,8 +14,9 @@ from tritonclient.utils import InferenceServerException
 
 from gateway_process import GatewayProcess, StartGateway
 from isochrone.control.fleet.reading.parsing import parse_fleet
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Put
 from isochrone.store.opening import open_store

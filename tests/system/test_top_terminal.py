@@ -21,7 +21,8 @@ from terminal_run import TerminalRun, terminal_run
 
 from gateway_process import GatewayProcess, StartGateway
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.state.records import Assignment, EpochRecord, GatewayRecord, WorkerRecord
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
 

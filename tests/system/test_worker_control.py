@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stock_clients import StockClient
 
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import READY, UNAVAILABLE, ControlFailed, WorkerControl
 from isochrone.control.workers.triton_loads import config_in
 from isochrone.errors import ConfigError

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from stock_clients import StockClient
 
+from isochrone.control.state.codec import decode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import WorkerRecord, decode
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.protocol.access.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import write_config, write_models, write_python

@@ -20,8 +20,10 @@ import grpc
 import pytest
 from real_fleets import until
 
+from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, WorkerRecord, XdsServerRecord, decode, encode
+from isochrone.control.state.process_records import WorkerRecord, XdsServerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.control.xds import messages
 from isochrone.control.xds.clients import MOST_PER_HOST
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS

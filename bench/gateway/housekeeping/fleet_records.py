@@ -5,9 +5,11 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, WorkerRecord, encode
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord
 from isochrone.store.base import Delete, Put
 from isochrone.store.opening import open_store
 

@@ -27,9 +27,11 @@ from isochrone.control.fleet.reading.passwords import without_password
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
+from isochrone.control.state.codec import encode
 from isochrone.control.state.foreign import check_seals
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import BY_ADDRESS, KUBERNETES, LOCAL, FleetRecord, encode
+from isochrone.control.state.process_records import BY_ADDRESS
+from isochrone.control.state.records import KUBERNETES, LOCAL, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.errors import AlreadyExists, FlagError, Unavailable
 from isochrone.settings.problems import SettingsError, settings_error

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from isochrone.control.state.codec import Unreadable, decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Unreadable, decode, encode
 from isochrone.errors import AlreadyExists
 from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
 from isochrone.store.seals import refusal

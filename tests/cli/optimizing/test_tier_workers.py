@@ -12,8 +12,9 @@ from isochrone.cli.api_client import ApiClient
 from isochrone.cli.optimizing import tier_workers
 from isochrone.cli.optimizing.tier_workers import _tokens, worker_of, workers_of_tiers
 from isochrone.control.api.messages import Status, StoreState, WorkerStatus
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import WorkerRecord, encode
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.errors import FlagError, Unavailable
 from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.store.base import Put

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from isochrone.cli.api_client import ApiClient
 from isochrone.cli.rollouts.watching import watch_rollout
-from isochrone.control.state.records import PREPARING, Change, RolloutRecord
+from isochrone.control.state.rollout_records import PREPARING, Change, RolloutRecord
 
 
 class InterruptedClient(ApiClient):

@@ -13,7 +13,9 @@ from isochrone.cli.top.readings import Reading, read_page
 from isochrone.cli.top.samples import CHANGING, FAULT, GATEWAYS, MODELS, USUAL, WARNING, WORKERS, Line
 from isochrone.cli.top.sources import page_url
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.state.records import CANARY, Change, ProcessRecord, RolloutRecord, Split
+from isochrone.control.state.process_records import ProcessRecord
+from isochrone.control.state.records import Split
+from isochrone.control.state.rollout_records import CANARY, Change, RolloutRecord
 
 GATEWAY_PAGE = """
 isochrone_gateway_requests_total{model="detector"} REQUESTS

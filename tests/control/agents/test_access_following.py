@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from isochrone.control.agents.access_following import AccessFollowing
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import AccessRecord, encode
+from isochrone.control.state.records import AccessRecord
 from isochrone.errors import IsochroneError, Unauthenticated, Unavailable
 from isochrone.secure.access.keeper import AccessKeeper
 from isochrone.secure.access.permissions import INFERENCE

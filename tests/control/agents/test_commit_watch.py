@@ -10,8 +10,9 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from isochrone.control.agents.commit_watch import CommitWatch
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord
 from isochrone.store.base import Delete, Put, Snapshot, Store, StoreUnavailable
 from isochrone.store.opening import open_store
 

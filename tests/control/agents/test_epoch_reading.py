@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from isochrone.control.agents import epoch_reading
 from isochrone.control.agents.epoch_reading import EpochReader
-from isochrone.control.state.records import Assignment, EpochRecord, Split, Unreadable, decode, encode
+from isochrone.control.state.codec import Unreadable, decode, encode
+from isochrone.control.state.records import Assignment, EpochRecord, Split
 from isochrone.gateway.housekeeping import finished
 
 

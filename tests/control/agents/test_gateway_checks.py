@@ -7,7 +7,8 @@ from pathlib import Path
 
 from test_gateway_link import KEYS, RULES, Led, epoch, run, until
 
-from isochrone.control.state.records import HOLDING, SwitchRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.rollout_records import HOLDING, SwitchRecord
 
 
 def test_a_worker_whose_record_vanished_is_dropped_and_the_checks_rest(tmp_path: Path) -> None:

@@ -17,19 +17,11 @@ from isochrone.control.agents import gateway_link, gateway_records
 from isochrone.control.agents.gateway_link import GatewayLink
 from isochrone.control.agents.gateway_registration import NameTaken
 from isochrone.control.agents.link_rules import LinkRules
+from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    ANNOUNCED,
-    HOLDING,
-    Assignment,
-    EpochRecord,
-    GatewayRecord,
-    SwitchRecord,
-    WaitingRecord,
-    WorkerRecord,
-    decode,
-    encode,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, WaitingRecord
+from isochrone.control.state.rollout_records import ANNOUNCED, HOLDING, SwitchRecord
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules

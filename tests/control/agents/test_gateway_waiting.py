@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from isochrone.control.agents.gateway_waiting import GatewayWaiting
-from isochrone.control.state.records import WaitingRecord, decode
+from isochrone.control.state.codec import decode
+from isochrone.control.state.records import WaitingRecord
 from isochrone.gateway.gateway import Gateway
 from isochrone.store.base import Compare, Delete, Lease, Outcome, Put, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore

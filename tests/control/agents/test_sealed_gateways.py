@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isochrone.control.agents.gateway_link import GatewayLink
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, GatewayRecord, SwitchRecord, encode
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord
+from isochrone.control.state.rollout_records import SwitchRecord
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings.wire_limits import WireLimits

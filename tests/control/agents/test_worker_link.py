@@ -13,8 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from isochrone.control.agents.worker_link import Due, WorkerLink, advertised_host, due, new_incarnation
+from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import WorkerRecord, decode, encode
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.store.base import Changes, Compare, Delete, Entry, Lease, Outcome, Put, Snapshot, Store, StoreUnavailable
 from isochrone.store.opening import open_store
 

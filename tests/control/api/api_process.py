@@ -16,8 +16,8 @@ import msgspec
 
 from isochrone.control.api.application import create_app
 from isochrone.control.api.service import ControlService
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import encode
 from isochrone.store.base import Compare, Delete, Put, Store
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store

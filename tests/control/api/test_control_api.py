@@ -9,20 +9,10 @@ import msgspec
 import pytest
 from api_process import FLEET, KEYS, Api, with_api
 
-from isochrone.control.state.records import (
-    ABORTED,
-    CANARY,
-    DONE,
-    PREPARING,
-    Assignment,
-    Change,
-    EpochRecord,
-    GatewayRecord,
-    RolloutRecord,
-    Split,
-    WorkerRecord,
-    decode,
-)
+from isochrone.control.state.codec import decode
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, Split
+from isochrone.control.state.rollout_records import ABORTED, CANARY, DONE, PREPARING, Change, RolloutRecord
 
 SERVED = EpochRecord(
     7, {"detector": Assignment("1", "d1", previous="3", pools=("cpu",)), "tracker": Assignment("1", pools=("cpu",))}

@@ -9,18 +9,9 @@ from api_process import KEYS, Api, with_api
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from isochrone.control.state.records import (
-    ABORTED,
-    CANARY,
-    Assignment,
-    Change,
-    EpochRecord,
-    GatewayRecord,
-    RolloutRecord,
-    Split,
-    VerdictRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, Split
+from isochrone.control.state.rollout_records import ABORTED, CANARY, Change, RolloutRecord, VerdictRecord
 
 PAGE = Path(__file__).parents[3] / "docs" / "monitoring.md"
 _PREFIX = "isochrone_controller_"

@@ -13,7 +13,8 @@ from api_process import KEYS, Api, with_api
 from isochrone.control.api.messages import Event
 from isochrone.control.api.streams import event_changes, rollout_changes
 from isochrone.control.state.events import event
-from isochrone.control.state.records import DONE, PREPARING, Change, EventRecord, RolloutRecord
+from isochrone.control.state.records import EventRecord
+from isochrone.control.state.rollout_records import DONE, PREPARING, Change, RolloutRecord
 
 
 async def write_event(api: Api, what: str) -> None:

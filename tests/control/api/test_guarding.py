@@ -10,7 +10,8 @@ from api_process import FLEET, KEYS, Api, with_api
 from starlette.types import Message, Receive, Scope, Send
 
 from isochrone.control.api.callers.guarding import Guard, is_known_host
-from isochrone.control.state.records import FleetRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import FleetRecord
 from isochrone.secure.loopback import is_loopback
 from isochrone.store.base import Put
 

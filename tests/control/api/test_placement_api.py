@@ -6,7 +6,8 @@ from pathlib import Path
 
 from api_process import KEYS, Api, with_api
 
-from isochrone.control.state.records import Assignment, EpochRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
 
 MIB = 2**20
 SERVED = EpochRecord(

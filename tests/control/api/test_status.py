@@ -9,17 +9,9 @@ from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.leader.worker_reports import changes, load_failures, worker_faults
 from isochrone.control.rollout.observed_state import Failure
-from isochrone.control.state.records import (
-    PREPARING,
-    Assignment,
-    Change,
-    EpochRecord,
-    GatewayRecord,
-    LoadFailuresRecord,
-    ProcessRecord,
-    SignersRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, LoadFailuresRecord, SignersRecord
+from isochrone.control.state.rollout_records import PREPARING, Change
 
 REASON = "no worker can take a request for model 'detector' now (h:1: Connection refused)"
 

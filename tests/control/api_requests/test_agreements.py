@@ -6,7 +6,8 @@ import pytest
 
 from fleet_records import ALL, CONTEXT, FLEET, KEYS, Records, file_of, renamed, served
 from isochrone.control.requests.fleet import NotAgreed, apply_fleet, scale
-from isochrone.control.state.records import ABORTED, ABORTING, PREPARING, Change, ReconciledRecord
+from isochrone.control.state.records import ReconciledRecord
+from isochrone.control.state.rollout_records import ABORTED, ABORTING, PREPARING, Change
 
 
 def _renaming() -> Records:

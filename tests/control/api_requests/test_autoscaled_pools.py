@@ -13,7 +13,8 @@ from isochrone.control.placement.figures import StatedFigures
 from isochrone.control.placement.fleet_inputs import of_records
 from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.fleet import apply_fleet, scale
-from isochrone.control.state.records import KUBERNETES, GatewayRecord, PoolSizeRecord
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import KUBERNETES, PoolSizeRecord
 
 PLAIN = "name: plant\npools:\n  cpu: {workers: 2, min: 0, max: 4}\nmodels:\n  m: {version: 1}\n"
 SCALED = PLAIN.replace("max: 4", "max: 4, autoscale: {zero_after_seconds: 60}")

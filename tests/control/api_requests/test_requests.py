@@ -16,20 +16,9 @@ from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.fleet import NotAgreed, apply_fleet, scale
 from isochrone.control.requests.processes import drain, forget_gateway, undrain
 from isochrone.control.requests.rollouts import abort, promote
-from isochrone.control.state.records import (
-    ABORTED,
-    ABORTING,
-    CANARY,
-    DONE,
-    DRAINING,
-    PREPARING,
-    Change,
-    EpochRecord,
-    EventRecord,
-    GatewayRecord,
-    ReconciledRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import EpochRecord, EventRecord, ReconciledRecord
+from isochrone.control.state.rollout_records import ABORTED, ABORTING, CANARY, DONE, DRAINING, PREPARING, Change
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
 
 CHANGES = {"detector": Change("2", "1")}

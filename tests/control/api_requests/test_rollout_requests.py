@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fleet_records import CONTEXT, FLEET, KEYS, Records, read_rollout, served
 from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.rollouts import rollback, start_rollout
-from isochrone.control.state.records import (
+from isochrone.control.state.records import Assignment
+from isochrone.control.state.rollout_records import (
     ABORTED,
     CANARY,
     DONE,
@@ -19,7 +20,6 @@ from isochrone.control.state.records import (
     PREPARING,
     STRICT,
     SWITCHING,
-    Assignment,
     CanaryRule,
     Change,
     CompareRule,

@@ -18,17 +18,15 @@ from isochrone.control.desired.reconcile import (
     superseded,
     without_aborted,
 )
-from isochrone.control.state.records import (
+from isochrone.control.state.records import Assignment, EpochRecord, ReconciledRecord
+from isochrone.control.state.rollout_records import (
     ABORTED,
     ABORTING,
     DONE,
     DRAINING,
     PENDING,
     PREPARING,
-    Assignment,
     Change,
-    EpochRecord,
-    ReconciledRecord,
     RolloutRecord,
 )
 

@@ -13,16 +13,14 @@ from isochrone.control.desired.reconcile import (
     superseded,
     without_aborted,
 )
-from isochrone.control.state.records import (
+from isochrone.control.state.records import Assignment, EpochRecord, ReconciledRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     DRAINING,
     STRICT,
-    Assignment,
     CanaryRule,
     Change,
     CompareRule,
-    EpochRecord,
-    ReconciledRecord,
     RolloutRecord,
 )
 

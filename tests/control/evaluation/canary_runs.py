@@ -13,7 +13,7 @@ import numpy as np
 
 from isochrone.control.evaluation.figures import Figures
 from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, Judgement, judge
-from isochrone.control.state.records import CanaryRule
+from isochrone.control.state.rollout_records import CanaryRule
 from isochrone.gateway.evaluation.counts import bucket_bounds, bucket_of
 
 #: Seconds the shared noise stays as it is, and between two calls of the judge at least.

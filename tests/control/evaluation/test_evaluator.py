@@ -11,7 +11,9 @@ from collections.abc import Callable
 from isochrone.control.evaluation.evaluator import Evaluator
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.observed_state import ObservedState, Verdict
-from isochrone.control.state.records import CanaryRule, Change, CompareRule, EpochRecord, GatewayRecord, RolloutRecord
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import CanaryRule, Change, CompareRule, RolloutRecord
 
 CHANGES = {"m": Change("2", "1", pools=("cpu",)), "moved": Change("1", "1", pools=("gpu",))}
 GATEWAYS = {name: GatewayRecord(name, "127.0.0.1", 1, metrics_port=0) for name in ("b", "a")}

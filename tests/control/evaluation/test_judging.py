@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from isochrone.control.evaluation.figures import Figures
 from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, judge
-from isochrone.control.state.records import CanaryRule
+from isochrone.control.state.rollout_records import CanaryRule
 from isochrone.gateway.evaluation.counts import bucket_of
 
 RULE = CanaryRule()

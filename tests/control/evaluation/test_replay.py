@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.control.evaluation.outputs import Difference, compare_outputs, read_grpc, read_http
 from isochrone.control.evaluation.replay import Comparison
-from isochrone.control.state.records import CompareRule
+from isochrone.control.state.rollout_records import CompareRule
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.tensors.datatypes import bytes_tensor
 

@@ -14,7 +14,7 @@ from isochrone.control.figures import collecting
 from isochrone.control.figures.collecting import FiguresCollector
 from isochrone.control.figures.frames import Frame
 from isochrone.control.figures.history import History
-from isochrone.control.state.records import GatewayRecord, WorkerRecord
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
 from isochrone.gateway.figures.page import MOST_BYTES, FiguresPage, ModelCounts, VersionCounts, WorkerLoad, encode
 
 

@@ -13,7 +13,8 @@ from isochrone.control.figures.frames import Frame, ModelFigures
 from isochrone.control.figures.objectives import Limits, limits
 from isochrone.control.figures.totals import DAY, Totals, in_window, totals, totals_by_minute, until, with_minutes
 from isochrone.control.fleet.reading.parsing import fleet_of
-from isochrone.control.state.records import SloTotalsRecord, decode, encode
+from isochrone.control.state.codec import decode, encode
+from isochrone.control.state.records import SloTotalsRecord
 
 NOW = 30_000_000
 _totals = st.builds(Totals, st.integers(0, 5000), st.integers(0, 100)).filter(lambda each: each.requests)

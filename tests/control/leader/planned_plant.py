@@ -12,7 +12,8 @@ from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.placement.figures import Figures, figures_record
 from isochrone.control.rollout.desired_versions import desired_versions
 from isochrone.control.rollout.observed_state import READY, Failure, Loaded, ObservedWorker
-from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 

@@ -14,8 +14,9 @@ from isochrone.control.leader import access_publishing
 from isochrone.control.leader.access_publishing import AccessPublishing
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.records import LeaderRecords
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import AccessRecord, encode
+from isochrone.control.state.records import AccessRecord
 from isochrone.secure.access.document import parse_access
 from isochrone.settings.documents import Document
 from isochrone.store.base import Put

@@ -14,15 +14,10 @@ from isochrone.control.desired.reconcile import DesiredModel
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.leader import controller as controllers
 from isochrone.control.leader.controller import Controller
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    Assignment,
-    EpochRecord,
-    FleetRecord,
-    PlacementRecord,
-    WorkerRecord,
-    encode,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, PlacementRecord
 from isochrone.control.state.view import View
 from isochrone.control.workers.control import ServedState
 from isochrone.store.base import Put

@@ -18,19 +18,9 @@ from isochrone.control.placement.applying.rejections import FIRST_PAUSE, LONGEST
 from isochrone.control.placement.figures import Figures, StatedFigures
 from isochrone.control.rollout.machine import LACKS_ROOM
 from isochrone.control.rollout.observed_state import LOADING, READY, Failure, Loaded, ObservedWorker
-from isochrone.control.state.records import (
-    DONE,
-    DRAINING,
-    KUBERNETES,
-    PENDING,
-    PREPARING,
-    Assignment,
-    Change,
-    EpochRecord,
-    FleetRecord,
-    PlacementRecord,
-    encode,
-)
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import KUBERNETES, Assignment, EpochRecord, FleetRecord, PlacementRecord
+from isochrone.control.state.rollout_records import DONE, DRAINING, PENDING, PREPARING, Change
 
 
 def test_models_spread_over_the_workers_each_with_its_reason() -> None:

@@ -7,14 +7,8 @@ from planned_plant import MIB, Plant, committed, started
 from fleet_records import KEYS
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import READY, Loaded, ObservedState, ObservedWorker
-from isochrone.control.state.records import (
-    PENDING,
-    PREPARING,
-    Change,
-    EpochRecord,
-    PlacementRecord,
-    RolloutRecord,
-)
+from isochrone.control.state.records import EpochRecord, PlacementRecord
+from isochrone.control.state.rollout_records import PENDING, PREPARING, Change, RolloutRecord
 
 
 def begun(plant: Plant, rollout: RolloutRecord) -> RolloutRecord:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from isochrone.control.leader.observation import loading_order, observe
 from isochrone.control.rollout.observed_state import ObservedWorker, Verdict
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    HOLDING,
-    AcknowledgementRecord,
-    Assignment,
-    Change,
-    EpochRecord,
-    EventRecord,
-    GatewayRecord,
-    RolloutRecord,
-    SwitchRecord,
-    WorkerRecord,
-    encode,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord
+from isochrone.control.state.rollout_records import HOLDING, AcknowledgementRecord, Change, RolloutRecord, SwitchRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Entry
 

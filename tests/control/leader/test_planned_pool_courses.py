@@ -15,16 +15,8 @@ from isochrone.control.leader.observation import observe
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.memory import loadable_versions
 from isochrone.control.rollout.observed_state import LOADING, READY, Loaded, ObservedWorker, Verdict
-from isochrone.control.state.records import (
-    DONE,
-    DRAINING,
-    PENDING,
-    Assignment,
-    CanaryRule,
-    Change,
-    EpochRecord,
-    PlacementRecord,
-)
+from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord
+from isochrone.control.state.rollout_records import DONE, DRAINING, PENDING, CanaryRule, Change
 
 TEXT = """
 name: plant

@@ -8,17 +8,8 @@ import pytest
 from planned_plant import MIB, Plant, committed
 
 from fleet_records import KEYS
-from isochrone.control.state.records import (
-    CANARY,
-    COMPARING,
-    DONE,
-    DRAINING,
-    PREPARING,
-    SWITCHING,
-    Assignment,
-    Change,
-    EpochRecord,
-)
+from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.control.state.rollout_records import CANARY, COMPARING, DONE, DRAINING, PREPARING, SWITCHING, Change
 
 TEXT = """
 name: plant

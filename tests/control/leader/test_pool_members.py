@@ -12,15 +12,10 @@ from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.pool_members import absent, available, drained_by_users, members_of, size_for
 from isochrone.control.rollout.observed_state import LOADING, READY, Loaded, ObservedWorker
 from isochrone.control.scaling.measured.pool_observation import PoolMembers, Shared
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    SUPERVISOR,
-    Assignment,
-    EpochRecord,
-    EventRecord,
-    WorkerRecord,
-    encode,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import SUPERVISOR, Assignment, EpochRecord, EventRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Entry
 

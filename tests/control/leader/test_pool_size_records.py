@@ -10,7 +10,8 @@ from planned_plant import RecordsOfLeader
 from fleet_records import KEYS, Records, served
 from isochrone.control.leader.autoscaling import Autoscaling
 from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, RequestCounts
-from isochrone.control.state.records import GatewayRecord, PoolSizeRecord
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import PoolSizeRecord
 
 FLEET = """
 name: plant

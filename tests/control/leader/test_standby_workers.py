@@ -10,7 +10,9 @@ from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.standby_workers import StandbyWorkers, desired_standbys
 from isochrone.control.rollout.observed_state import READY, Loaded, ObservedWorker
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.state.records import (
     Assignment,
     EpochRecord,
@@ -18,8 +20,6 @@ from isochrone.control.state.records import (
     FleetRecord,
     PlacementRecord,
     PoolSizeRecord,
-    WorkerRecord,
-    encode,
 )
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Entry, Put

@@ -13,17 +13,9 @@ from isochrone.control.placement.figures import StatedFigures
 from isochrone.control.placement.fleet_inputs import of_file, of_records
 from isochrone.control.placement.planning.planner import plan_placement
 from isochrone.control.placement.workers import DRAINING, LOST, SERVING
-from isochrone.control.state.records import (
-    CANARY,
-    DONE,
-    Assignment,
-    Change,
-    EventRecord,
-    LoadFailuresRecord,
-    RolloutRecord,
-    Split,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EventRecord, LoadFailuresRecord, Split
+from isochrone.control.state.rollout_records import CANARY, DONE, Change, RolloutRecord
 from isochrone.errors import InvalidArgument, NotFound
 
 TEXT = """

@@ -12,7 +12,9 @@ from isochrone.control.placement.figures import Figures, StatedFigures, figures_
 from isochrone.control.placement.fleet_inputs import of_records
 from isochrone.control.placement.needs import BatchCurve
 from isochrone.control.placement.planning.planner import plan_placement
-from isochrone.control.state.records import Assignment, FiguresRecord, WorkerRecord, decode, encode
+from isochrone.control.state.codec import decode, encode
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, FiguresRecord
 
 NONE = StatedFigures()
 names = st.text(max_size=5)

@@ -10,20 +10,9 @@ from isochrone.control.desired.reconcile import FILE, REMOVED
 from isochrone.control.recovery.offers import offer
 from isochrone.control.recovery.rebuild import restore_epoch
 from isochrone.control.requests.decisions import Conflict, RequestContext
-from isochrone.control.state.records import (
-    ABORTED,
-    ANNOUNCED,
-    CANARY,
-    DONE,
-    DRAINING,
-    Assignment,
-    Change,
-    EpochRecord,
-    EventRecord,
-    GatewayRecord,
-    Split,
-    SwitchRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, Split
+from isochrone.control.state.rollout_records import ABORTED, ANNOUNCED, CANARY, DONE, DRAINING, Change, SwitchRecord
 from isochrone.errors import NotFound
 from isochrone.store.base import Put
 

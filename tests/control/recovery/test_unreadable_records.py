@@ -8,23 +8,16 @@ from fleet_records import CONTEXT, FLEET, KEYS, Records, file_of, served
 from isochrone.control.recovery.repair import LEADER, UNREADABLE, find_repair, unreported
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.requests.rollouts import next_identity
-from isochrone.control.state.records import (
+from isochrone.control.state.codec import Unreadable, decode
+from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, FleetRecord, ReconciledRecord
+from isochrone.control.state.rollout_records import (
     ABORTED,
     ANNOUNCED,
     PREPARING,
     AcknowledgementRecord,
-    Assignment,
     Change,
-    EpochRecord,
-    EventRecord,
-    FleetRecord,
-    GatewayRecord,
-    ProcessRecord,
-    ReconciledRecord,
     SwitchRecord,
-    Unreadable,
-    WorkerRecord,
-    decode,
 )
 from isochrone.store.base import Delete, Put
 

@@ -10,15 +10,9 @@ import msgspec
 
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import Failure, Loaded, ObservedState, ObservedWorker
-from isochrone.control.state.records import (
-    AcknowledgementRecord,
-    Assignment,
-    Change,
-    EpochRecord,
-    GatewayRecord,
-    RolloutRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.control.state.rollout_records import AcknowledgementRecord, Change, RolloutRecord
 
 POOL = "cpu"
 

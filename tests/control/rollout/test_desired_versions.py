@@ -14,16 +14,9 @@ from isochrone.control.rollout.desired_versions import (
     stages_of,
 )
 from isochrone.control.rollout.memory import lack_of_memory
-from isochrone.control.state.records import (
-    ABORTING,
-    DRAINING,
-    PENDING,
-    PREPARING,
-    Change,
-    EpochRecord,
-    Split,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import EpochRecord, Split
+from isochrone.control.state.rollout_records import ABORTING, DRAINING, PENDING, PREPARING, Change
 
 GIB = 1 << 30
 

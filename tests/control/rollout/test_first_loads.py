@@ -12,7 +12,8 @@ from isochrone.control.rollout.desired_versions import desired_versions
 from isochrone.control.rollout.first_loads import RETURN_SECONDS
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import Failure, Loaded, ObservedState
-from isochrone.control.state.records import ABORTING, DRAINING, PREPARING, Change, EpochRecord, RolloutRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import ABORTING, DRAINING, PREPARING, Change, RolloutRecord
 
 ONE = {"m": {"1": "old"}}
 BOTH = {"m": {"1": "old", "2": "new"}}

@@ -10,17 +10,9 @@ from isochrone.control.rollout.decision import enter
 from isochrone.control.rollout.local_times import LocalTimes
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import Loaded, ObservedState, ObservedWorker
-from isochrone.control.state.records import (
-    PENDING,
-    PREPARING,
-    STRICT,
-    SWITCHING,
-    Assignment,
-    Change,
-    EpochRecord,
-    RolloutRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.control.state.rollout_records import PENDING, PREPARING, STRICT, SWITCHING, Change, RolloutRecord
 
 HOUR = 3600.0
 BOTH = {"m": {"1": Loaded("READY", "a"), "2": Loaded("READY", "b")}}

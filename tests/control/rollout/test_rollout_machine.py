@@ -11,7 +11,9 @@ from observed_states import POOL, assignment, observed, rollout, settle, with_st
 from isochrone.control.rollout.desired_versions import WITHDRAWN
 from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, SEEN, advance
 from isochrone.control.rollout.observed_state import Failure, Loaded, ObservedState, Verdict
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import EpochRecord, Split
+from isochrone.control.state.rollout_records import (
     ABORTED,
     ABORTING,
     CANARY,
@@ -23,9 +25,6 @@ from isochrone.control.state.records import (
     CanaryRule,
     Change,
     CompareRule,
-    EpochRecord,
-    GatewayRecord,
-    Split,
     SwitchRecord,
     VerdictRecord,
 )

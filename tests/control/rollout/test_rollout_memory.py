@@ -14,7 +14,8 @@ from isochrone.control.rollout.desired_versions import LACKS_ROOM, desired_versi
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.memory import loadable_versions
 from isochrone.control.rollout.observed_state import Loaded, ObservedWorker
-from isochrone.control.state.records import (
+from isochrone.control.state.records import EpochRecord, PlacementRecord, Split
+from isochrone.control.state.rollout_records import (
     ABORTING,
     CANARY,
     DONE,
@@ -23,10 +24,7 @@ from isochrone.control.state.records import (
     PREPARING,
     SWITCHING,
     Change,
-    EpochRecord,
-    PlacementRecord,
     RolloutRecord,
-    Split,
 )
 
 #: Sizes are small numbers: a worker has 100.

@@ -10,15 +10,14 @@ from observed_states import assignment, observed, rollout, settle, with_state, w
 from isochrone.control.rollout.desired_versions import desired_versions
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.memory import lack_of_memory, waits_for_memory
-from isochrone.control.state.records import (
+from isochrone.control.state.records import EpochRecord, PlacementRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     DRAINING,
     PENDING,
     PREPARING,
     SWITCHING,
     Change,
-    EpochRecord,
-    PlacementRecord,
     RolloutRecord,
 )
 

@@ -21,7 +21,9 @@ from isochrone.control.agents.switch_participant import Actions, SwitchParticipa
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import ObservedState
 from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     ANNOUNCED,
     CANCELLED,
@@ -31,8 +33,6 @@ from isochrone.control.state.records import (
     SWITCHING,
     AcknowledgementRecord,
     Change,
-    EpochRecord,
-    GatewayRecord,
     RolloutRecord,
     SwitchRecord,
 )

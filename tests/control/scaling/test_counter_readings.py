@@ -13,7 +13,8 @@ import pytest
 from fleet_records import KEYS, Records
 from isochrone.control.scaling.reading.fleet_counters import FleetReading, ModelConfiguration, RequestCounts
 from isochrone.control.scaling.reading.fleet_reading import FleetReader
-from isochrone.control.state.records import Assignment, EpochRecord, GatewayRecord, WorkerRecord
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
 
 METRICS = (
     b'# TYPE isochrone_gateway_requests_total counter\nisochrone_gateway_requests_total{model="m"} 7.0\n'

@@ -14,15 +14,10 @@ from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.scaling.keda import messages
 from isochrone.control.scaling.keda.pool_load import PoolLoad
 from isochrone.control.scaling.keda.scaler import KedaScaler, serve_scaler
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
-    Assignment,
-    EpochRecord,
-    FleetRecord,
-    GatewayRecord,
-    WaitingRecord,
-    encode,
-)
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, WaitingRecord
 from isochrone.store.base import Delete, Put
 from isochrone.store.mirror import Mirror
 from isochrone.store.sqlite.store import SqliteStore

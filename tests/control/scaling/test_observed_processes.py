@@ -18,7 +18,7 @@ from isochrone.control.scaling.measured.pool_observation import PoolMembers, Poo
 from isochrone.control.scaling.measured.worker_distances import WorkerDistances
 from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
 from isochrone.control.scaling.reading.fleet_reading import FleetReader
-from isochrone.control.state.records import GatewayRecord, WorkerRecord
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
 

@@ -16,9 +16,11 @@ from isochrone.control.leader.observation import observe
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.processes import drain, undrain
 from isochrone.control.rollout.observed_state import Verdict
+from isochrone.control.state.codec import Unreadable, encode
 from isochrone.control.state.foreign import ForeignRecords, check_seals
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EpochRecord, EventRecord, GatewayRecord, Unreadable, WorkerRecord, encode
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import EpochRecord, EventRecord
 from isochrone.control.state.view import View
 from isochrone.engines.supervision.membership import Membership
 from isochrone.engines.supervisor_lease import SupervisorLease, SupervisorRecord

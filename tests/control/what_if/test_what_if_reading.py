@@ -18,7 +18,8 @@ from isochrone.control.scaling.reading.fleet_counters import (
     VersionStatistics,
     WorkerStatistics,
 )
-from isochrone.control.state.records import Assignment, EventRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EventRecord
 from isochrone.control.what_if.measured_times import model_times
 from isochrone.control.what_if.reading import situation_of
 from isochrone.control.what_if.situation import Situation, SituationModel, SituationWorker, read_situation

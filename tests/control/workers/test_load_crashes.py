@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from isochrone.clock import SECOND
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import ControlFailed, ServedState
 from isochrone.control.workers.driver import WorkerDriver
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect

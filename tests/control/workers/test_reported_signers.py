@@ -8,7 +8,7 @@ import pytest
 
 from isochrone.control.leader.worker_reports import signers
 from isochrone.control.rollout.observed_state import Loaded, ObservedWorker
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import ServedState, WorkerControl
 
 RECORD = WorkerRecord("cpu-1", "127.0.0.1", 1, 1)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from isochrone.control.rollout.observed_state import Failure
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import ControlFailed, ServedState
 from isochrone.control.workers.driver import WorkerDriver
 from isochrone.models.repository.names import measured_name

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import ObservedState
-from isochrone.control.state.records import DONE, DRAINING, Change, EpochRecord, RolloutRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import DONE, DRAINING, Change, RolloutRecord
 from isochrone.control.xds.ads import Request
 from isochrone.control.xds.clients import PATIENCE, Client, Clients
 from isochrone.control.xds.resources import RDS

@@ -11,8 +11,10 @@ import grpc
 import pytest
 from xds_workers import IndexWorker, running, until
 
+from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, XdsServerRecord, decode, encode
+from isochrone.control.state.process_records import XdsServerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord
 from isochrone.control.xds import messages, served_versions, server
 from isochrone.control.xds.resources import EDS, ENVOY, RDS
 from isochrone.control.xds.server import XdsServer

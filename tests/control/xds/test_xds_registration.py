@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import XdsServerRecord, encode
+from isochrone.control.state.process_records import XdsServerRecord
 from isochrone.control.xds.registration import XdsRegistration
 from isochrone.store.base import Compare, Delete, Lease, LeaseEnded, Outcome, Put, Store, StoreUnavailable
 from isochrone.store.opening import open_store

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xds_fleets import clusters_of, worker
 
-from isochrone.control.state.records import Assignment, EpochRecord, Split, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, Split
 from isochrone.control.xds import messages
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources, resources_of
 from isochrone.control.xds.snapshot import RoutedFleet, ServingWorker, routed_fleet

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 
-from isochrone.control.state.records import Assignment, EpochRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.control.xds import messages
 from isochrone.control.xds.ads import AdsClient, Request, Response
 from isochrone.control.xds.resources import CDS, EDS, ENVOY, LDS, RDS, Resources, resources_of

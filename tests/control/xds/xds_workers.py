@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 
 LIMIT = 30.0
 

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from fleet_records import KEYS, Records, file_of
-from isochrone.control.state.records import (
-    KUBERNETES,
-    LOCAL,
-    PREPARING,
-    Assignment,
-    Change,
-    EpochRecord,
-    FleetRecord,
-    PoolSizeRecord,
-)
+from isochrone.control.state.records import KUBERNETES, LOCAL, Assignment, EpochRecord, FleetRecord, PoolSizeRecord
+from isochrone.control.state.rollout_records import PREPARING, Change
 from isochrone.engines.supervision.desired import FleetRecordReader, awaited_models, desired_processes
 from isochrone.engines.supervision.reconcile import Drain, Observed, Stop, Undrain, decide
 

@@ -12,8 +12,10 @@ from typing import ClassVar
 import pytest
 
 from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import FleetRecord, WorkerRecord, encode
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision import probes, signs

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import SUPERVISOR, EventRecord, GatewayRecord, encode
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import SUPERVISOR, EventRecord
 from isochrone.control.state.view import View
 from isochrone.engines.supervision.membership import Membership
 from isochrone.store.base import Delete, Put, Store

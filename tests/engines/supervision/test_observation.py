@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import GatewayRecord, WorkerRecord, encode
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Running
 from isochrone.engines.supervision.observation import is_heard_of, observe

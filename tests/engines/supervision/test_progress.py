@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, Change, EpochRecord, RolloutRecord, Split, encode
+from isochrone.control.state.records import Assignment, EpochRecord, Split
+from isochrone.control.state.rollout_records import Change, RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.progress import Progress, exit_lines

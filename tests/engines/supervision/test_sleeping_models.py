@@ -7,7 +7,8 @@ from typing import cast
 
 from fleet_records import KEYS, Records, served
 from isochrone.control.fleet.derived.processes import ProcessSpec
-from isochrone.control.state.records import EpochRecord, GatewayRecord
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import EpochRecord
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision.observer import Observer
 

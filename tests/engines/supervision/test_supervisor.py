@@ -15,19 +15,17 @@ import pytest
 
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.reading.parsing import parse_fleet
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord
 from isochrone.control.state.records import (
     SUPERVISOR,
     Assignment,
     EpochRecord,
     EventRecord,
     FleetRecord,
-    GatewayRecord,
     KeptPool,
-    ProcessRecord,
     ReconciledRecord,
-    WorkerRecord,
-    encode,
 )
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from isochrone.cli.api_client import ApiClient
 from isochrone.control.api.messages import Status, WorkerStatus
+from isochrone.control.state.codec import decode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import WorkerRecord, decode
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.errors import FlagError, Unavailable
 from isochrone.secure.fleet_key import read_fleet_key
 from isochrone.store.base import Store, StoreUnavailable

@@ -48,7 +48,7 @@ from isochrone.control.figures.collecting import FiguresCollector
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.foreign import check_seals
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import NO_FIELDS
+from isochrone.control.state.process_records import NO_FIELDS
 from isochrone.control.state.view import View, Views
 from isochrone.errors import FlagError
 from isochrone.observe import logs

@@ -39,7 +39,7 @@ class GatewayMembership:
         from isochrone.control.agents.worker_link import advertised_host, new_incarnation
         from isochrone.control.desired.applied import read_rules
         from isochrone.control.state.keys import Keys
-        from isochrone.control.state.records import GatewayRecord
+        from isochrone.control.state.process_records import GatewayRecord
         from isochrone.store.opening import open_store, seal_of
 
         port = server.ports[server.service]

@@ -16,7 +16,7 @@ from isochrone.worker.server.failures import StartFailed
 
 if TYPE_CHECKING:
     from isochrone.control.agents.worker_link import WorkerLink
-    from isochrone.control.state.records import WorkerRecord
+    from isochrone.control.state.process_records import WorkerRecord
     from isochrone.secure.access.keeper import AccessKeeper
     from isochrone.secure.fleet_key import FleetKey
 
@@ -73,7 +73,7 @@ class WorkerMembership:
         from isochrone.control.agents.process_number import process_number
         from isochrone.control.agents.worker_link import WorkerLink, advertised_host, new_incarnation
         from isochrone.control.state.keys import Keys
-        from isochrone.control.state.records import WorkerRecord
+        from isochrone.control.state.process_records import WorkerRecord
         from isochrone.store.opening import open_store, seal_of
 
         incarnation = new_incarnation()

@@ -21,7 +21,7 @@ from isochrone.cli.console import make_console
 from isochrone.cli.rollouts.rollout import WaitOption, abort_rollout
 from isochrone.cli.rollouts.view import changes_text, picture
 from isochrone.control.api.messages import Rollouts
-from isochrone.control.state.records import CANARY, RolloutRecord
+from isochrone.control.state.rollout_records import CANARY, RolloutRecord
 
 STATUS_EPILOG = """
 \b

@@ -21,7 +21,7 @@ from isochrone.cli.console import make_console
 from isochrone.cli.rollouts.view import changes_text, listing, picture
 from isochrone.cli.rollouts.watching import watch_rollout
 from isochrone.control.api.messages import AbortRequest, RolloutRequest, Rollouts
-from isochrone.control.state.records import ABORTED, DONE, RolloutRecord
+from isochrone.control.state.rollout_records import ABORTED, DONE, RolloutRecord
 
 START_EPILOG = """
 \b

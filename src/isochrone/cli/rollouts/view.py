@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from isochrone.cli.console import clock, span, table
-from isochrone.control.state.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord, VerdictRecord
+from isochrone.control.state.rollout_records import (
+    ABORTED,
+    ABORTING,
+    CANARY,
+    COMPARING,
+    DONE,
+    RolloutRecord,
+    VerdictRecord,
+)
 
 #: Descriptions of the states, in their order.
 PHASES = {

@@ -14,7 +14,7 @@ from isochrone.cli.api_client import ApiClient, ApiFailed
 from isochrone.cli.rollouts.watching import watch_rollout
 from isochrone.control.api.messages import PlanAnswer, Rollouts, Status
 from isochrone.control.desired.reconcile import FILE
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 #: Seconds that a fleet may be without a leader: the lease, and the time of another controller to take over.
 _LEADER_SECONDS = 20.0

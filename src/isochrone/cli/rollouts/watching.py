@@ -13,7 +13,7 @@ from rich.live import Live
 
 from isochrone.cli.api_client import ApiClient, ApiFailed, part
 from isochrone.cli.rollouts.view import new_lines, picture
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 #: Seconds that the controller may be unreachable, and between two attempts.
 _AWAY_SECONDS = 30.0

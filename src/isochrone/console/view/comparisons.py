@@ -8,7 +8,7 @@ from typing import Final
 
 from isochrone.console.view.latencies import Percentiles, percentiles
 from isochrone.control.figures.history import History
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 #: Seconds of history that they are compared over.
 SECONDS: Final = 60

@@ -11,7 +11,8 @@ from isochrone.console.view.rollout_view import RolloutView, rollout_views
 from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import Status, StoreState
 from isochrone.control.fleet.reading.parsing import fleet_of
-from isochrone.control.state.records import FleetRecord, RolloutRecord
+from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from isochrone.control.state.records import (
+from isochrone.control.state.rollout_records import (
     ABORTED,
     ABORTING,
     CANARY,

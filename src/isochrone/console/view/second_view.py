@@ -12,7 +12,7 @@ from isochrone.console.view.loads import WorkerLoad, load_of
 from isochrone.console.view.quantities import milliseconds, rounded
 from isochrone.control.figures.frames import Frame, GatewayFigures, ModelFigures, merged_models
 from isochrone.control.figures.history import History
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 #: Seconds over which figures that are read as numbers are taken: those of one second jump too much.
 SECONDS: Final = 10

@@ -11,7 +11,8 @@ import asyncio
 
 import structlog
 
-from isochrone.control.state.records import AccessRecord, Unreadable, decode
+from isochrone.control.state.codec import Unreadable, decode
+from isochrone.control.state.records import AccessRecord
 from isochrone.errors import ConfigError
 from isochrone.secure.access.document import parse_access
 from isochrone.secure.access.keeper import AccessKeeper

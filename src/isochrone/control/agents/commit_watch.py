@@ -16,8 +16,9 @@ import structlog
 from isochrone.control.agents.epoch_reading import EpochReader
 from isochrone.control.rollout.committed import assigned, has_committed
 from isochrone.control.state.assignment import NO_PLACEMENTS, Placements
+from isochrone.control.state.codec import Unreadable, decode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord, Unreadable, decode
+from isochrone.control.state.records import Assignment, EpochRecord, PlacementRecord
 from isochrone.store.base import Entry, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 

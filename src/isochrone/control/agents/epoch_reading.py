@@ -10,7 +10,8 @@ from collections.abc import Generator, Mapping
 
 import msgspec
 
-from isochrone.control.state.records import Assignment, EpochRecord, Unreadable, decode
+from isochrone.control.state.codec import Unreadable, decode
+from isochrone.control.state.records import Assignment, EpochRecord
 
 #: Models looked at in one step, and what one costs that has to be decoded: some 0.4 µs and 3 µs each.
 _LOOKED_AT_PER_STEP, _DECODED = 512, 8

@@ -24,7 +24,8 @@ from isochrone.control.agents.gateway_waiting import GatewayWaiting
 from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EventRecord, GatewayRecord
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import EventRecord
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.rules.gateway_rules import GatewayRules

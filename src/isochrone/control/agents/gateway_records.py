@@ -20,8 +20,10 @@ from isochrone.control.agents.discovery import discover
 from isochrone.control.agents.epoch_reading import EpochReader
 from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.recovery.offers import offer
+from isochrone.control.state.codec import decode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EpochRecord, WorkerRecord, decode
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import EpochRecord
 from isochrone.errors import IsochroneError
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from isochrone.control.state.codec import Unreadable, decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import GatewayRecord, Unreadable, decode, encode
+from isochrone.control.state.process_records import GatewayRecord
 from isochrone.errors import AlreadyExists
 from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror

@@ -17,18 +17,16 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.agents.discovery import discover
 from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.agents.switch_participant import SwitchParticipant
+from isochrone.control.state.codec import Unreadable, decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.rollout_records import (
     ANNOUNCED,
     CANCELLED,
     HOLDING,
     AcknowledgementRecord,
-    GatewayRecord,
     RolloutRecord,
     SwitchRecord,
-    Unreadable,
-    decode,
-    encode,
 )
 from isochrone.gateway.gateway import Gateway
 from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavailable

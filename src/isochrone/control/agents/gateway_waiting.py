@@ -16,7 +16,8 @@ import structlog
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.agents.waiting_reports import WaitingReports
-from isochrone.control.state.records import WaitingRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import WaitingRecord
 from isochrone.gateway.gateway import Gateway
 from isochrone.store.base import Compare, Delete, Lease, Put, Store, StoreUnavailable
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isochrone.control.state.records import CANCELLED, HOLDING, SwitchRecord
+from isochrone.control.state.rollout_records import CANCELLED, HOLDING, SwitchRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ import structlog
 
 from isochrone.control.agents.access_following import AccessFollowing
 from isochrone.control.agents.commit_watch import CommitWatch
+from isochrone.control.state.codec import Unreadable, decode, encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Unreadable, WorkerRecord, decode, encode
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.resolving.resolver import resolver
 from isochrone.store.base import Compare, Entry, Lease, LeaseEnded, Put, Store, StoreUnavailable
 

@@ -25,7 +25,7 @@ from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
 from isochrone.control.figures.history import History
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import NO_FIELDS
+from isochrone.control.state.process_records import NO_FIELDS
 from isochrone.control.what_if.asking import Simulator
 from isochrone.errors import Internal, IsochroneError
 from isochrone.secure.audit.actor import TOKEN

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from isochrone.control.state.records import Fault, ProcessRecord, RolloutRecord, Split, XdsServerRecord
+from isochrone.control.state.process_records import ProcessRecord, XdsServerRecord
+from isochrone.control.state.records import Fault, Split
+from isochrone.control.state.rollout_records import RolloutRecord
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):

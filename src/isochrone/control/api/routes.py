@@ -68,7 +68,8 @@ from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
 from isochrone.control.requests import fleet, processes, rollouts
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.requests.fleet import Applied
-from isochrone.control.state.records import FleetRecord, RolloutRecord
+from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.situation import Situation

@@ -18,7 +18,7 @@ from isochrone.control.api.messages import StoreState
 from isochrone.control.figures.history import History
 from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import NO_FIELDS
+from isochrone.control.state.process_records import NO_FIELDS
 from isochrone.control.state.view import View
 from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.asking import SharedSituation, Simulator, present_situation

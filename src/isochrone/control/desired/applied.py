@@ -10,7 +10,9 @@ from isochrone.control.fleet.derived.gateway_rules import SOURCE, gateway_rules
 from isochrone.control.fleet.derived.outside_servers import server_records
 from isochrone.control.fleet.reading.catalog import CatalogModel, catalog
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import FleetRecord, WorkerRecord, decode
+from isochrone.control.state.codec import decode
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import FleetRecord
 from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 

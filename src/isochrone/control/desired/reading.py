@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from isochrone.control.desired.reconcile import DesiredModel
-from isochrone.control.state.records import FleetRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import FleetRecord
 from isochrone.errors import IsochroneError
 
 log = structlog.get_logger(__name__)

@@ -15,19 +15,16 @@ from dataclasses import dataclass
 import msgspec
 
 from isochrone.control.fleet.planning.groups import groups_of
-from isochrone.control.state.records import (
+from isochrone.control.state.records import Assignment, EpochRecord, EventRecord, ReconciledRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     DRAINING,
     FAST,
     PENDING,
     STRICT,
-    Assignment,
     CanaryRule,
     Change,
     CompareRule,
-    EpochRecord,
-    EventRecord,
-    ReconciledRecord,
     RolloutRecord,
 )
 

@@ -21,14 +21,8 @@ from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, Judge
 from isochrone.control.evaluation.replay import Comparison, compare_versions
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.observed_state import ObservedState, Verdict
-from isochrone.control.state.records import (
-    NO_FIELDS,
-    CanaryRule,
-    Change,
-    CompareRule,
-    GatewayRecord,
-    RolloutRecord,
-)
+from isochrone.control.state.process_records import NO_FIELDS, GatewayRecord
+from isochrone.control.state.rollout_records import CanaryRule, Change, CompareRule, RolloutRecord
 from isochrone.errors import Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from isochrone.control.evaluation.figures import Figures
 from isochrone.control.evaluation.significance import Evidence, failure_evidence, latency_evidence
-from isochrone.control.state.records import CanaryRule
+from isochrone.control.state.rollout_records import CanaryRule
 
 WAIT, PROMOTE, ROLL_BACK = "wait", "promote", "roll_back"
 

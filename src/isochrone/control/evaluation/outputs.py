@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from isochrone.control.state.records import CompareRule
+from isochrone.control.state.rollout_records import CompareRule
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.tensors.binary import from_binary, from_contents
 from isochrone.protocol.tensors.datatypes import numpy_of

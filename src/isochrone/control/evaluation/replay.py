@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from isochrone.control.evaluation.outputs import Difference, compare_outputs, read_grpc, read_http
-from isochrone.control.state.records import NO_FIELDS, CompareRule, WorkerRecord
+from isochrone.control.state.process_records import NO_FIELDS, WorkerRecord
+from isochrone.control.state.rollout_records import CompareRule
 from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError, Unavailable
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
 from isochrone.protocol.compression.codec import decompress

@@ -23,7 +23,7 @@ from isochrone.control.figures.differences import Counted, GatewayCounts, added_
 from isochrone.control.figures.frames import Frame, GatewayFigures
 from isochrone.control.figures.history import History
 from isochrone.control.figures.worker_loads import worker_figures
-from isochrone.control.state.records import NO_FIELDS, GatewayRecord
+from isochrone.control.state.process_records import NO_FIELDS, GatewayRecord
 from isochrone.control.state.view import View
 from isochrone.gateway.figures.page import FIGURES_PATH, MOST_BYTES, FiguresPage, WorkerLoad, decode
 from isochrone.wire.tls.fleet_transport import fleet_transport

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from isochrone.control.state.records import NO_FIELDS
+from isochrone.control.state.process_records import NO_FIELDS
 from isochrone.observe.flights.explaining.explain import Explanation, explain
 from isochrone.observe.flights.messages import GATEWAY, WORKER, FlightPage, FlightPages, GatewayFlight
 from isochrone.wire.tls.fleet_transport import fleet_transport

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from isochrone.control.leader.records import LeaderRecords
-from isochrone.control.state.records import AccessRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import AccessRecord
 from isochrone.control.state.view import View
 from isochrone.errors import ConfigError
 from isochrone.secure.access.document import parse_access

@@ -28,7 +28,8 @@ from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.rollout.observed_state import ObservedWorker
 from isochrone.control.scaling.measured.pool_observation import PoolObserver
 from isochrone.control.scaling.reading.fleet_counters import FleetReading
-from isochrone.control.state.records import KUBERNETES, PoolSizeRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import KUBERNETES, PoolSizeRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 

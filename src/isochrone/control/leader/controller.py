@@ -40,7 +40,9 @@ from isochrone.control.rollout.memory import loadable_versions
 from isochrone.control.rollout.observed_state import ObservedState
 from isochrone.control.scaling.reading.fleet_reading import FleetReader
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import NO_FIELDS, EpochRecord, RolloutRecord
+from isochrone.control.state.process_records import NO_FIELDS
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.control.workers.control import WorkerControl
 from isochrone.control.workers.driver import WorkerDriver

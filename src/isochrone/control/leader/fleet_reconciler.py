@@ -14,14 +14,10 @@ from isochrone.control.fleet.planning.keeping import needed_pools
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import epoch_writes
-from isochrone.control.state.records import (
-    BY_ADDRESS,
-    EpochRecord,
-    FleetRecord,
-    RolloutRecord,
-    WorkerRecord,
-    encode,
-)
+from isochrone.control.state.codec import encode
+from isochrone.control.state.process_records import BY_ADDRESS, WorkerRecord
+from isochrone.control.state.records import EpochRecord, FleetRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 from isochrone.store.operations import MAX_OPERATIONS

@@ -12,8 +12,9 @@ from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.worker_reports import changes, load_failures, signers, worker_faults
 from isochrone.control.recovery.repair import find_repair, unreported
 from isochrone.control.rollout.observed_state import Failure, ObservedWorker
+from isochrone.control.state.codec import encode
 from isochrone.control.state.events import trimmed
-from isochrone.control.state.records import EpochRecord, Fault, LoadFailuresRecord, SignersRecord, encode
+from isochrone.control.state.records import EpochRecord, Fault, LoadFailuresRecord, SignersRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 

@@ -18,7 +18,7 @@ from isochrone.control.placement.figures import Figures, figures_record, measure
 from isochrone.control.scaling.measured.model_figures import ModelFigures, PlannedModels
 from isochrone.control.scaling.measured.worker_distances import WorkerDistances
 from isochrone.control.scaling.reading.fleet_counters import FleetReading
-from isochrone.control.state.records import encode
+from isochrone.control.state.codec import encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 

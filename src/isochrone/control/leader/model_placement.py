@@ -38,7 +38,9 @@ from isochrone.control.placement.planning.planner import plan_placement
 from isochrone.control.placement.workers import Replicas
 from isochrone.control.rollout.observed_state import ObservedWorker
 from isochrone.control.state.assignment import Placements
-from isochrone.control.state.records import LOCAL, EventRecord, FiguresRecord, PlacementRecord, WorkerRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import LOCAL, EventRecord, FiguresRecord, PlacementRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 from isochrone.store.operations import MAX_OPERATIONS

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from isochrone.control.rollout.observed_state import ObservedState, ObservedWorker, Verdict
 from isochrone.control.state.assignment import NO_PLACEMENTS, Placements
-from isochrone.control.state.records import AcknowledgementRecord, EpochRecord, RolloutRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import AcknowledgementRecord, RolloutRecord
 from isochrone.control.state.view import View
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from isochrone.control.desired.reconcile import FILE, without_aborted
 from isochrone.control.rollout.decision import Decision
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import ABORTED, EpochRecord, RolloutRecord, encode
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import ABORTED, RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 

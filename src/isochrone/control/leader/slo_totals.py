@@ -14,7 +14,7 @@ from isochrone.control.figures.objectives import Limits, limits
 from isochrone.control.figures.totals import DAY, MOST_MODELS, totals_by_minute, until, with_minutes
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.leader.records import LeaderRecords
-from isochrone.control.state.records import encode
+from isochrone.control.state.codec import encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 

@@ -12,7 +12,8 @@ from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.rollout.observed_state import ObservedWorker
 from isochrone.control.state.assignment import Placements, is_assigned
-from isochrone.control.state.records import Assignment, EventRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import Assignment, EventRecord
 from isochrone.control.state.view import View
 from isochrone.control.workers.standbys import standbys
 from isochrone.store.base import Delete, Put

@@ -20,11 +20,9 @@ from isochrone.control.placement.needs import ModelNeeds
 from isochrone.control.placement.workers import DRAINING, LOST, SERVING, Replicas, WorkerOffer
 from isochrone.control.rollout.desired_versions import LOADED_IN
 from isochrone.control.state.assignment import is_assigned
-from isochrone.control.state.records import (
-    Assignment,
-    RolloutRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EpochRecord, encode
+from isochrone.control.state.records import EpochRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Entry, Put
 

@@ -18,8 +18,10 @@ import msgspec
 from isochrone.control.desired.reconcile import REMOVED
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, one_of
 from isochrone.control.rollout.switching import with_changes
+from isochrone.control.state.codec import encode
 from isochrone.control.state.events import event
-from isochrone.control.state.records import DONE, DRAINING, EpochRecord, EventRecord, RolloutRecord, encode
+from isochrone.control.state.records import EpochRecord, EventRecord
+from isochrone.control.state.rollout_records import DONE, DRAINING, RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from isochrone.control.state.records import EpochRecord, EventRecord, Fault, ReconciledRecord, encode
+from isochrone.control.state.codec import encode
+from isochrone.control.state.records import EpochRecord, EventRecord, Fault, ReconciledRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 

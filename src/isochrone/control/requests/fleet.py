@@ -17,18 +17,10 @@ from isochrone.control.fleet.reading.parsing import fleet_of, with_workers
 from isochrone.control.fleet.reading.present_fleet import at_present, present_fleet
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
+from isochrone.control.state.codec import encode
 from isochrone.control.state.events import event
-from isochrone.control.state.records import (
-    ABORTING,
-    DONE,
-    KUBERNETES,
-    LOCAL,
-    EventRecord,
-    FleetRecord,
-    KeptPool,
-    ReconciledRecord,
-    encode,
-)
+from isochrone.control.state.records import KUBERNETES, LOCAL, EventRecord, FleetRecord, KeptPool, ReconciledRecord
+from isochrone.control.state.rollout_records import ABORTING, DONE
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument
 from isochrone.store.base import Put

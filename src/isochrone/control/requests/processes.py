@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, one_of
+from isochrone.control.state.codec import encode
 from isochrone.control.state.events import event
-from isochrone.control.state.records import EventRecord, encode
+from isochrone.control.state.records import EventRecord
 from isochrone.control.state.view import View
 from isochrone.errors import NotFound
 from isochrone.store.base import Delete, Put

@@ -16,8 +16,10 @@ from isochrone.control.fleet.planning.lonely_stages import lonely_stages, withou
 from isochrone.control.fleet.settings.model_spec import Canary, Compare, Model, overlay
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
+from isochrone.control.state.codec import encode
 from isochrone.control.state.events import event
-from isochrone.control.state.records import (
+from isochrone.control.state.records import EventRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     CANARY,
     DONE,
@@ -27,9 +29,7 @@ from isochrone.control.state.records import (
     STRICT,
     SWITCHING,
     Change,
-    EventRecord,
     RolloutRecord,
-    encode,
 )
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound

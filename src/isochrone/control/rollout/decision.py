@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from isochrone.control.state.records import EpochRecord, RolloutRecord, SwitchRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import RolloutRecord, SwitchRecord
 
 
 @dataclass(frozen=True, slots=True)

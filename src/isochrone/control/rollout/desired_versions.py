@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import msgspec
 
 from isochrone.control.state.assignment import NO_PLACEMENTS, Placements, is_assigned
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     CANARY,
     COMPARING,
@@ -23,11 +25,8 @@ from isochrone.control.state.records import (
     PENDING,
     PREPARING,
     SWITCHING,
-    Assignment,
     Change,
-    EpochRecord,
     RolloutRecord,
-    WorkerRecord,
 )
 
 #: A mark in ``since`` of a rollout: since when no gateway sends requests to its rolled back canary.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import msgspec
 
 from isochrone.control.rollout.observed_state import ObservedState, ObservedWorker
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 #: A mark in ``since`` of a rollout: when a first load last succeeded or began again. Each attempt has the rollout's
 #: whole time.

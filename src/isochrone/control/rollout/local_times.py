@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 
 class LocalTimes:

@@ -18,7 +18,8 @@ from isochrone.control.rollout.first_loads import tries_began, with_first_loads
 from isochrone.control.rollout.memory import Shortage, shortage, shortage_at_start
 from isochrone.control.rollout.observed_state import XDS_SUFFIX, ObservedState, ObservedWorker
 from isochrone.control.rollout.switching import switch
-from isochrone.control.state.records import (
+from isochrone.control.state.records import Assignment, EpochRecord, Split
+from isochrone.control.state.rollout_records import (
     ABORTED,
     ABORTING,
     CANARY,
@@ -28,12 +29,9 @@ from isochrone.control.state.records import (
     PENDING,
     PREPARING,
     SWITCHING,
-    Assignment,
     Change,
-    EpochRecord,
     Progress,
     RolloutRecord,
-    Split,
     VerdictRecord,
 )
 

@@ -21,7 +21,9 @@ from isochrone.control.rollout.desired_versions import (
 )
 from isochrone.control.rollout.observed_state import UNAVAILABLE, ObservedState, ObservedWorker
 from isochrone.control.state.assignment import NO_PLACEMENTS, Placements, is_assigned
-from isochrone.control.state.records import EpochRecord, RolloutRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 
 @dataclass(frozen=True, slots=True)

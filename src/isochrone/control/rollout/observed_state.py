@@ -8,14 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from isochrone.control.state.assignment import Placements, is_assigned
-from isochrone.control.state.records import (
-    AcknowledgementRecord,
-    EpochRecord,
-    GatewayRecord,
-    RolloutRecord,
-    SwitchRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.rollout_records import AcknowledgementRecord, RolloutRecord, SwitchRecord
 
 READY, LOADING = "READY", "LOADING"
 #: The state of a version that holds no memory.

@@ -15,16 +15,15 @@ import msgspec
 
 from isochrone.control.rollout.decision import Decision, enter
 from isochrone.control.rollout.observed_state import XDS_SUFFIX, ObservedState
-from isochrone.control.state.records import (
+from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.control.state.rollout_records import (
     ABORTING,
     ANNOUNCED,
     CANCELLED,
     DRAINING,
     HOLDING,
     STRICT,
-    Assignment,
     Change,
-    EpochRecord,
     RolloutRecord,
     SwitchRecord,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from isochrone.control.state.records import PlacementRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import PlacementRecord
 
 #: By planned pool.
 Placements = Mapping[str, PlacementRecord]

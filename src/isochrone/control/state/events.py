@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EventRecord, encode
+from isochrone.control.state.records import EventRecord
 from isochrone.store.base import Delete, Entry, Put
 
 #: Events that are kept. The leader deletes older ones.

@@ -1,4 +1,6 @@
-"""The records in the store, as types. They are stored as JSON.
+"""The records of the fleet itself, as types: what is applied, committed, placed and measured, and what has happened.
+
+``rollout_records`` and ``process_records`` have the others. They are stored as JSON (``codec``).
 
 Fields are only ever added, each with a default: controllers of two releases may share a store for a while. Unknown
 fields are ignored. A record that cannot be read is never fatal: ``View`` skips it and reports it as a ``Fault``.
@@ -6,44 +8,17 @@ fields are ignored. A record that cannot be read is never fatal: ``View`` skips 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import msgspec
 
 from isochrone.control.state.needs import Needs
-from isochrone.errors import Unavailable
-from isochrone.store.seals import refusal
-
-#: States of a rollout, in their order.
-PENDING, PREPARING, COMPARING, CANARY, SWITCHING, DRAINING, DONE = (
-    "pending",
-    "preparing",
-    "comparing",
-    "canary",
-    "switching",
-    "draining",
-    "done",
-)
-#: The states of a rollout that fails or is aborted.
-ABORTING, ABORTED = "aborting", "aborted"
-OVER = frozenset((DONE, ABORTED))
-
-FAST, STRICT = "fast", "strict"
-
-#: Phases of a strict switch.
-ANNOUNCED, HOLDING, CANCELLED = "announced", "holding", "cancelled"
-
+from isochrone.control.state.process_records import WorkerRecord
 
 #: The engine of one machine, and the one that gives every process a pod of its own.
 LOCAL, KUBERNETES = "local", "kubernetes"
 #: The author of the supervisor's drains and events. The supervisor does not end the drains of users.
 SUPERVISOR = "supervisor"
-
-#: In place of an incarnation: the leader registered the worker, by its address.
-BY_ADDRESS = "address"
-#: Headers of a controller that proves nothing.
-NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,277 +64,6 @@ class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     #: Seconds since 1970. For display only.
     at: float = 0.0
-
-
-def _scheme(is_tls: bool) -> str:
-    return "https" if is_tls else "http"
-
-
-def _url(is_tls: bool, host: str, port: int) -> str:
-    return f"{_scheme(is_tls)}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A worker that registered itself, or that the leader registered (a real Triton)."""
-
-    name: str
-    host: str
-    port: int
-    grpc_port: int
-    metrics_port: int = 0
-    pool: str = ""
-    tier: str = ""
-    device: str = ""
-    region: str = ""
-    #: Bytes that it may use for models; 0: unknown.
-    memory: int = 0
-    #: "isochrone", or "triton" for any other server of the protocol.
-    kind: str = "isochrone"
-    #: Differs from one start to the next.
-    incarnation: str = ""
-    pid: int = 0
-    #: The token that control calls must carry; "": none is needed. Never shown.
-    control_token: str = ""
-    #: Its model repositories; (): not stated.
-    repositories: tuple[str, ...] = ()
-    #: All its ports speak TLS, and also accept plain connections.
-    tls: bool = False
-    permissive: bool = False
-
-    @property
-    def is_of_fleet(self) -> bool:
-        """Whether it registered itself: servers at addresses get no credential of the fleet, which they could use."""
-        return self.kind == "isochrone" and self.incarnation != BY_ADDRESS
-
-    @property
-    def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"{_scheme(self.tls)}://{self.address}"
-
-    @property
-    def metrics_url(self) -> str:
-        return _url(self.tls, self.host, self.metrics_port)
-
-
-class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A gateway that registered."""
-
-    name: str
-    host: str
-    port: int
-    metrics_port: int = 0
-    incarnation: str = ""
-    pid: int = 0
-    #: The epoch that it serves; 0: none yet.
-    epoch: int = 0
-    #: The token that a controller sends to read its samples of requests.
-    control_token: str = ""
-    #: What it would not answer now, and why: by model, by worker's address, by key of a record that it cannot read.
-    unserved: dict[str, str] = {}
-    workers: dict[str, str] = {}
-    faults: dict[str, str] = {}
-    #: By name that does not resolve: why. Its last addresses are used.
-    names: dict[str, str] = {}
-    #: Its metrics port speaks TLS, and the port of its callers.
-    tls: bool = False
-    callers_tls: bool = False
-
-    @property
-    def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"{_scheme(self.callers_tls)}://{self.address}"
-
-    @property
-    def metrics_url(self) -> str:
-        return _url(self.tls, self.host, self.metrics_port)
-
-
-class XdsServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A controller that serves xDS."""
-
-    name: str
-    host: str
-    port: int
-    #: The epoch that rollouts wait for no longer: all its clients have acknowledged it, or their time for it is over.
-    #: And how many clients there are, late ones included.
-    epoch: int = 0
-    clients: int = 0
-
-
-class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that died, until it serves again; its supervisor writes the record. A status also uses it for a process
-    that is not registered yet."""
-
-    name: str
-    role: str
-    pool: str = ""
-    #: Deaths since it last served, how the last process ended, and the last error in its log. 0: it is starting.
-    deaths: int = 1
-    how: str = ""
-    error: str = ""
-    #: After a death: why the next process has no machine yet; "": it has one, or the engine knows no reason.
-    waits: str = ""
-    #: Seconds since 1970. For display only.
-    at: float = 0.0
-
-
-class SwitchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A strict switch in progress: every known gateway acknowledges each phase."""
-
-    identity: str
-    phase: str
-    models: tuple[str, ...]
-    #: The epoch that it replaces.
-    epoch: int
-    reason: str = ""
-
-    @property
-    def rollout(self) -> str:
-        """The rollout that it belongs to: a switch's identity is the rollout's and the number of the attempt."""
-        return self.identity.partition(".")[0]
-
-
-class AcknowledgementRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A gateway's acknowledgement of one phase of a switch."""
-
-    phase: str
-    incarnation: str
-
-
-class CanaryRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a new version is evaluated on a share of the traffic."""
-
-    #: Shares of traffic, one after the other.
-    weights: tuple[float, ...] = (0.05, 0.25, 0.5)
-    sticky: bool = True
-    header: str = "x-canary"
-    #: Requests that each version must have answered in a step before it is judged.
-    min_samples: int = 500
-    #: Seconds that a step lasts at least, and at most; then the figures so far decide.
-    min_seconds: float = 5.0
-    max_seconds: float = 600.0
-    #: The new version may be slower by this factor at the quantile.
-    latency_ratio: float = 1.1
-    quantile: float = 0.95
-    #: Share of failures that the new version may have beyond the old one's.
-    error_margin: float = 0.005
-    #: Probability of rolling a good version back, per rollout.
-    significance: float = 0.01
-
-
-class CompareRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the outputs of both versions are compared on live requests, before the new one is visible."""
-
-    samples: int = 50
-    relative: float = 1e-3
-    absolute: float = 1e-5
-    #: Share of samples that may differ.
-    allowed: float = 0.0
-    #: Seconds to wait for samples.
-    timeout: float = 60.0
-
-
-class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One model in a rollout."""
-
-    version: str
-    #: The version that is served when the rollout starts; "": none.
-    before: str = ""
-    #: Reported by all workers once it is prepared.
-    digest: str = ""
-    pools: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
-    #: Bytes that it needs on a worker; 0: not stated.
-    memory: int = 0
-    #: The same of the version before it; 0 also until the rollout has begun.
-    before_memory: int = 0
-    #: Pools that serve the model when the rollout starts, and not afterwards.
-    left: tuple[str, ...] = ()
-    #: Who signed the version, when, and from what, reported once it is prepared; "": nobody had to.
-    signed_by: str = ""
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the version changes; otherwise the same version moves to other pools."""
-        return self.version != self.before
-
-
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One worker in a rollout."""
-
-    #: "waiting", "loading", "ready", "failed".
-    state: str = "waiting"
-    detail: str = ""
-
-
-class VerdictRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The verdict of one part of a rollout's evaluation."""
-
-    #: "comparison", or "canary at 5%".
-    of: str
-    passed: bool
-    #: With the figures.
-    reason: str = ""
-
-
-class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change of one or more models, visible to all clients or to none."""
-
-    identity: str
-    changes: dict[str, Change]
-    state: str = PENDING
-    #: "version", "rollback", or "first" for models that were not served before.
-    kind: str = "version"
-    cutover: str = FAST
-    canary: CanaryRule | None = None
-    compare: CompareRule | None = None
-    prepare_seconds: float = 300.0
-    #: Why it was aborted.
-    reason: str = ""
-    by: str = ""
-    #: Seconds since 1970: when it was requested, and when it entered each state.
-    at: float = 0.0
-    since: dict[str, float] = {}
-    workers: dict[str, Progress] = {}
-    #: By pool: the worker that loads it before the others; "": all load it at once.
-    first_loads: dict[str, str] = {}
-    #: Index into the canary's weights, and the latest progress in words.
-    step: int = 0
-    note: str = ""
-    #: Of the comparison and of each canary step, in their order.
-    verdicts: tuple[VerdictRecord, ...] = ()
-    #: The epoch it committed last; 0: none.
-    epoch: int = 0
-    #: Strict switches attempted.
-    attempts: int = 0
-    #: Why a user asked for an abort; "": none did.
-    abort_asked: str = ""
-    #: A user asked to promote the canary now, whatever its figures.
-    promote_asked: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in OVER
-
-    @property
-    def summary(self) -> str:
-        """``detector 1 → 2, tracker none → 1``."""
-        return ", ".join(
-            f"{name} {each.before or 'none'} → {each.version}"
-            + (f" (signed by {each.signed_by})" if each.signed_by else "")
-            for name, each in self.changes.items()
-        )
-
-    def goes_after(self, worker: WorkerRecord) -> str:
-        """The worker that must have loaded it before this one may; "": none."""
-        first = self.first_loads.get(worker.pool, "") if self.state == PREPARING else ""
-        return first if first != worker.name else ""
 
 
 class KeptPool(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -502,26 +206,3 @@ class Fault(msgspec.Struct, frozen=True):
     key: str
     revision: int
     reason: str
-
-
-Record = TypeVar("Record", bound=msgspec.Struct)
-
-
-def encode(record: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(record)
-
-
-def decode(value: bytes, kind: type[Record]) -> Record:
-    """Raise ``Unreadable`` if the value is not a valid record of this kind, or was refused by its seal."""
-    if reason := refusal(value):
-        raise Unreadable(reason)
-    try:
-        return msgspec.json.decode(value, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Unreadable(f"{type(error).__name__}: {error}"[:200]) from None
-
-
-class Unreadable(Unavailable):
-    """A record of the store that cannot be decoded."""
-
-    code = "unreadable_record"

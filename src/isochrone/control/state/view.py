@@ -14,32 +14,26 @@ from typing import TypeVar
 
 import msgspec
 
+from isochrone.control.state.codec import Unreadable, decode
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord, XdsServerRecord
 from isochrone.control.state.records import (
     AccessRecord,
-    AcknowledgementRecord,
     Assignment,
     EpochRecord,
     EventRecord,
     Fault,
     FiguresRecord,
     FleetRecord,
-    GatewayRecord,
     LoadFailuresRecord,
     PlacementRecord,
     PoolSizeRecord,
-    ProcessRecord,
     ReconciledRecord,
-    RolloutRecord,
     SignersRecord,
     SloTotalsRecord,
-    SwitchRecord,
-    Unreadable,
     WaitingRecord,
-    WorkerRecord,
-    XdsServerRecord,
-    decode,
 )
+from isochrone.control.state.rollout_records import AcknowledgementRecord, RolloutRecord, SwitchRecord
 from isochrone.store.base import Compare, Entry
 from isochrone.store.seals import refusal
 

@@ -16,7 +16,8 @@ from isochrone.control.fleet.reading.present_fleet import present_fleet
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.scaling.reading.fleet_counters import FleetReading
 from isochrone.control.state.assignment import is_assigned
-from isochrone.control.state.records import Assignment, FleetRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import Assignment, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.control.what_if.measured_times import ModelTimes, Points, model_times
 from isochrone.control.what_if.situation import MeasuredModel, Situation, SituationModel, SituationWorker

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from isochrone.control.state.records import NO_FIELDS
+from isochrone.control.state.process_records import NO_FIELDS
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
 from isochrone.protocol.access import control_token, fencing
@@ -28,7 +28,7 @@ from isochrone.wire.tls.fleet_transport import fleet_transport
 from isochrone.wire.tls.process_tls import refuses
 
 if TYPE_CHECKING:
-    from isochrone.control.state.records import WorkerRecord
+    from isochrone.control.state.process_records import WorkerRecord
 
 #: States of a version in the protocol's index.
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"

@@ -18,7 +18,7 @@ import structlog
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.rollout.observed_state import READY, Loaded, ObservedWorker
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import LOADING, ControlFailed, ServedState, WorkerControl
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call, Loads

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import structlog
 
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import XdsServerRecord, encode
+from isochrone.control.state.process_records import XdsServerRecord
 from isochrone.store.base import Lease, LeaseEnded, Put, Store, StoreUnavailable
 
 log = structlog.get_logger(__name__)

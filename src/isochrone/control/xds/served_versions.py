@@ -14,7 +14,7 @@ from dataclasses import replace
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.control.state.records import WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.workers.control import READY, ControlFailed, ServedState, WorkerControl
 from isochrone.control.xds.snapshot import Served, ServingWorker
 from isochrone.resolving.resolver import resolver

@@ -22,7 +22,8 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.grpc_listening import GrpcCertificate, open_port
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import EpochRecord, EventRecord, XdsServerRecord
+from isochrone.control.state.process_records import XdsServerRecord
+from isochrone.control.state.records import EpochRecord, EventRecord
 from isochrone.control.state.view import View
 from isochrone.control.xds import messages
 from isochrone.control.xds.ads import Rejection, Request, Response

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from isochrone.control.agents.commitments import commitments
-from isochrone.control.state.records import EpochRecord, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import EpochRecord
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.placement.balancer import is_committed

@@ -14,7 +14,8 @@ from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.reading.present_fleet import at_present, last_sizes
-from isochrone.control.state.records import Assignment, FleetRecord, decode
+from isochrone.control.state.codec import decode
+from isochrone.control.state.records import Assignment, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Entry
 

@@ -10,9 +10,11 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from isochrone.control.state.codec import Unreadable, decode, encode
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import SUPERVISOR, EventRecord, GatewayRecord, Unreadable, decode, encode
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import SUPERVISOR, EventRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Entry, Put, Store
 from isochrone.store.retrying import until_available

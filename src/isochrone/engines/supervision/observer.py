@@ -10,7 +10,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from time import monotonic
 
 from isochrone.control.rollout.committed import assigned, has_committed
-from isochrone.control.state.records import EpochRecord, GatewayRecord
+from isochrone.control.state.process_records import GatewayRecord
+from isochrone.control.state.records import EpochRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision import probes

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import ProcessRecord, encode
+from isochrone.control.state.process_records import ProcessRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.last_errors import last_error

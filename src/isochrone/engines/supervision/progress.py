@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from isochrone.control.fleet.derived.processes import ProcessSpec
-from isochrone.control.state.records import ABORTED, EpochRecord, Fault, ProcessRecord
+from isochrone.control.state.process_records import ProcessRecord
+from isochrone.control.state.records import EpochRecord, Fault
+from isochrone.control.state.rollout_records import ABORTED
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.reconcile import Observed

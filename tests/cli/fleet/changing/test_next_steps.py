@@ -7,8 +7,10 @@ from pathlib import Path
 from isochrone.cli.fleet.changing.next_steps import last_fleet_of, next_steps
 from isochrone.control.fleet.bundled.writing import write_bundled
 from isochrone.control.fleet.reading.parsing import parse_fleet
+from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, GatewayRecord, WorkerRecord, encode
+from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord
 from isochrone.control.state.view import View
 from isochrone.store.base import Entry
 

@@ -16,7 +16,9 @@ from isochrone.cli.main import app
 from isochrone.cli.rollouts import view as rollout_view
 from isochrone.cli.rollouts.view import new_lines, outcome_text
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.state.records import (
+from isochrone.control.state.process_records import ProcessRecord, XdsServerRecord
+from isochrone.control.state.records import Fault, Split
+from isochrone.control.state.rollout_records import (
     ABORTED,
     CANARY,
     DONE,
@@ -25,13 +27,9 @@ from isochrone.control.state.records import (
     SWITCHING,
     CanaryRule,
     Change,
-    Fault,
-    ProcessRecord,
     Progress,
     RolloutRecord,
-    Split,
     VerdictRecord,
-    XdsServerRecord,
 )
 
 CHANGES = {"detector": Change("2", "1")}

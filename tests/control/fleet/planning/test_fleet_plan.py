@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from isochrone.control.fleet.derived.processes import processes
 from isochrone.control.fleet.planning.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
 from isochrone.control.fleet.reading.parsing import with_workers
-from isochrone.control.state.records import KUBERNETES, Assignment, KeptPool, WorkerRecord
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import KUBERNETES, Assignment, KeptPool
 
 
 def steps(*changes: tuple[str, str]) -> list[str]:

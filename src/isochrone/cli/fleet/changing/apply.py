@@ -15,7 +15,7 @@ from isochrone.cli.console import make_console, table
 from isochrone.cli.rollouts.waiting import starts_rollouts, wait_for_rollouts
 from isochrone.control.api.messages import FleetRequest, PlanAnswer, Rollouts, in_full
 from isochrone.control.fleet.reading.parsing import read_text
-from isochrone.control.state.records import DONE
+from isochrone.control.state.rollout_records import DONE
 
 EPILOG = """
 \b

@@ -10,7 +10,8 @@ from isochrone.cli.console import counted, ordinal, span, table
 from isochrone.cli.rollouts import view as rollout_view
 from isochrone.cli.rollouts.view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
-from isochrone.control.state.records import ABORTED, ProcessRecord
+from isochrone.control.state.process_records import ProcessRecord
+from isochrone.control.state.rollout_records import ABORTED
 
 _STYLES = {"serving": "green", "degraded": "yellow", "unserved": "red", "not served": "red"}
 

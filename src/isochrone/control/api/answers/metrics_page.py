@@ -18,7 +18,8 @@ from isochrone.control.api.answers.status import fleet_status
 from isochrone.control.api.messages import Status, StoreState
 from isochrone.control.fleet.derived.engine_processes import processes_on
 from isochrone.control.fleet.reading.present_fleet import present_fleet
-from isochrone.control.state.records import KUBERNETES, Assignment, RolloutRecord
+from isochrone.control.state.records import KUBERNETES, Assignment
+from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 
 _PREFIX = "isochrone_controller_"

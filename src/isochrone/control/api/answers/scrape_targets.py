@@ -7,7 +7,7 @@ the store: its page says so, and stays listed. Other processes that lose their r
 from __future__ import annotations
 
 from isochrone.control.api.messages import ScrapeTarget
-from isochrone.control.state.records import GatewayRecord
+from isochrone.control.state.process_records import GatewayRecord
 from isochrone.control.state.view import View
 
 #: Where the controllers serve them.

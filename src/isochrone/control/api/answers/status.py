@@ -16,17 +16,9 @@ from isochrone.control.fleet.derived.pool_sizes import empty_pools
 from isochrone.control.fleet.reading.present_fleet import present_fleet
 from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_size
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import (
-    ABORTED,
-    KUBERNETES,
-    Assignment,
-    EventRecord,
-    GatewayRecord,
-    PoolSizeRecord,
-    ProcessRecord,
-    RolloutRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord
+from isochrone.control.state.records import KUBERNETES, Assignment, EventRecord, PoolSizeRecord
+from isochrone.control.state.rollout_records import ABORTED, RolloutRecord
 from isochrone.control.state.view import View
 
 #: The state of a process that is not registered yet.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isochrone.control.fleet.settings.sections import FleetSections
-from isochrone.control.state.records import BY_ADDRESS, WorkerRecord
+from isochrone.control.state.process_records import BY_ADDRESS, WorkerRecord
 from isochrone.gateway.upstream.addresses import Upstream, parse_upstream
 
 

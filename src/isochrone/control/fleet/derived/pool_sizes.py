@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_size
 from isochrone.control.fleet.settings.sections import FleetSections
-from isochrone.control.state.records import RolloutRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 _Fleet = TypeVar("_Fleet", bound=FleetSections)
 

@@ -14,7 +14,8 @@ from isochrone.control.fleet.derived.engine_processes import processes_on
 from isochrone.control.fleet.derived.outside_servers import server_records
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import EpochRecord, FleetRecord, KeptPool, ReconciledRecord, RolloutRecord
+from isochrone.control.state.records import EpochRecord, FleetRecord, KeptPool, ReconciledRecord
+from isochrone.control.state.rollout_records import RolloutRecord
 
 
 def kept_pools(

@@ -47,7 +47,8 @@ from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_
 from isochrone.control.fleet.settings.process_names import gateway_group
 from isochrone.control.fleet.settings.sections import Pool
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.records import KUBERNETES, LOCAL, STRICT, Assignment, KeptPool, PlacementRecord
+from isochrone.control.state.records import KUBERNETES, LOCAL, Assignment, KeptPool, PlacementRecord
+from isochrone.control.state.rollout_records import STRICT
 
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
 

@@ -23,7 +23,7 @@ from isochrone.control.fleet.settings.quantities import (
     Words,
     switch,
 )
-from isochrone.control.state.records import CanaryRule, CompareRule
+from isochrone.control.state.rollout_records import CanaryRule, CompareRule
 from isochrone.gateway.policies import DEFAULT
 from isochrone.settings.sections import Section
 

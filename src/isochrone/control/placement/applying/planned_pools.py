@@ -29,18 +29,9 @@ from isochrone.control.placement.workers import Replicas, WorkerOffer
 from isochrone.control.rollout.desired_versions import LACKS_ROOM, Need, at_once, desired_versions, needed, stages_of
 from isochrone.control.rollout.observed_state import UNAVAILABLE, ObservedWorker
 from isochrone.control.state.assignment import Placements
-from isochrone.control.state.records import (
-    ABORTING,
-    DRAINING,
-    KUBERNETES,
-    PENDING,
-    Assignment,
-    Change,
-    EpochRecord,
-    PlacementRecord,
-    RolloutRecord,
-    WorkerRecord,
-)
+from isochrone.control.state.process_records import WorkerRecord
+from isochrone.control.state.records import KUBERNETES, Assignment, EpochRecord, PlacementRecord
+from isochrone.control.state.rollout_records import ABORTING, DRAINING, PENDING, Change, RolloutRecord
 from isochrone.control.state.view import View
 
 

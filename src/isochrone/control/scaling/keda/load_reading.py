@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from isochrone.control.scaling.keda.pool_load import PoolLoad
 from isochrone.control.scaling.reading.process_pages import page_client
-from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
+from isochrone.control.state.process_records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight

@@ -25,7 +25,7 @@ from isochrone.control.scaling.keda import messages
 from isochrone.control.scaling.keda.load_reading import LoadReader
 from isochrone.control.scaling.keda.pool_load import Activity, PoolLoad
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import NO_FIELDS
+from isochrone.control.state.process_records import NO_FIELDS
 from isochrone.control.state.view import View
 from isochrone.errors import FlagError, InvalidArgument, Unavailable
 from isochrone.secure.loopback import is_loopback

@@ -20,7 +20,7 @@ from isochrone.control.scaling.reading.configuration_cache import ConfigurationC
 from isochrone.control.scaling.reading.counter_pages import gateway_counts, model_configuration, worker_statistics
 from isochrone.control.scaling.reading.fleet_counters import FleetReading, GatewayCounts, WorkerStatistics
 from isochrone.control.scaling.reading.process_pages import AT_ONCE, SECONDS, page_client
-from isochrone.control.state.records import NO_FIELDS, GatewayRecord, WorkerRecord
+from isochrone.control.state.process_records import NO_FIELDS, GatewayRecord, WorkerRecord
 from isochrone.control.state.view import View
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.headers.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
