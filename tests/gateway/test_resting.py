@@ -178,11 +178,11 @@ def test_models_that_are_outdated_in_a_rest_are_rebuilt() -> None:
         async with running(gateway):
             for _ in range(3):
                 await let_pass(loop, 1.5)
-                assert not fleet.is_unsettled
+                assert not fleet.rebuilds.is_due
                 fleet.rebuild()
-                assert fleet.is_unsettled
+                assert fleet.rebuilds.is_due
                 await let_pass(loop, 0.03)
-                assert not fleet.is_unsettled
+                assert not fleet.rebuilds.is_due
 
     offline(play)
 
@@ -325,7 +325,7 @@ def judgement_fails(gateway: Gateway, fail: Callable[..., Any]) -> None:
 
 
 def rebuild_fails(gateway: Gateway, fail: Callable[..., Any]) -> None:
-    gateway.fleet.settle = fail  # type: ignore[method-assign]
+    gateway.fleet.rebuilds.steps = fail  # type: ignore[method-assign]
 
 
 @pytest.mark.interpreted
@@ -355,14 +355,14 @@ def test_timers_that_fail_go_on_and_end_with_the_gateway(break_timer: Callable[.
                 assert failures > 1
                 assert {each["event"] for each in logs} == {"a timer of the gateway failed unexpectedly"}
                 assert len(logs) == failures
-                for owner in (gateway, fleet, gateway.outliers):
-                    for name in ("_sweep", "tick", "settle"):
+                for owner in (gateway, fleet, fleet.rebuilds, gateway.outliers):
+                    for name in ("_sweep", "tick", "steps"):
                         vars(owner).pop(name, None)
                 failures, looked_at = 0, fleet.endpoint_changes.looked_at
                 await let_pass(loop, 1.2)
                 assert not failures
                 assert stream.is_expired
-                assert not fleet.is_unsettled
+                assert not fleet.rebuilds.is_due
                 assert fleet.endpoint_changes.looked_at > looked_at
         assert asyncio.all_tasks() == before
 

@@ -75,8 +75,8 @@ class Gateway(RequestShell):
         #: When outliers were last looked for.
         self._judged_at = clock()
         self._unsettled = asyncio.Event()
-        self.fleet.on_unsettled = self._unsettled.set
-        if self.fleet.is_unsettled:
+        self.fleet.rebuilds.on_due = self._unsettled.set
+        if self.fleet.rebuilds.is_due:
             self._unsettled.set()
 
     # Members.
@@ -231,7 +231,7 @@ class Gateway(RequestShell):
             try:
                 await self.settle()
             finally:
-                if self.fleet.is_unsettled:
+                if self.fleet.rebuilds.is_due:
                     self._unsettled.set()
 
     async def settle(self) -> None:
@@ -239,7 +239,7 @@ class Gateway(RequestShell):
         await self.housekeeping.do(self._settle())
 
     def _settle(self) -> Steps[None]:
-        for _ in self.fleet.settle():
+        for _ in self.fleet.rebuilds.steps():
             self._freezer.made(self.fleet.endpoint_changes.replicas_made)
             yield
 

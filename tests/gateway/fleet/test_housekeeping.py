@@ -52,7 +52,7 @@ def settled(workers: int = 4) -> Fleet:
     add_members(fleet, *[ALL] * workers)
     for name in NAMES:
         fleet.model(name)
-    for _ in fleet.settle():
+    for _ in fleet.rebuilds.steps():
         pass
     fleet.refresh(SECOND)
     return fleet
@@ -127,21 +127,21 @@ class TestLooking:
     def test_long_work_is_done_in_steps(self) -> None:
         fleet = settled()
         fleet.rebuild()
-        assert len(fleet.outdated) == len(NAMES) + 1
-        steps = fleet.settle()
+        assert len(fleet.rebuilds.outdated) == len(NAMES) + 1
+        steps = fleet.rebuilds.steps()
         next(steps)
-        assert 0 < len(fleet.outdated) < len(NAMES)
+        assert 0 < len(fleet.rebuilds.outdated) < len(NAMES)
         list(steps)
-        assert not fleet.is_unsettled
+        assert not fleet.rebuilds.is_due
 
 
 class TestServing:
     def test_an_index_outdates_the_models_that_differ(self) -> None:
         fleet = settled()
         fleet.serves_changed(fleet.members["a:1"], {**ALL, "m7": {"1": "", "2": ""}})
-        assert [served.name for served in fleet.outdated] == ["m7"]
+        assert [served.name for served in fleet.rebuilds.outdated] == ["m7"]
         assert set(fleet.model("m7").replica_set("2").replicas) == {"a:1"}
-        assert not fleet.outdated
+        assert not fleet.rebuilds.outdated
 
     def test_a_commit_outdates_the_models_that_it_changes(self) -> None:
         fleet = settled()
@@ -149,10 +149,10 @@ class TestServing:
         committed = {name: Commitment(1, "1", {"1": ""}) for name in NAMES}
         for epoch in (1, 2):
             fleet.commit(epoch, committed)
-            for _ in fleet.settle():
+            for _ in fleet.rebuilds.steps():
                 pass
         fleet.commit(3, {**committed, "m7": Commitment(3, "2", {"2": ""})})
-        assert [served.name for served in fleet.outdated] == ["m7"]
+        assert [served.name for served in fleet.rebuilds.outdated] == ["m7"]
         assert fleet.model("m7").current.version == "2"
         # What is served of the others is of this epoch all the same.
         assert arrive(fleet, "m8", SECOND).epoch == 3
@@ -336,12 +336,12 @@ def test_a_prepared_commit_is_a_commit(epochs: list[dict[str, int]], data: st.Da
         plain_fleet.commit(number, committed)
         if data.draw(st.booleans()):
             for fleet in (prepared_fleet, plain_fleet):
-                for _ in fleet.settle():
+                for _ in fleet.rebuilds.steps():
                     pass
         found = [
             (
                 {name: (served.commitment, served.outdated) for name, served in fleet.models.items()},
-                set(fleet._unmade),
+                set(fleet.rebuilds.unmade),
             )
             for fleet in (prepared_fleet, plain_fleet)
         ]

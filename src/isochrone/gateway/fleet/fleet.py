@@ -2,7 +2,7 @@
 
 There may be thousands of models on thousands of servers, and the loop must never be held for long. A change marks what
 depends on it, in a time that does not depend on models times servers. A model takes the change before it places its
-next request (``ServedModel.outdated``, ``endpoint_changes``). ``settle`` and ``tick`` do the rest, a little per turn.
+next request (``ServedModel.outdated``, ``endpoint_changes``). ``rebuilds`` and ``tick`` do the rest, a little per turn.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from random import Random
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import InvalidArgument, NotFound, Unavailable
+from isochrone.errors import NotFound
 from isochrone.gateway.fleet.commitment import Commitment
+from isochrone.gateway.fleet.committed_epochs import CommittedEpochs
 from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.fleet.hold_times import HoldTimes
 from isochrone.gateway.fleet.member import Member
-from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch, prepare
+from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch
+from isochrone.gateway.fleet.rebuilds import Rebuilds
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
-from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.latencies.agents import AgentLatencies
 from isochrone.gateway.replicas import Endpoint, EndpointReport, LoadReport, PendingReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
@@ -40,14 +41,10 @@ from isochrone.wire.turn import Turn
 
 log = structlog.get_logger(__name__)
 
-#: Epochs that callers may ask for, and whose versions keep their replica sets.
-_EPOCHS_KEPT = 2
 #: Models a gateway keeps replica sets for; more are served without a replica set of their own.
 _MAX_GROUPS = 10_000
-#: Replicas looked at in one turn of the loop: some 0.4 µs each by ``tick``, 1 µs by ``settle``.
-_TICKED_PER_TURN, _SETTLED_PER_TURN = 768, 256
-#: A new model takes as long as so many of them.
-_MAKING = 256
+#: Replicas looked at in one turn of the loop by ``tick``: some 0.4 µs each.
+_TICKED_PER_TURN = 768
 #: The index of a server that serves nothing: always the same one, so that what differs from it is found once.
 _NOTHING: Mapping[str, Mapping[str, str]] = {}
 #: Of so many ticks each model takes part in one, whether it has requests or not.
@@ -74,13 +71,7 @@ class Fleet:
         self.models: dict[str, ServedModel] = {}
         #: What has changed about endpoints, for models that look.
         self.endpoint_changes = EndpointChanges()
-        #: Models whose ``rebuild`` is due, and committed ones that are still to be made.
-        self.outdated: dict[ServedModel, None] = {}
-        #: Models that run where all their stages are.
-        self.ensembles: dict[ServedModel, None] = {}
-        self._unmade: dict[str, None] = {}
-        #: Called when ``settle`` has something to do.
-        self.on_unsettled: Callable[[], None] | None = None
+        self.rebuilds = Rebuilds(clock, self.model)
         self._ticks = 0
         #: The last two indexes that were compared, and what differs.
         self._differed: tuple[object, object, Collection[str]] | None = None
@@ -95,10 +86,8 @@ class Fleet:
         self.quotas = self.make_quotas(rules.quota, "")
         #: Led by a control plane: what it has committed is served, and nothing else.
         self.is_led = False
-        #: By epoch, the last one last: what is committed of each model. Of the one before, requests may still be under
-        #: way, and callers may ask for it.
-        self.epochs: dict[int, Mapping[str, Commitment]] = {}
-        #: The last of them; 0: nothing is committed yet.
+        self.epochs = CommittedEpochs()
+        #: The last of them, which every request asks for; 0: nothing is committed yet.
         self.epoch = 0
         #: Called with the kind of an event, when it began and ended, and a sentence: for the flight recorder.
         self.on_event: Callable[[str, int, int, str], None] | None = None
@@ -153,7 +142,7 @@ class Fleet:
 
     @property
     def committed(self) -> Mapping[str, Commitment]:
-        return self.epochs.get(self.epoch, {})
+        return self.epochs.models
 
     def lead(self) -> None:
         """From now on what is committed is served, and until something is, nothing."""
@@ -162,71 +151,31 @@ class Fleet:
 
     def prepare(self, committed: Mapping[str, Commitment]) -> Generator[None, None, PreparedEpoch]:
         """Find in steps what a commit will change; nothing changes yet."""
-        return (yield from prepare(committed, tuple(self.epochs.values())))
+        return self.epochs.prepare(committed)
 
     def commit(self, epoch: int, committed: Mapping[str, Commitment], prepared: PreparedEpoch | None = None) -> None:
         """An epoch, in one turn of the loop: every request before it goes by the last one, every one after by this.
 
         ``prepared``: what ``prepare`` found; it counts unless another epoch has been committed since.
         """
-        before = tuple(self.epochs.values())
-        if prepared is None or prepared.committed is not committed or not prepared.is_up_to_date(before):
-            prepared = finished(prepare(committed, before))
-        # Last, whatever its number: it is what holds from now on.
-        self.epochs.pop(epoch, None)
-        self.epochs[epoch] = committed
+        changed = self.epochs.commit(epoch, committed, prepared)
         self.epoch = epoch
         self._note(EPOCH, str(epoch))
-        while len(self.epochs) > _EPOCHS_KEPT:
-            del self.epochs[next(iter(self.epochs))]
-        changed = False
-        for name in prepared.changed:
+        known = False
+        unmade = []
+        for name in changed:
             commitment = committed.get(name)
             served = self.models.get(name)
             if served is not None:
                 served.commit(commitment)
-                changed = True
+                known = True
             elif commitment is not None:
-                self._unmade[name] = None
+                unmade.append(name)
             else:
-                self._unmade.pop(name, None)
-        if changed:
-            self._outdate_ensembles()
-        if self._unmade:
-            self._unsettled()
-
-    def committed_digest(self, model: str, version: str) -> str:
-        """What a worker must serve as a version; "": whatever it does."""
-        for epoch in reversed(self.epochs.values()):
-            commitment = epoch.get(model)
-            if commitment is not None and version in commitment.digests:
-                return commitment.digests[version]
-        return ""
-
-    def committed_replica_sets(self, model: str) -> set[tuple[str, bytes]]:
-        """Versions, with their stages, that requests may still go by."""
-        return {
-            (version, commitment.stages.get(version, b""))
-            for epoch in self.epochs.values()
-            if (commitment := epoch.get(model)) is not None
-            for version in commitment.digests
-        }
-
-    def committed_at(self, epoch: bytes, model: str) -> Commitment:
-        """What an epoch that a caller has seen says of a model."""
-        text = epoch[:20].decode("latin-1")
-        if not epoch.isdigit() or len(epoch) > 18:
-            raise InvalidArgument(f"x-isochrone-epoch: expected a number or 'current', given '{text}'")
-        number = int(epoch)
-        if number not in self.epochs:
-            kept = " and ".join(map(str, self.epochs)) or "none"
-            if number > self.epoch:
-                raise Unavailable(f"epoch {text} has not reached this gateway yet, which serves {kept}; try again")
-            raise NotFound(f"epoch {text} is not served any more; this gateway serves {kept}")
-        commitment = self.epochs[number].get(model)
-        if commitment is None:
-            raise NotFound(f"Request for unknown model: '{model}' is not found in epoch {number}")
-        return commitment
+                self.rebuilds.do_not_make(name)
+        if known:
+            self.rebuilds.outdate_ensembles()
+        self.rebuilds.make(unmade)
 
     def hold(self, models: Iterable[str]) -> None:
         """Requests of these models that name no version wait until ``release``."""
@@ -406,7 +355,7 @@ class Fleet:
             served = self.models.get(name)
             if served is not None and not served.outdated:
                 served.outdate()
-        self._outdate_ensembles()
+        self.rebuilds.outdate_ensembles()
 
     def _difference(
         self, before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]
@@ -417,47 +366,6 @@ class Fleet:
             names = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
             known = self._differed = before, after, names
         return known[2]
-
-    def _outdate_ensembles(self) -> None:
-        """What they depend on are entries of other models too."""
-        for served in self.ensembles:
-            served.outdate()
-
-    def outdate(self, served: ServedModel) -> None:
-        """A model's ``rebuild`` is due."""
-        self.outdated[served] = None
-        self._unsettled()
-
-    def _unsettled(self) -> None:
-        if self.on_unsettled is not None:
-            self.on_unsettled()
-
-    @property
-    def is_unsettled(self) -> bool:
-        """``settle`` has something to do."""
-        return bool(self.outdated or self._unmade)
-
-    def settle(self) -> Generator[None, None, None]:
-        """Rebuild what is outdated now, and make models that were committed; yields between two turns of the loop."""
-        looked = 0
-        for _ in range(len(self.outdated) + len(self._unmade)):
-            if not self.is_unsettled:
-                return
-            if self.outdated:
-                served = next(iter(self.outdated))
-                served.rebuild(self.clock())
-            else:
-                name = next(iter(self._unmade))
-                del self._unmade[name]
-                try:
-                    served = self.model(name)
-                except NotFound:
-                    continue  # more than there may be
-                looked += _MAKING
-            looked += 16 + sum(len(each.replicas) for each in served.replica_sets.values())
-            if looked >= _SETTLED_PER_TURN:
-                looked = 0
-                yield
 
     # By the clock.
 

@@ -19,7 +19,9 @@ from isochrone.errors import IsochroneError, NotFound, NoWorkerReady, Unavailabl
 from isochrone.gateway.evaluation.counts import EvaluationCounts
 from isochrone.gateway.fleet.alerting import Alerting
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
+from isochrone.gateway.fleet.committed_epochs import CommittedEpochs
 from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
+from isochrone.gateway.fleet.rebuilds import Rebuilds
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
@@ -73,24 +75,12 @@ class FleetOfModels(Protocol):
     agent_header: bytes
     is_led: bool
     endpoint_changes: EndpointChanges
-    #: Models whose ``rebuild`` is due, and those that depend on the entries of other models.
-    outdated: dict[ServedModel, None]
-    ensembles: dict[ServedModel, None]
-
-    @property
-    def epoch(self) -> int: ...
+    rebuilds: Rebuilds
+    epochs: CommittedEpochs
 
     def make_quotas(self, rules: QuotaRules, model: str) -> tuple[Quotas, ...]: ...
 
-    def committed_digest(self, model: str, version: str) -> str: ...
-
-    def committed_at(self, epoch: bytes, model: str) -> Commitment: ...
-
-    def committed_replica_sets(self, model: str) -> set[tuple[str, bytes]]: ...
-
     def ejected(self, ejection: Ejection) -> None: ...
-
-    def outdate(self, served: ServedModel) -> None: ...
 
 
 def policy_of_rules(rules: ModelRules, random: Random) -> Policy:
@@ -200,11 +190,11 @@ class ServedModel:
     def outdate(self) -> None:
         """Members came or went or serve something else than before, or something else is committed.
 
-        Whoever looks next at what is served where rebuilds it first, or ``Fleet.settle`` does.
+        Whoever looks next at what is served where rebuilds it first, or ``Rebuilds.steps`` does.
         """
         self.outdated = True
         self.plain = None
-        self._fleet.outdate(self)
+        self._fleet.rebuilds.add(self)
 
     def commit(self, commitment: Commitment | None) -> None:
         """What a control plane has committed, in one step: requests before it go by the last, those after by this."""
@@ -237,7 +227,7 @@ class ServedModel:
         return self._way(version)
 
     def _not_committed(self, version: str) -> IsochroneError:
-        if not self._fleet.epoch:
+        if not self._fleet.epochs.last:
             return Unavailable("this gateway does not know yet what its fleet has committed; try again")
         # Clients match the first words.
         if self.commitment is None:
@@ -259,7 +249,7 @@ class ServedModel:
                 return replica_set
             self.replica_sets[version, stages] = replica_set
             if stages:
-                self._fleet.ensembles[self] = None
+                self._fleet.rebuilds.add_ensemble(self)
             parts = [self._make(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
             for part in parts:
                 part.whole = replica_set
@@ -270,7 +260,7 @@ class ServedModel:
     def _placement(self, version: str) -> Placement:
         """The model's row of the routing table; a committed version's digest stands in it."""
         placement = self.rules.placement
-        digest = self._fleet.committed_digest(self.name, version)
+        digest = self._fleet.epochs.digest(self.name, version)
         return replace(placement, digest=digest) if digest else placement
 
     def _make(self, version: str, placement: Placement, stages: bytes) -> ReplicaSet:
@@ -339,7 +329,7 @@ class ServedModel:
         committed = self.commitment
         canary = self.canary
         if epoch is not None and epoch != ANY_EPOCH and self._fleet.is_led:
-            committed = self._fleet.committed_at(epoch, self.name)
+            committed = self._fleet.epochs.at(epoch, self.name)
             rules = committed.canary
             canary = Canary(rules, self.name, self._random) if rules is not None else None
         if committed is None:
@@ -358,7 +348,7 @@ class ServedModel:
 
     def _members(self, version: str, stages: bytes = b"") -> list[Member]:
         fleet = self._fleet
-        found = serving(fleet.members.values(), self.name, version, stages, fleet.committed_digest)
+        found = serving(fleet.members.values(), self.name, version, stages, fleet.epochs.digest)
         if found or fleet.is_led:
             # What is committed waits for its workers.
             return found
@@ -368,7 +358,7 @@ class ServedModel:
     def rebuild(self, now: int) -> None:
         """Look again at which members serve which version."""
         self.outdated = False
-        self._fleet.outdated.pop(self, None)
+        self._fleet.rebuilds.done(self)
         committed = self.commitment
         before = set(self.replica_sets)
         if committed is not None:
@@ -378,7 +368,7 @@ class ServedModel:
         if self._current.version:
             self.durations.usual = self._durations(self._current.version)
         self._settle()
-        kept = self._fleet.committed_replica_sets(self.name)
+        kept = self._fleet.epochs.replica_sets(self.name)
         for version, stages in before:
             replica_set = self.replica_sets[version, stages]
             members = self._members(version, stages)
@@ -398,7 +388,7 @@ class ServedModel:
     def _place_replica_set(self, replica_set: ReplicaSet) -> None:
         """What was not known when the replica set was made may be known now: its digest, or that somebody serves it."""
         durations = self._durations(replica_set.version)
-        digest = self._fleet.committed_digest(self.name, replica_set.version)
+        digest = self._fleet.epochs.digest(self.name, replica_set.version)
         for one in (replica_set, *replica_set.tiers):
             one.durations = durations
             if one.balancer.placement.digest != digest and digest:
