@@ -24,10 +24,11 @@ from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.fleet.rebuilds import Rebuilds
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
-from isochrone.gateway.fleet.serving import serving
+from isochrone.gateway.fleet.serving import newest, serving
+from isochrone.gateway.fleet.unserved import has_server, nobody
 from isochrone.gateway.latencies.version_durations import ModelDurations, VersionDurations
 from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission
-from isochrone.gateway.placement.balancer import STANDING_BY, Balancer, Placement
+from isochrone.gateway.placement.balancer import Balancer, Placement
 from isochrone.gateway.policies import make, reads_prompts
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Replica
@@ -364,7 +365,8 @@ class ServedModel:
         if committed is not None:
             self._current = self._way(committed.version, _stages(committed))
         else:
-            self._current = self._way(self._newest())
+            found = newest(self._fleet.members.values(), self.name)
+            self._current = self._way(self._current.version if found is None else found)
         if self._current.version:
             self.durations.usual = self._durations(self._current.version)
         self._settle()
@@ -393,18 +395,6 @@ class ServedModel:
             one.durations = durations
             if one.balancer.placement.digest != digest and digest:
                 one.balancer.placement = replace(one.balancer.placement, digest=digest)
-
-    def _newest(self) -> str:
-        """The version that "the model" means: the highest of those that most members have."""
-        counts: dict[str, int] = {}
-        for member in self._fleet.members.values():
-            if not member.endpoint.healthy or member.endpoint.draining or member.endpoint.standby:
-                continue
-            for version in (member.serves or {}).get(self.name, ()):
-                counts[version] = counts.get(version, 0) + 1
-        if not counts:
-            return self._current.version
-        return max(counts, key=lambda version: (counts[version], _number(version)))
 
     # Around one request.
 
@@ -474,37 +464,13 @@ class ServedModel:
 
         A healthy replica that can serve the model is enough: where outlier ejection leaves too few, it is ignored.
         """
-        balancer, now = replica_set.balancer, self._fleet.clock()
-        for replica in balancer.replicas:
-            endpoint = replica.endpoint
-            is_well = endpoint.healthy and (endpoint.ejected_until <= now or balancer.rules.panic_threshold > 0)
-            if is_well and balancer.refusal(replica) in ("", STANDING_BY):
-                return ""
-        return self.nobody(replica_set).message
+        return "" if has_server(replica_set, self._fleet.clock()) else self.nobody(replica_set).message
 
     def nobody(self, replica_set: ReplicaSet) -> NoWorkerReady:
         """Why a request for this replica set can go nowhere."""
-        if not self._fleet.members and self._fleet.is_led:
-            return NoWorkerReady("no worker of the fleet is registered, or all are drained; see isochrone status")
-        if not self._fleet.members:
-            return NoWorkerReady("the gateway has no upstream; name one with --upstream host:port")
-        states = [
-            f"{one.endpoint.address}: {replica_set.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
-            for one in replica_set.balancer.replicas
-        ]
-        states += [
-            f"{address}: {member.fault or 'it has not answered yet'}"
-            for address, member in self._fleet.members.items()
-            if not member.endpoint.healthy and address not in replica_set.replicas
-        ]
-        reason = "; ".join(states[:8]) or "none serves what is asked for"
-        return NoWorkerReady(f"no worker can take a request for model '{self.name}' now ({reason})")
+        return nobody(self.name, replica_set, self._fleet.members, is_led=self._fleet.is_led)
 
 
 def _stages(committed: Commitment | None, version: str = "") -> bytes:
     """The stages an ensemble's version is to run; empty: it has none."""
     return committed.stages.get(version or committed.version, b"") if committed is not None else b""
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdigit() else -1

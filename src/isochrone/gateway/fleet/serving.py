@@ -42,3 +42,19 @@ def _has_all(
         if digest is None or not is_committed(digest, committed_digest(model, version)):
             return False
     return True
+
+
+def newest(members: Iterable[Member], model: str) -> str | None:
+    """The version that "the model" means where nothing is committed: the highest of those that most members have. None:
+    no member that takes requests has any."""
+    counts: dict[str, int] = {}
+    for member in members:
+        if not member.endpoint.healthy or member.endpoint.draining or member.endpoint.standby:
+            continue
+        for version in (member.serves or {}).get(model, ()):
+            counts[version] = counts.get(version, 0) + 1
+    return max(counts, key=lambda version: (counts[version], _number(version))) if counts else None
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else -1
