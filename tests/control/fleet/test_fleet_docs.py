@@ -11,19 +11,9 @@ from fleets import parse
 from isochrone.control.fleet.planning.plan import plan
 from isochrone.control.fleet.settings.autoscale_spec import Autoscale
 from isochrone.control.fleet.settings.model_spec import Canary, Compare, Model, Rollout, Slo
-from isochrone.control.fleet.settings.sections import (
-    Control,
-    Gateway,
-    Log,
-    Metrics,
-    Observability,
-    Pool,
-    Security,
-    Store,
-    Tls,
-    Tracing,
-    Traffic,
-)
+from isochrone.control.fleet.settings.observability_spec import Log, Metrics, Observability, Tracing
+from isochrone.control.fleet.settings.sections import Control, Gateway, Pool, Store, Traffic
+from isochrone.control.fleet.settings.security_spec import Security, Tls
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.settings.problems import SettingsError
 from isochrone.settings.sections import Section

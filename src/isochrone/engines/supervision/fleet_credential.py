@@ -11,7 +11,7 @@ import structlog
 
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.reading.parsing import fleet_of
-from isochrone.control.fleet.settings.sections import Security
+from isochrone.control.fleet.settings.security_spec import Security
 from isochrone.control.state.records import FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.secure.access.internal import InternalCallers

@@ -8,7 +8,7 @@ import structlog
 
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.reading.parsing import fleet_of
-from isochrone.control.fleet.settings.sections import Tls
+from isochrone.control.fleet.settings.security_spec import Tls
 from isochrone.control.state.records import FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.wire.tls.client_tls import ClientTls

@@ -13,7 +13,8 @@ from pathlib import Path
 from isochrone.control.fleet.derived.processes import ProcessSpec, needs_of, processes
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_group, gateway_names, worker_names
 from isochrone.control.fleet.settings.quantities import join_address
-from isochrone.control.fleet.settings.sections import Audit, FleetSections, NodeNeeds, Pool
+from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Pool
+from isochrone.control.fleet.settings.security_spec import Audit
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import KUBERNETES
 

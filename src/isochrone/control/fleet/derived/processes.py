@@ -15,19 +15,13 @@ from typing import Literal
 
 from isochrone.control.fleet.derived.locations import absolute, model_keys, repositories_of, store_url
 from isochrone.control.fleet.derived.tls_flags import tls_of_controllers, tls_of_gateways, tls_of_workers
+from isochrone.control.fleet.settings.observability_spec import Observability, Recorder
 from isochrone.control.fleet.settings.pool_bounds import largest_size
 from isochrone.control.fleet.settings.process_names import controller_names, gateway_names, worker_names
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, WORKER_HOST, counted_addresses, ports_of_worker
 from isochrone.control.fleet.settings.quantities import split_address
-from isochrone.control.fleet.settings.sections import (
-    Audit,
-    FleetSections,
-    NodeNeeds,
-    Observability,
-    Pool,
-    Recorder,
-    Sandbox,
-)
+from isochrone.control.fleet.settings.sections import FleetSections, NodeNeeds, Pool
+from isochrone.control.fleet.settings.security_spec import Audit, Sandbox
 from isochrone.control.state.needs import Needs
 from isochrone.control.state.records import LOCAL
 from isochrone.observe.flights.settings import OFF

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isochrone.control.fleet.planning.steps import IGNORE, Step
-from isochrone.control.fleet.settings.sections import Gateway, Observability, Security
+from isochrone.control.fleet.settings.observability_spec import Observability
+from isochrone.control.fleet.settings.sections import Gateway
+from isochrone.control.fleet.settings.security_spec import Security
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import KUBERNETES
 from isochrone.settings.sections import Section

@@ -14,7 +14,8 @@ from isochrone.control.fleet.settings.pool_bounds import at_largest
 from isochrone.control.fleet.settings.process_names import names_of
 from isochrone.control.fleet.settings.process_ports import EVERYWHERE, controller_ports, gateway_ports, worker_ports
 from isochrone.control.fleet.settings.quantities import bytes_text
-from isochrone.control.fleet.settings.sections import Audit, FleetSections, Pool, Tls
+from isochrone.control.fleet.settings.sections import FleetSections, Pool
+from isochrone.control.fleet.settings.security_spec import Audit, Tls
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion

@@ -126,6 +126,11 @@ def switch(given: object) -> object:
     return {True: {}, False: None}[given] if isinstance(given, bool) else given
 
 
+def empty(given: Any) -> Any:
+    """A key without a value stands for a section without keys."""
+    return {} if given is None else given
+
+
 def _one_or_many(given: object) -> object:
     return [given] if isinstance(given, str) else given
 

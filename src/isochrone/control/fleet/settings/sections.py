@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from isochrone.control.fleet.settings.autoscale_spec import Autoscale
 from isochrone.control.fleet.settings.kubernetes_spec import Kubernetes
 from isochrone.control.fleet.settings.model_spec import Model, ModelDefaults, overlay
+from isochrone.control.fleet.settings.observability_spec import Observability
 from isochrone.control.fleet.settings.quantities import (
     Address,
     Bytes,
@@ -20,28 +21,18 @@ from isochrone.control.fleet.settings.quantities import (
     Name,
     Repositories,
     Seconds,
-    Share,
     Upstreams,
     Words,
+    empty,
     file_path,
     switch,
 )
-from isochrone.errors import FlagError, InvalidArgument
+from isochrone.control.fleet.settings.security_spec import Security
+from isochrone.errors import InvalidArgument
 from isochrone.models.repository.names import validate_model_name
-from isochrone.secure.sandbox.settings import read_grants
 from isochrone.settings.sections import Section
 from isochrone.settings.validator_errors import wrong
 from isochrone.store.etcd.address import split_password
-
-
-def _key_source(given: str) -> str:
-    kind, _, rest = given.partition(":")
-    if kind not in ("file", "env", "command") or not rest.strip():
-        # A key that is given in place of its source must not be shown.
-        raise wrong("file:PATH, env:NAME or command:PROGRAM ARGUMENTS", "something else")
-    if kind == "file":
-        file_path(rest)
-    return given
 
 
 def _store_url(given: str) -> str:
@@ -65,18 +56,8 @@ def _model_name(given: str) -> str:
     return given
 
 
-def _empty(given: Any) -> Any:
-    return {} if given is None else given
-
-
-def _absolute_path(given: str) -> str:
-    if given and not given.startswith("/"):
-        raise wrong("an absolute path", repr(given))
-    return given
-
-
 def _enabled(given: Any) -> Any:
-    return {"enabled": given} if isinstance(given, bool) else _empty(given)
+    return {"enabled": given} if isinstance(given, bool) else empty(given)
 
 
 class Store(Section):
@@ -94,7 +75,7 @@ class NodeNeeds(Section):
 
     cpus: float = Field(default=1.0, ge=0, le=4096)
     """Cores for one process, on machines that an engine chooses. The engine local does not reserve any."""
-    node_labels: Annotated[dict[str, str], BeforeValidator(_empty)] = Field(default={})
+    node_labels: Annotated[dict[str, str], BeforeValidator(empty)] = Field(default={})
     """Labels that its machine must have, such as {accelerator: h200}: Ray's node labels, Kubernetes' nodeSelector."""
     placement: Literal["any", "spread", "apart", "together"] = "spread"
     """Machines of the processes of one group: spread prefers different ones, apart requires them, together requires the
@@ -166,7 +147,7 @@ class Pool(NodeNeeds):
     the keys min_replicas, alone and apart of the models; see docs/placement.md."""
     gpus: float = Field(default=0.0, ge=0, le=64)
     """GPUs for one worker, on machines that an engine chooses. A share below 1 is for Ray alone."""
-    resources: Annotated[dict[str, float], BeforeValidator(_empty)] = Field(default={})
+    resources: Annotated[dict[str, float], BeforeValidator(empty)] = Field(default={})
     """Further resources of one worker by name: Ray's custom resources, Kubernetes' extended resources such as
     nvidia.com/mig-1g.10gb."""
     distance_ms: Milliseconds = 0.0
@@ -218,241 +199,10 @@ class Traffic(Section):
 
     outliers: Annotated[dict[str, Any], BeforeValidator(_enabled)] = Field(default={})
     """When gateways eject a worker: outliers of the gateway's rules."""
-    quota: Annotated[dict[str, Any], BeforeValidator(_empty)] = Field(default={})
+    quota: Annotated[dict[str, Any], BeforeValidator(empty)] = Field(default={})
     """Limits of one caller over all models: quota of the gateway's rules."""
-    agents: Annotated[dict[str, Any], BeforeValidator(_empty)] = Field(default={})
+    agents: Annotated[dict[str, Any], BeforeValidator(empty)] = Field(default={})
     """Agents on gateways' metrics pages: agents of the gateway's rules."""
-
-
-class Tls(Section):
-    """Certificates as PEM files, which every machine of the fleet has at the same place. The files must exist."""
-
-    cert: FilePath | None = None
-    """Certificate of all processes, as servers and as clients. It has the addresses of the machine, or server_name."""
-    key: FilePath | None = None
-    """Key of the certificate."""
-    ca: FilePath | None = None
-    """Authorities by which the fleet's processes verify each other. Workers answer no client without a certificate of
-    these."""
-    server_name: str = ""
-    """A name that the certificate of every process has, in place of its address."""
-    client_ca: FilePath | None = None
-    """Callers of gateways must present a certificate that this authority signed. By default they need none."""
-    mode: Literal["required", "permissive"] = "required"
-    """permissive: ports of workers and gateways also accept plain connections, and workers without TLS are called. For
-    the time in which a fleet changes to TLS, or from it."""
-
-
-Redacted = Literal["hash", "drop", "truncate"]
-
-
-class AuditRedaction(Section):
-    """Personal data in the audit log, by field. hash: the same hash for the same value, made with the key; drop:
-    nothing is left; truncate: three characters are left, of an address its network."""
-
-    name: Redacted | None = None
-    """The name of an actor who has proved it."""
-    address: Redacted | None = None
-    """The address of an actor."""
-    agent: Redacted | None = None
-    """The agent that sent a request."""
-    request_id: Redacted | None = None
-    """The id of a request."""
-    user: Redacted | None = None
-    """The user that a caller of the control API states."""
-    reason: Redacted | None = None
-    """The reason of an abort."""
-
-    @property
-    def rules(self) -> tuple[tuple[str, str], ...]:
-        """(field, way) of those that are redacted."""
-        return tuple((field, how) for field in type(self).model_fields if (how := getattr(self, field)) is not None)
-
-
-class Audit(Section):
-    """The audit log of all processes that the fleet starts."""
-
-    directory: Annotated[str, AfterValidator(_absolute_path)] = ""
-    """Absolute path of the directory of the logs, one for each process, on the machine of the process. The default is
-    no audit log."""
-    requests: bool = False
-    """Whether gateways also record which agent calls which model when. While such a log cannot be written, its gateway
-    refuses requests."""
-    key: FilePath | None = None
-    """File with the key that seals the logs, 16 bytes or more, on the machine of each process. Without it, somebody who
-    may write the directory can rewrite a log."""
-    keep_days: Annotated[float, Field(ge=0, le=36_500)] = 0.0
-    """Days after which records are deleted; 0: never."""
-    redact: AuditRedaction = AuditRedaction()
-    """Personal data that is hashed, dropped or truncated before it is recorded."""
-
-
-def _sandbox_of(given: object) -> object:
-    """``sandbox: true`` has all defaults."""
-    return {"enabled": given} if isinstance(given, bool) else given
-
-
-class Sandbox(Section):
-    """How workers confine python models; see docs/sandbox.md. true: all defaults; false: they do not."""
-
-    enabled: bool = True
-    """Whether they do."""
-    best_effort: bool = False
-    """Also start workers on machines whose kernel lacks a part of it."""
-    memory: Bytes = 0
-    """Memory of one process of a model. 0: half of the machine's."""
-    allow: Words = ()
-    """What models may do beside computing, as GRANT=MODEL with the grants network and processes."""
-
-    @field_validator("allow", mode="after")
-    @classmethod
-    def _are_grants(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            read_grants(allow)
-        except FlagError as error:
-            raise wrong(error.expected, error.given) from None
-        return allow
-
-
-class Signatures(Section):
-    """Who must have signed the versions that workers load."""
-
-    trust: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()
-    """PEM files with public keys, or with certificates of authorities. Workers of this fleet then load only versions
-    that one of them signed (isochrone sign). Each machine with workers needs the files at the same path. Empty:
-    versions need no signature."""
-
-
-_KeySource = Annotated[str, AfterValidator(_key_source)]
-
-
-class Encryption(Section):
-    """Encrypted model versions."""
-
-    keys: Annotated[tuple[_KeySource, ...], Field(strict=False)] = ()
-    """Where workers get the keys from: file:PATH, env:NAME or command:PROGRAM ARGUMENTS (isochrone encrypt). Paths of
-    files are relative to this file. Each machine with workers needs the file, the variable or the program. Empty:
-    workers load no encrypted version."""
-
-    required: bool = False
-    """Whether workers refuse versions that are not encrypted. Needs keys."""
-
-    @model_validator(mode="after")
-    def _has_keys(self) -> Encryption:
-        if self.required and not self.keys:
-            raise wrong("keys beside required", "none")
-        return self
-
-
-class Security(Section):
-    """Access to the fleet, the record of it, and what may run (docs/hardening.md)."""
-
-    sandbox: Annotated[Sandbox | None, BeforeValidator(_sandbox_of)] = None
-    """Run every python model in a confined process of its own, and load TorchScript and AOTInductor packages only of
-    models with trust. By default, workers that check callers (access and key) do. A change restarts the workers."""
-
-    audit: Audit = Audit()
-    """The audit log."""
-    key: FilePath | None = None
-    """The fleet's key: a file of 16 bytes or more, the same on each machine, as 'openssl rand -hex 32' writes one. Only
-    processes that have it belong to the fleet (docs/fleet-key.md)."""
-    key_required: bool = True
-    """Whether records without a seal of the key are refused. false: they are accepted too, while a fleet gets its key
-    or loses it."""
-    tls: Tls = Tls()
-    """Certificates of all processes of the fleet, and TLS between them (docs/tls.md)."""
-    access: FilePath | None = None
-    """Who may do what: the access file (docs/access.md). With key, controllers read it, and every process of the fleet
-    follows it; without key, gateways and controllers alone check callers, and each machine needs the file. Without
-    this, every caller may do everything."""
-    signatures: Annotated[Signatures, BeforeValidator(_empty)] = Signatures()
-    """Signatures of model versions."""
-
-    encryption: Annotated[Encryption, BeforeValidator(_empty)] = Encryption()
-    """Encryption of model versions."""
-
-    @property
-    def guards_workers(self) -> bool:
-        """Whether workers and metrics ports check callers."""
-        return self.access is not None and self.key is not None
-
-    @property
-    def confines(self) -> bool:
-        """Whether workers confine python models."""
-        return self.sandbox.enabled if self.sandbox is not None else self.guards_workers
-
-
-class Metrics(Section):
-    """Metrics of all processes. Not used yet."""
-
-    enabled: bool = True
-    """Whether processes serve /metrics."""
-
-
-class Tracing(Section):
-    """Traces of all gateways and workers."""
-
-    otlp: str = ""
-    """OTLP endpoint, such as http://collector:4318/v1/traces, or http://collector:4317 with protocol grpc. The default
-    is none: nothing is traced."""
-    protocol: Literal["http", "grpc"] = "http"
-    """How traces are sent."""
-    sample: Share = 0.01
-    """Share of requests to trace, beside deadline misses, errors and the slowest of each minute."""
-
-
-class AccessLog(Section):
-    """The access log of all gateways and workers: JSON lines on their standard output, or in files."""
-
-    share: Share | None = None
-    """Share of requests to log, 0 to 1, beside failed and late ones. The default is no access log."""
-    directory: str = ""
-    """Directory of the files, PROCESS.access.log each, on the machine of the process. The default is standard
-    output."""
-
-
-class Log(Section):
-    """Logs. Not used yet."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe level to log."""
-    as_json: bool = Field(default=False, alias="json")
-    """Whether to write lines as JSON."""
-
-
-class Recorder(Section):
-    """The flight recorder of gateways and workers, which isochrone why reads."""
-
-    requests: Annotated[int, Field(ge=0, le=1 << 20)] = 4096
-    """The last requests that each process keeps in memory; 0: none."""
-    dump: str = ""
-    """Absolute path of a directory to which each process appends requests that miss their deadline. The default is
-    none."""
-
-    @field_validator("dump", mode="after")
-    @classmethod
-    def _is_absolute(cls, dump: str, info: ValidationInfo) -> str:
-        if dump and not dump.startswith("/"):
-            raise ValueError(f"expected an absolute path, given '{dump}'")
-        if dump and info.data.get("requests") == 0:
-            raise ValueError("needs requests above 0: nothing is recorded otherwise")
-        return dump
-
-
-class Observability(Section):
-    """Metrics, traces, logs and the flight recorder. What is not used yet is checked; the plan of an apply says so."""
-
-    recorder: Recorder = Recorder()
-    """The flight recorder of gateways and workers."""
-
-    metrics: Metrics = Metrics()
-    """Metrics. Not used yet."""
-    tracing: Tracing = Tracing()
-    """Traces."""
-    access_log: AccessLog = AccessLog()
-    """The access log."""
-    log: Log = Log()
-    """Logs. Not used yet."""
 
 
 class FleetSections(Section):
@@ -467,14 +217,14 @@ class FleetSections(Section):
     """The database that holds the state of the fleet."""
     control: Control = Control()
     """The controllers."""
-    gateways: Annotated[dict[Name, Gateway], BeforeValidator(_empty)] = Field(default={"gw": Gateway()})
+    gateways: Annotated[dict[Name, Gateway], BeforeValidator(empty)] = Field(default={"gw": Gateway()})
     """Groups of gateways by name. The default is one group of one gateway, named gw, on port 8000."""
-    pools: Annotated[dict[Name, Pool], BeforeValidator(_empty)] = Field(default={"cpu": Pool()})
+    pools: Annotated[dict[Name, Pool], BeforeValidator(empty)] = Field(default={"cpu": Pool()})
     """Pools of workers by name. The default is one pool of one worker, named cpu."""
     # Before models: their validator lays them over it.
     defaults: ModelDefaults = ModelDefaults()
     """Settings of models that the file does not name, and of keys that a named model leaves out."""
-    models: Annotated[dict[Annotated[str, AfterValidator(_model_name)], Model], BeforeValidator(_empty)] = Field(
+    models: Annotated[dict[Annotated[str, AfterValidator(_model_name)], Model], BeforeValidator(empty)] = Field(
         default={}
     )
     """Models to serve, by name. Where models are named, the fleet serves only those and the stages of their ensembles.
