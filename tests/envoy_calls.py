@@ -16,7 +16,7 @@ from ext_proc_messages import ProcessingRequest, ProcessingResponse
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.server import GatewaySettings
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 

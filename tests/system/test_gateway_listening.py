@@ -24,7 +24,9 @@ from gateway_process import Fleet, GatewayProcess, StartGateway
 from hostile_client import connected, read_to_end
 from isochrone.cli.main import app
 from isochrone.errors import AlreadyExists
-from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
+from isochrone.gateway.server.failures import StartFailed
+from isochrone.gateway.server.server import GatewayServer
+from isochrone.gateway.server.settings import GatewaySettings
 from watching import wait_for
 
 ONE = {"IN": np.array([1], np.int32)}

@@ -17,7 +17,8 @@ from isochrone.build_info import IS_COMPILED
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.gateway.caller_requests import CallerRequest
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.server import GatewayServer, GatewaySettings
+from isochrone.gateway.server.server import GatewayServer
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.observe import logs
 
 

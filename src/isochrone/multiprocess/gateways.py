@@ -10,7 +10,9 @@ import structlog
 from isochrone.errors import IsochroneError
 from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.gateway.monitoring.monitor import MonitorRules
-from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
+from isochrone.gateway.server.failures import StartFailed
+from isochrone.gateway.server.server import GatewayServer, Link
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.gateway.traffic.quota_ledger import QuotaLedger
 from isochrone.multiprocess.coordination.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group.board import LISTENING

@@ -73,7 +73,9 @@ from isochrone.cli.processes.upstream_tls import (
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import FlagError, IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
-from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
+from isochrone.gateway.server.failures import StartFailed
+from isochrone.gateway.server.server import GatewayServer, Link
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
 from isochrone.observe.access_log.settings import read_access_log

@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isochrone.gateway.server import GatewayServer
+from isochrone.gateway.server.server import GatewayServer
 
 if TYPE_CHECKING:
     from isochrone.control.agents.gateway_link import GatewayLink

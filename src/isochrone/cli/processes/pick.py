@@ -46,7 +46,8 @@ from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer
-from isochrone.gateway.server import GatewaySettings, StartFailed
+from isochrone.gateway.server.failures import StartFailed
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.observe import logs
 from isochrone.secure.access.internal import internal_callers
 from isochrone.secure.fleet_key import read_fleet_key

@@ -13,7 +13,7 @@ from isochrone.gateway.monitoring.discovery import read_upstreams
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.rules.file import load_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.server import StartFailed
+from isochrone.gateway.server.failures import StartFailed
 from isochrone.gateway.upstream.addresses import parse_upstream
 
 UpstreamOption = Annotated[

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from isochrone.gateway.picker.application import HealthApplication, PickerApplication
 from isochrone.gateway.picker.picker import Picker
-from isochrone.gateway.server import GatewayServer, GatewaySettings
+from isochrone.gateway.server.server import GatewayServer
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.wire.exchange import Application
 
 #: Of one connection, beyond its calls. All clients of an Envoy share its connection: what each of them gives up is a

@@ -9,54 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, Protocol
 
 import structlog
 
 from isochrone.build_info import IS_COMPILED
-from isochrone.clock import now_ns
-from isochrone.errors import AlreadyExists, FlagError
-from isochrone.gateway.access_lines import GatewayAccessLines
-from isochrone.gateway.audit import GatewayAudit
+from isochrone.errors import AlreadyExists
 from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
-from isochrone.gateway.flights.reading import GatewayFlights
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayMetricsApplication
 from isochrone.gateway.monitoring.discovery import DnsSource, FileSource
-from isochrone.gateway.monitoring.monitor import MonitorRules
-from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.tracing import GatewayTrace
+from isochrone.gateway.server.failures import StartFailed
+from isochrone.gateway.server.recording import Recording
+from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.gateway.traffic.quota_ledger import QuotaLedger
-from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.credential import InternalCredential, OwnCredential
-from isochrone.observe.access_log.settings import AccessLogSettings
-from isochrone.observe.access_log.writer import STOP_SECONDS, AccessLog
-from isochrone.observe.flights.dump import FlightDump
-from isochrone.observe.flights.settings import RecorderSettings
-from isochrone.observe.otlp_metrics.exporter import MetricsExporter
-from isochrone.observe.otlp_metrics.settings import MetricsExport
-from isochrone.observe.otlp_metrics.settings import missing_package as missing_metrics_package
-from isochrone.observe.tracing.otlp import missing_package
-from isochrone.observe.tracing.settings import ExportSettings
 from isochrone.open_files import raise_file_limit
 from isochrone.protocol.access.needs import needed_by, needed_by_page
 from isochrone.protocol.applications.application import ByPath, SameOrigin
 from isochrone.protocol.applications.authenticated import Authenticated
 from isochrone.protocol.applications.flight_page import WithFlights
 from isochrone.protocol.applications.health_page import LIVE, READY, HealthPage
-from isochrone.secure.access.internal import InternalCallers
 from isochrone.secure.access.keeper import AccessKeeper
-from isochrone.secure.audit.audit import Audit
-from isochrone.secure.audit.settings import AuditSettings
-from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
 from isochrone.wire.listening.listener import Listener
@@ -71,75 +49,8 @@ log = structlog.get_logger(__name__)
 _COLLECTIONS = (100, 1, 4000)
 #: Callers' connections worked on before their requests are written to workers, which then work beside the gateway.
 _FLUSH_EVERY = 8
-#: Between two looks for the end of a minute of which the slowest are traced.
-_SLOWEST_SECONDS = 1.0
 #: Between two looks for changed files of certificates; listeners look as often.
 _CERTIFICATES_SECONDS = 1.0
-#: For the export of the last traces when the gateway stops.
-_TRACE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """What ``isochrone gateway`` was told."""
-
-    host: str = "0.0.0.0"
-    #: One port for HTTP/1.1 and gRPC; 0: any free one.
-    port: int = 8000
-    #: None: not served.
-    metrics_port: int | None = 8002
-    #: For health checks alone, without TLS and tokens; None: not served.
-    health_port: int | None = None
-    upstreams: tuple[Upstream, ...] = ()
-    dns: tuple[Upstream, ...] = ()
-    files: tuple[Path, ...] = ()
-    rules: GatewayRules = field(default_factory=GatewayRules)
-    monitoring: MonitorRules = field(default_factory=MonitorRules)
-    #: Seconds in-flight requests get when stopping.
-    exit_timeout: float = 30.0
-    reuse_port: bool = False
-    #: The name in the server metadata.
-    server_name: str = "isochrone-gateway"
-    #: Load requests may bring files along to plain upstreams: whoever reaches the gateway may then run code on them.
-    allow_file_overrides: bool = False
-    #: Origins of pages that may use the gateway from a browser, beside its own.
-    allow_origins: tuple[str, ...] = ()
-    tls: ssl.SSLContext | None = None
-    #: Of the metrics port.
-    metrics_tls: ssl.SSLContext | None = None
-    #: For connections to workers; None: they are plain.
-    upstream_tls: ClientTls | None = None
-    #: Workers of the fleet that have no TLS yet get requests, too.
-    permits_plain: bool = False
-    #: The access file; None: every caller may do everything, unless the fleet's rules count.
-    access: Path | None = None
-    #: The rules come from the fleet's store.
-    is_fleet_access: bool = False
-    #: Recognises the fleet's own processes, and proves that this is one of them; None: nothing does.
-    internal: InternalCallers | None = field(default=None, repr=False)
-    #: The file with the token of its own calls to workers.
-    upstream_token: Path | None = None
-    limits: WireLimits = field(default_factory=WireLimits)
-    seed: int | None = None
-    #: Where traces go; None: requests are not traced.
-    export: ExportSettings | None = None
-    #: One in so many requests is traced, beside those that are kept for a reason of their own; 0: none.
-    trace_rate: int = 1000
-    #: Every request is sent with a trace context, not only those that are sampled.
-    traces_all_attempts: bool = False
-    #: Which requests are logged, and where; None: none are.
-    access_log: AccessLogSettings | None = None
-    #: The audit log of control calls, and perhaps of requests; None: nothing is recorded.
-    audit: AuditSettings | None = None
-    #: Where the figures of the metrics page go beside it; None: nowhere.
-    metrics_export: MetricsExport | None = None
-    #: Off, to measure what it costs: latencies of requests are not counted.
-    counts_latencies: bool = True
-    recorder: RecorderSettings = field(default_factory=RecorderSettings)
-
-
-class StartFailed(Exception):
-    """The gateway cannot start; the message says what to change."""
 
 
 class Link(Protocol):
@@ -201,29 +112,9 @@ class GatewayServer:
             self.gateway.fleet.credential = InternalCredential(settings.internal)
         if settings.upstream_token is not None:
             self.gateway.fleet.credential = OwnCredential(settings.upstream_token)
-        self._tracing: GatewayTrace | None = None
-        if settings.export is not None:
-            sends_all = settings.traces_all_attempts
-            self._tracing = GatewayTrace(settings.export, settings.trace_rate, sends_all=sends_all)
-        self.gateway.tracing = self._tracing
-        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
-        if self._access_log is not None:
-            self.gateway.access_lines = GatewayAccessLines(self._access_log)
-        self._audit = None if settings.audit is None else Audit(settings.audit)
-        self.gateway.change_audit = self._audit
-        if self._audit is not None and self._audit.settings.requests:
-            self.gateway.audit = GatewayAudit(self._audit)
         self.gateway.times.is_on = settings.counts_latencies
-        self._metrics_exporter: MetricsExporter | None = None
         self.ports: dict[str, int] = {}
-        self._flights: GatewayFlights | None = None
-        self._dump: FlightDump | None = None
-        if settings.recorder.requests:
-            self._flights = GatewayFlights(settings.recorder, self.gateway.fleet, lambda: self.ports)
-            self.gateway.flights = self._flights.recording
-            self.gateway.fleet.on_event = self._flights.events.add
-            if settings.recorder.dump is not None:
-                self._dump = FlightDump(self._flights, settings.recorder.dump)
+        self._recording = Recording(settings, self.gateway, lambda: self.ports)
         self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -238,8 +129,9 @@ class GatewayServer:
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop.set)
-        if self._access_log is not None and self._access_log.reopens_by_signal():
-            loop.add_signal_handler(signal.SIGHUP, self._access_log.reopen)
+        access_log = self._recording.access_log
+        if access_log is not None and access_log.reopens_by_signal():
+            loop.add_signal_handler(signal.SIGHUP, access_log.reopen)
         try:
             await self.start()
             await self._stop.wait()
@@ -256,47 +148,18 @@ class GatewayServer:
 
     async def start(self) -> None:
         raise_file_limit()
-        if self.settings.export is not None and (package := missing_package(self.settings.export)):
-            raise StartFailed(
-                f"--trace-config mode=opentelemetry needs the package {package}: pip install isochrone[tracing]"
-            )
-        if self._tracing is not None:
-            await asyncio.to_thread(self._tracing.start)
-            self._tasks.append(asyncio.ensure_future(self._look_for_slowest(self._tracing)))
-        if self._access_log is not None:
-            try:
-                self._access_log.start()
-            except OSError as error:
-                raise StartFailed(f"--access-log-file: {error}; name a file that can be written") from None
-        if self._audit is not None:
-            try:
-                await asyncio.to_thread(self._audit.start)
-            except OSError as error:
-                raise StartFailed(f"--audit: {error}; name a directory that can be written") from None
-            except FlagError as error:
-                raise StartFailed(error.message) from None
+        await self._recording.start()
         settings = self.settings
         gateway = self.gateway
         if self.keeper is not None:
             await self.keeper.start()
         application = self.make_application()
-        page = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._access_log)
-        metrics = WithFlights(self._flights, page)
-        if self._flights is not None:
-            self._flights.start()
-            self._listeners.watch_lag(self._flights.events.stalled)
-        if self._dump is not None:
-            self._dump.start()
+        page = GatewayMetricsApplication(gateway, self._listeners.snapshot, self._recording.access_log)
+        metrics = WithFlights(self._recording.flights, page)
+        if self._recording.flights is not None:
+            self._listeners.watch_lag(self._recording.flights.events.stalled)
         accepts_late = self.make_link is not None
-        export = settings.metrics_export
-        if export is not None:
-            if package := missing_metrics_package(export):
-                raise StartFailed(f"--metrics-otlp needs the package {package}: pip install isochrone[tracing]")
-            if self._group is not None:
-                export = replace(export, instance=f"{export.instance}.{os.getpid()}")
-            self._metrics_exporter = MetricsExporter(export)
-            await asyncio.to_thread(self._metrics_exporter.start)
-            self._tasks.append(asyncio.ensure_future(self._export_metrics(self._metrics_exporter, page)))
+        await self._recording.start_export(page, is_one_of_many=self._group is not None)
         if self._group is not None:
             await self._take_place(self._group, metrics)
             accepts_late = accepts_late or not self._group.listens_at_once
@@ -350,25 +213,10 @@ class GatewayServer:
         else:
             self._group.ready()
 
-    async def _look_for_slowest(self, tracing: GatewayTrace) -> None:
-        while True:
-            await asyncio.sleep(_SLOWEST_SECONDS)
-            tracing.tick(now_ns())
-
     async def _follow_certificates(self, tls: ClientTls) -> None:
         while True:
             await asyncio.sleep(_CERTIFICATES_SECONDS)
             tls.refresh()
-
-    async def _export_metrics(self, exporter: MetricsExporter, metrics: GatewayMetricsApplication) -> None:
-        while True:
-            await asyncio.sleep(exporter.settings.seconds)
-            try:
-                families = await metrics.families()
-            except Exception as error:
-                log.error("metrics could not be read for their export", exc_info=error)
-            else:
-                exporter.offer(partial(iter, families))
 
     def make_application(self) -> Application:
         """What its port serves."""
@@ -451,23 +299,12 @@ class GatewayServer:
             log.warning("connections were cut after the grace period", connections=cut)
         if self._link is not None:
             await self._link.stop()
-        for task in self._tasks:
+        tasks = (*self._tasks, *self._recording.tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await gateway.close()
-        if self._dump is not None:
-            await self._dump.stop()
-        if self._flights is not None:
-            self._flights.stop()
-        if self._tracing is not None:
-            self._tracing.close()
-            await asyncio.to_thread(self._tracing.stop, _TRACE_SECONDS)
-        if self._access_log is not None:
-            await asyncio.to_thread(self._access_log.stop, STOP_SECONDS)
-        if self._audit is not None:
-            await asyncio.to_thread(self._audit.stop)
-        if self._metrics_exporter is not None:
-            await asyncio.to_thread(self._metrics_exporter.stop, STOP_SECONDS)
+        await self._recording.stop()
         if self._group is not None and self._private is not None:
             await self._group.stopped()
             await self._private.stop(0)
