@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +43,15 @@ from isochrone.cli.processes.encryption_flags import (
     read_model_keys,
 )
 from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
+from isochrone.cli.processes.repository_flags import (
+    CacheConfigOption,
+    ModelCacheBytesOption,
+    ModelCacheOption,
+    model_cache_directory,
+    read_cache_bytes,
+    read_model_cache_bytes,
+    read_repositories,
+)
 from isochrone.cli.processes.sandbox_flags import (
     AllowOption,
     BestEffortOption,
@@ -59,8 +67,7 @@ from isochrone.cli.triton.command import TritonCommand, flags_of
 from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
-from isochrone.models.repository.layout import is_model
-from isochrone.models.sources.locations import Location, RepositoryUrl, parse_location
+from isochrone.models.sources.locations import RepositoryUrl
 from isochrone.multiprocess.workers import run_workers
 from isochrone.observe.access_log.settings import read_access_log
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
@@ -114,23 +121,8 @@ def serve(
         list[str] | None,
         typer.Option("--model-repository", "--model-store", help="The same, as Triton spells it. May be repeated."),
     ] = None,
-    model_cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory of models fetched from URLs, shared by all workers of the machine.",
-            envvar="ISOCHRONE_MODEL_CACHE",
-            show_default="~/.cache/isochrone/models",
-        ),
-    ] = None,
-    model_cache_bytes: Annotated[
-        str | None,
-        typer.Option(
-            help="Largest size of that directory, such as 20GiB; what is loaded always stays.",
-            metavar="BYTES",
-            envvar="ISOCHRONE_MODEL_CACHE_BYTES",
-            show_default="64 GiB or 80 % of the disk, whichever is less",
-        ),
-    ] = None,
+    model_cache: ModelCacheOption = None,
+    model_cache_bytes: ModelCacheBytesOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port for gRPC. Each port speaks both protocols.")] = 8001,
@@ -196,9 +188,7 @@ def serve(
     sandbox_allow: AllowOption = None,
     sandbox_memory: MemoryOption = None,
     trust_model: TrustOption = None,
-    cache_config: Annotated[
-        str, typer.Option(help="Response cache, as Triton spells it: local,size=BYTES.", show_default="off")
-    ] = "",
+    cache_config: CacheConfigOption = "",
     max_body_bytes: Annotated[int, typer.Option(help="Largest request body.", min=1)] = _LIMITS.max_body_bytes,
     max_connections: Annotated[int, typer.Option(help="Connections per port.", min=1)] = _LIMITS.max_connections,
     max_streams: Annotated[int, typer.Option(help="HTTP/2 streams per connection.", min=1)] = _LIMITS.max_streams,
@@ -268,17 +258,7 @@ def serve(
 ) -> None:
     """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
     try:
-        repositories = tuple(parse_location(text) for text in (models or []) + (model_repository or []))
-        if not repositories:
-            raise StartFailed("no model repository; name one: isochrone serve ./models")
-        for path in repositories:
-            if isinstance(path, RepositoryUrl):
-                continue
-            if not path.is_dir():
-                raise StartFailed(f"model repository {path} is not a directory")
-            if is_model(path):
-                parent = Path(os.path.abspath(path)).parent
-                raise StartFailed(f"{path} looks like a model; give its parent directory: isochrone serve {parent}")
+        repositories = read_repositories((models or []) + (model_repository or []))
         if model_control_mode not in ("none", "explicit", "poll"):
             raise StartFailed(f"--model-control-mode: expected none, explicit or poll, given {model_control_mode!r}")
         if load_model and model_control_mode != "explicit":
@@ -322,7 +302,7 @@ def serve(
             Trust(require_signatures)
         settings = ServeSettings(
             repositories=repositories,
-            model_cache=_model_cache(repositories, model_cache),
+            model_cache=model_cache_directory(repositories, model_cache),
             model_cache_bytes=read_model_cache_bytes(model_cache_bytes),
             host=host,
             http_port=http_port if allow_http else None,
@@ -346,7 +326,7 @@ def serve(
             model_keys=read_model_keys(model_key or (), required=require_encryption, allow_disk=model_key_allow_disk),
             model_key_allow_disk=model_key_allow_disk,
             require_encryption=require_encryption,
-            cache_bytes=_cache_bytes(cache_config),
+            cache_bytes=read_cache_bytes(cache_config),
             access_log=read_access_log(access_log, access_log_file, name),
             audit=read_audit(audit, audit_requests, audit_key, audit_keep, audit_redact, name, "worker"),
             metrics_export=read_metrics_export(metrics_otlp, metrics_otlp_seconds, name or socket.gethostname()),
@@ -415,40 +395,3 @@ def _ignore_further_signals() -> None:
     """Ignore stop signals while the interpreter exits, some 100 ms: a second Ctrl-C must not change the exit status."""
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
-
-
-def _model_cache(repositories: Sequence[Location], given: Path | None) -> Path | None:
-    """The directory of the model cache, by the XDG base directory specification; None: no repository is remote."""
-    if not any(isinstance(each, RepositoryUrl) for each in repositories):
-        return None
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (given or Path(base if os.path.isabs(base) else "~/.cache", "isochrone", "models")).expanduser().absolute()
-
-
-def read_model_cache_bytes(text: str | None) -> int | None:
-    """Bytes, or a quantity as in fleet.yaml: ``20GiB``."""
-    if text is None:
-        return None
-    # Imported here: most workers start without fleet.yaml's types.
-    from pydantic_core import PydanticCustomError
-
-    from isochrone.control.fleet.settings.quantities import parse_bytes
-
-    try:
-        amount = parse_bytes(int(text) if text.isdecimal() else text)
-    except PydanticCustomError as error:
-        raise StartFailed(f"--model-cache-bytes: {error.message()}, given {text!r}") from None
-    if not amount:
-        raise StartFailed(f"--model-cache-bytes: expected at least 1 byte, given {text!r}")
-    return amount
-
-
-def _cache_bytes(text: str) -> int:
-    """``local,size=BYTES``."""
-    if not text:
-        return 0
-    name, _, rest = text.partition(",")
-    key, _, value = rest.partition("=")
-    if name != "local" or key.strip() != "size" or not value.strip().isdigit():
-        raise StartFailed(f"--cache-config: expected local,size=BYTES, given {text!r}")
-    return int(value)
