@@ -16,7 +16,8 @@ from isochrone.errors import ConfigError, ModelFailed
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.catalog import loading
 from isochrone.worker.catalog.load_settings import LoadSettings
-from isochrone.worker.catalog.loading import Prepared, prepare, prepare_with_retries, queue_rules
+from isochrone.worker.catalog.loading import Prepared, prepare, prepare_with_retries
+from isochrone.worker.catalog.queue_rules import queue_rules
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 from sample_models import write_config, write_python
 

@@ -170,7 +170,7 @@ def test_a_replacement_is_of_the_kind_of_the_one_it_replaces(tmp_path: Path, gpu
     write_model(tmp_path, ON_GPU + ON_CPU)
     prepared = catalog_loading.prepare(Repository([tmp_path]).read("m"), 1)
     for number, executable in enumerate(prepared.executables):
-        again = catalog_loading._load_replacement(prepared, number)
+        again = catalog_loading.load_again(prepared, number)
         assert type(again) is type(executable)
         again.close()
         executable.close()

@@ -27,8 +27,9 @@ from isochrone.worker.catalog.drains import Drains
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.load_turns import LoadAbandoned, LoadTurn, LoadTurns
-from isochrone.worker.catalog.loading import Prepared, prepare_with_retries, serve
+from isochrone.worker.catalog.loading import Prepared, prepare_with_retries
 from isochrone.worker.catalog.off_loop import in_thread
+from isochrone.worker.catalog.serving import serve
 from isochrone.worker.catalog.states import (
     LOADING,
     READY,

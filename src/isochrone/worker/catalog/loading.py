@@ -1,24 +1,19 @@
-"""From a model's description to a version that can serve.
+"""From a model's description to a version that is loaded and warm, on a thread; ``serving`` then starts it.
 
-``prepare`` loads and warms the instances on a thread; ``serve`` then gives them a queue and threads, on the loop.
 Requests see none of it before the catalog publishes the version.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
-from isochrone.errors import ConfigError, Internal, IsochroneError
 from isochrone.models.configuration.backends import WITHOUT_INSTANCES, backend_name
 from isochrone.models.repository.digest import digest
-from isochrone.worker.activation_cache.reuse import ActivationReuse
 from isochrone.worker.activation_cache.settings import ActivationSettings, read_activation_settings
 from isochrone.worker.backends.generative import GenerativeExecutable
 from isochrone.worker.backends.interface import Executable, LoadContext
@@ -26,33 +21,15 @@ from isochrone.worker.backends.registry import loader
 from isochrone.worker.catalog.instance_groups import check_group_settings, load_contexts, plain_parameters
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.plain_text import check_stays_in_memory
+from isochrone.worker.catalog.queue_rules import queue_rules, read_deadline_ns, whole_number
 from isochrone.worker.catalog.warmup import batch_sizes, warm_up
-from isochrone.worker.divided.runner import DividedRunner
 from isochrone.worker.divided.settings import DividedSettings, divided_settings
-from isochrone.worker.ensembles.pins import Resolve
-from isochrone.worker.ensembles.runner import EnsembleRunner
-from isochrone.worker.execution.batches.batch_runner import BatchRunner
-from isochrone.worker.execution.inline.compute_stage import ComputeStage
-from isochrone.worker.execution.inline.watchdog import InlineWatchdog
-from isochrone.worker.execution.instances.batch import Batch
-from isochrone.worker.execution.instances.instance import Instance
-from isochrone.worker.execution.instances.replacement import TakeInstance
 from isochrone.worker.execution.instances.reshape import reshaped
-from isochrone.worker.execution.instances.resource_gate import ResourceGate, SharedResources, demands_of
-from isochrone.worker.execution.runner import Runner
-from isochrone.worker.execution.runner_context import RunnerContext
-from isochrone.worker.execution.streams.stream_runner import StreamRunner
 from isochrone.worker.generation.engine import GenerationEngine
-from isochrone.worker.generation.runner import GenerationRunner
 from isochrone.worker.generation.settings import GenerationSettings, read_settings
-from isochrone.worker.remote.runner import RemoteRunner
 from isochrone.worker.remote.settings import RemoteSettings, remote_settings
-from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
+from isochrone.worker.scheduling.batch_queue import QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
-from isochrone.worker.sequences.batcher import SequenceBatcher
-from isochrone.worker.sequences.runner import SequenceRunner
-from isochrone.worker.served_version import ServedVersion
-from isochrone.worker.statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from isochrone.models.repository.description import ModelDescription
@@ -60,7 +37,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_DEFAULT_AGEING_MS = 1000
 _DEFAULT_SETTINGS = LoadSettings()
 
 
@@ -137,10 +113,10 @@ def prepare(
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
     parameters = plain_parameters(config)
-    deadline_ns = _deadline_ns(parameters, description.config_source)
+    deadline_ns = read_deadline_ns(parameters, description.config_source)
     activations = read_activation_settings(parameters, config, description.signature, description.config_source)
     if backend == "remote":
-        _remote_settings(description, version)
+        remote_settings_of(description, version)
     if backend in WITHOUT_INSTANCES:
         divided = (
             divided_settings(config, parameters, directory, description.config_source) if backend == "divided" else None
@@ -157,8 +133,8 @@ def prepare(
             default_deadline_ns=deadline_ns,
             divided=divided,
         )
-    timeout_ms = _number(parameters, "execution_timeout_ms", 0, description.config_source)
-    generation = _generation_settings(description) if backend == "generation" else None
+    timeout_ms = whole_number(parameters, "execution_timeout_ms", 0, description.config_source)
+    generation = generation_settings_of(description) if backend == "generation" else None
     check_group_settings(description, settings)
     server = None if calls is None else calls.of(description.name, str(version))
     contexts = tuple(load_contexts(description, version, directory, backend, settings, server))
@@ -224,128 +200,8 @@ def prepare(
     )
 
 
-def _generation_settings(description: ModelDescription) -> GenerationSettings:
-    return read_settings(plain_parameters(description.config), description.config_source)
-
-
-def _remote_settings(description: ModelDescription, version: int) -> RemoteSettings:
-    return remote_settings(plain_parameters(description.config), description.name, version, description.config_source)
-
-
-def _close_all(executables: Iterable[Executable], model: str) -> None:
-    """Closes every executable, even if a model's ``close`` raises."""
-    for executable in executables:
-        try:
-            executable.close()
-        except Exception as error:
-            log.warning("an instance that is not served failed to close", model=model, error=str(error))
-
-
-def serve(
-    prepared: Prepared,
-    resolve: Resolve,
-    watchdog: InlineWatchdog,
-    stage: ComputeStage,
-    resources: SharedResources | None = None,
-) -> ServedVersion:
-    """Gives a prepared version its queue and threads. On the loop's thread."""
-    description, config = prepared.description, prepared.description.config
-    statistics = ModelStatistics(description.name, str(prepared.version))
-    served = ServedVersion(description, prepared.version, prepared.digest, statistics, watchdog)
-    served.default_deadline_ns = prepared.default_deadline_ns
-    if prepared.activations is not None:
-        served.activations = ActivationReuse(prepared.activations, prepared.digest, statistics)
-    if prepared.backend == "ensemble":
-        served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
-        return served
-    name, ended = description.name, served.request_ended
-    if prepared.backend == "remote":
-        remote = _remote_settings(description, prepared.version)
-        served.runner = RemoteRunner(name, remote, description.signature, statistics, ended)
-        return served
-    if prepared.divided is not None:
-        divided = DividedRunner(name, prepared.divided, resolve, statistics, ended)
-        divided.start()
-        served.runner = divided
-        return served
-    if prepared.engines:
-        settings = _generation_settings(description)
-        served.runner = GenerationRunner(name, prepared.engines, settings, statistics, ended, served.set_ready)
-        return served
-    context = RunnerContext(
-        name,
-        prepared.rules,
-        prepared.curve,
-        statistics,
-        watchdog,
-        stage,
-        ended,
-        execution_timeout_ns=prepared.execution_timeout_ns,
-        preserve_ordering=config.dynamic_batching.preserve_ordering,
-    )
-    runner: BatchRunner | StreamRunner | SequenceRunner
-    finished: Callable[[Instance, Batch], None] = _nothing
-    if config.HasField("sequence_batching"):
-        batcher = SequenceBatcher(config, len(prepared.executables), description.directory)
-        runner = SequenceRunner(context, batcher, batched=config.max_batch_size > 0)
-    elif prepared.executables[0].decoupled:
-        runner = StreamRunner(context)
-    else:
-        runner = BatchRunner(context, _gate(config, resources))
-        finished = runner.finished
-    # Batches of sequences are gathered on the host.
-    on_devices = all(each.takes_device_arrays for each in prepared.executables)
-    on_devices = on_devices and not config.HasField("sequence_batching")
-    served.runs_on_devices = on_devices
-    _start(runner, prepared, finished)
-    served.runner = runner
-    return served
-
-
-def _gate(config: Any, resources: SharedResources | None) -> ResourceGate | None:
-    demands = demands_of(config)
-    if resources is None or not any(demand.needs for demand in demands):
-        return None
-    for demand in demands:
-        resources.limiter.check(demand.needs, config.name)
-    return ResourceGate(resources, demands)
-
-
-def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Batch], None]) -> None:
-    """Gives a runner its instances and a function that replaces them."""
-    loop = asyncio.get_running_loop()
-    model = prepared.description.name
-    max_rows = max(1, prepared.description.config.max_batch_size)
-    name = f"{model}-{prepared.version}"
-
-    def instance(index: int, executable: Executable) -> Instance:
-        cpus = prepared.contexts[index].cpus
-        if executable.takes_requests:
-            executable.outlet_of = runner.outlet_of
-        return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished, index)
-
-    def replacement(index: int, made: TakeInstance) -> None:
-        # The hung thread still uses the old executable, so a new one is loaded, on a thread: a load takes seconds and
-        # may hang.
-        def load_replacement() -> None:
-            try:
-                result: Instance | IsochroneError = instance(index, _load_replacement(prepared, index))
-            except IsochroneError as error:
-                result = error
-            except BaseException as error:
-                result = Internal(f"loading model '{model}' again: {type(error).__name__}: {error}")
-            try:
-                loop.call_soon_threadsafe(made, result)
-            except RuntimeError:  # the loop is closed: nobody takes the instance
-                if isinstance(result, Instance):
-                    result.close()
-
-        threading.Thread(target=load_replacement, name=f"{name}-again", daemon=True).start()
-
-    runner.start([instance(index, each) for index, each in enumerate(prepared.executables)], replacement)
-
-
-def _load_replacement(prepared: Prepared, index: int) -> Executable:
+def load_again(prepared: Prepared, index: int) -> Executable:
+    """Loads and warms one instance once more, in place of one that hangs. On a thread."""
     description = prepared.description
     executable = loader(prepared.backend, description.config_source)(prepared.contexts[index])
     try:
@@ -358,54 +214,18 @@ def _load_replacement(prepared: Prepared, index: int) -> Executable:
     return executable
 
 
-def _nothing(*_: Any) -> None:
-    """Runners of sequences and streams submit jobs of their own and need no callback."""
+def generation_settings_of(description: ModelDescription) -> GenerationSettings:
+    return read_settings(plain_parameters(description.config), description.config_source)
 
 
-def _number(parameters: Mapping[str, str], key: str, default: int, where: str) -> int:
-    value = parameters.get(key, "").strip()
-    if not value:
-        return default
-    if not value.isdigit():
-        raise ConfigError(where, f'parameters["{key}"]', "a whole number", repr(value))
-    return int(value)
+def remote_settings_of(description: ModelDescription, version: int) -> RemoteSettings:
+    return remote_settings(plain_parameters(description.config), description.name, version, description.config_source)
 
 
-def _deadline_ns(parameters: Mapping[str, str], where: str) -> int:
-    value = parameters.get("deadline_ms", "").strip()
-    try:
-        milliseconds = float(value or 0)
-        if not 0 <= milliseconds < 1e12:
-            raise ValueError
-    except ValueError:
-        expected = "milliseconds, as in 50 or 2.5"
-        raise ConfigError(where, 'parameters["deadline_ms"]', expected, repr(value)) from None
-    return round(milliseconds * MILLISECOND)
-
-
-def queue_rules(config: Any) -> QueueRules:
-    """The rules of a model's queue, from ``dynamic_batching`` and the parameter ``priority_ageing_ms``."""
-    if not config.HasField("dynamic_batching"):
-        return QueueRules()
-    batching = config.dynamic_batching
-    levels = int(batching.priority_levels) or 1
-    policies = []
-    for level in range(1, levels + 1):
-        policy = batching.priority_queue_policy.get(level, batching.default_queue_policy)
-        policies.append(
-            LevelPolicy(
-                policy.max_queue_size,
-                policy.default_timeout_microseconds * MICROSECOND,
-                policy.timeout_action == 1,
-            )
-        )
-    ageing = _number(plain_parameters(config), "priority_ageing_ms", _DEFAULT_AGEING_MS, config.name)
-    return QueueRules(
-        max_rows=max(1, config.max_batch_size),
-        preferred=tuple(sorted(batching.preferred_batch_size)),
-        delay_ns=batching.max_queue_delay_microseconds * MICROSECOND,
-        levels=levels,
-        default_level=int(batching.default_priority_level) or 1,
-        ageing_ns=ageing * MILLISECOND,
-        policies=tuple(policies),
-    )
+def _close_all(executables: Iterable[Executable], model: str) -> None:
+    """Closes every executable, even if a model's ``close`` raises."""
+    for executable in executables:
+        try:
+            executable.close()
+        except Exception as error:
+            log.warning("an instance that is not served failed to close", model=model, error=str(error))

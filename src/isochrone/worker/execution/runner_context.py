@@ -1,4 +1,4 @@
-"""The collaborators and limits of one version's runner, from ``catalog.loading`` to the class that uses each of them.
+"""The collaborators and limits of one version's runner, from ``catalog.serving`` to the class that uses each of them.
 
 Only constructors read it: what runs requests reads the runner's own attributes.
 """
