@@ -20,6 +20,7 @@ from isochrone.worker.catalog import drains
 from isochrone.worker.catalog.catalog import UNAVAILABLE, Catalog
 from isochrone.worker.catalog.dependencies import load_order
 from isochrone.worker.catalog.load_parameters import LoadParameters
+from isochrone.worker.catalog.polling import poll
 
 MODEL = Model((tensor("IN"),), (tensor("OUT"),))
 X, Y = (tensor("X"),), (tensor("Y"),)
@@ -311,15 +312,15 @@ def test_polling_brings_an_ensemble_back_when_its_step_is_mended(repository: Pat
             for path in sorted((repository / unused).rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
             (repository / unused).rmdir()
-        await catalog.poll()
+        await poll(catalog)
         assert ready(catalog) == {"outer", "both", "alone", "first", "second", "numbered"}
         config = repository / "first" / "config.pbtxt"
         good = config.read_text()
         config.write_text(good.replace("FP32", "FP64"))
-        await catalog.poll()
+        await poll(catalog)
         assert ready(catalog) == {"alone", "first", "second", "numbered"}
         config.write_text(good + "\n")
-        await catalog.poll()
+        await poll(catalog)
         assert ready(catalog) == {"outer", "both", "alone", "first", "second", "numbered"}
 
     run(repository, scenario)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, NoVersion, Unavailable
+from isochrone.errors import InvalidArgument, IsochroneError, NotFound, NoVersion, Unavailable
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.repository.description import ModelEntry
 from isochrone.models.repository.digest import DigestMemory
@@ -27,9 +27,9 @@ from isochrone.worker.catalog.drains import Drains
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.load_turns import LoadAbandoned, LoadTurn, LoadTurns
-from isochrone.worker.catalog.loading import Prepared, prepare_with_retries
+from isochrone.worker.catalog.loading import Prepared, discard_all, prepare_changed
 from isochrone.worker.catalog.off_loop import in_thread
-from isochrone.worker.catalog.serving import serve
+from isochrone.worker.catalog.serving import reportable, serve, serve_all
 from isochrone.worker.catalog.states import (
     LOADING,
     READY,
@@ -85,7 +85,8 @@ class Catalog:
         self._provenance: dict[tuple[str, str], Provenance] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._turns = LoadTurns()
-        self._entries: dict[str, ModelEntry] = {}
+        #: The models of the repository as the last scan found them, by name.
+        self.entries: Mapping[str, ModelEntry] = {}
         self._drains = Drains(self.served, self._states, cache, drain_seconds)
         self._digests = DigestMemory()
         self._dependents = Dependents(self)
@@ -104,7 +105,7 @@ class Catalog:
         return served
 
     def _known(self, name: str) -> bool:
-        return self._states.knows(name) or name in self._entries
+        return self._states.knows(name) or name in self.entries
 
     def versions(self, name: str) -> list[ServedVersion]:
         found = [served for (model, version), served in self._served.items() if model == name and version]
@@ -122,7 +123,7 @@ class Catalog:
 
     def index(self) -> list[tuple[str, str, str, str]]:
         """(name, version, state, reason) of every known version."""
-        return self._states.rows(self._entries)
+        return self._states.rows(self.entries)
 
     def failure(self, name: str) -> str | None:
         """The reason for which no version of a model is served, if its load failed."""
@@ -142,10 +143,10 @@ class Catalog:
 
     # Load.
 
-    async def scan(self) -> dict[str, ModelEntry]:
+    async def scan(self) -> Mapping[str, ModelEntry]:
         """Scans the repository and remembers the names."""
-        self._entries = await in_thread(self.repository.scan)
-        return self._entries
+        self.entries = await in_thread(self.repository.scan)
+        return self.entries
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Serves a model as the repository describes it. Returns when it is ready."""
@@ -184,7 +185,7 @@ class Catalog:
             except Exception as error:
                 # A defect in the load of one model must not end the worker, nor the loads of the others.
                 log.error("the load of a model ended with an unexpected error", model=name, exc_info=error)
-                failed[name] = _reportable(error)
+                failed[name] = reportable(error)
                 self.note_failure(name, (), failed[name])
             if name in requested and self._known(name):
                 records.loaded_by_name(name, requested[name])
@@ -225,26 +226,26 @@ class Catalog:
                 self._states.set(name, str(version), LOADING)
         try:
             prepared = await self._turns.prepare(
-                turn, lambda: self._prepare(description), _discard, description.versions
+                turn, lambda: self._prepare(description), discard_all, description.versions
             )
         except LoadAbandoned:
             self._states.load_abandoned(name)
             raise
         except Exception as error:
-            known = _reportable(error)
+            known = reportable(error)
             self.note_failure(name, tuple(description.versions), known)
             raise known.within(_LOAD_FAILED.format(name)) from error
         if self._closing:
-            await in_thread(lambda: _discard(prepared))
+            await in_thread(lambda: discard_all(prepared))
             raise Unavailable("the server is stopping")
         steps = step_names(description.config)
         records = self._dependents.records
         try:
             # In the same turn of the loop as the change: the steps cannot change in between.
             checked = self._dependents.check(description, prepared) if steps else []
-            served = self._serve(prepared)
+            served = serve_all(prepared, self._start)
         except IsochroneError as error:
-            await in_thread(lambda: _discard(prepared))
+            await in_thread(lambda: discard_all(prepared))
             self.note_failure(name, tuple(description.versions), error)
             if steps and not self.versions(name):
                 records.wait(name, steps, parameters)
@@ -266,7 +267,7 @@ class Catalog:
         try:
             description = await in_thread(lambda: self.repository.read(name, config, files, versions, report))
         except Exception as error:
-            known = _reportable(error)
+            known = reportable(error)
             if not isinstance(known, NotFound):
                 self.note_failure(name, (), known)
             context = _LOAD_FAILED if isinstance(known, NoVersion) else _NOT_FOUND_TO_LOAD
@@ -301,42 +302,19 @@ class Catalog:
         return tasks
 
     def _prepare(self, description: ModelDescription) -> list[Prepared]:
-        """On a thread: loads every version that is new or whose digest differs."""
-        prepared: list[Prepared] = []
-        try:
-            for version in description.versions:
-                own = description.of_version(version)
-                given = own.model_object
-                digest = (
-                    self._digests.digest(own.digested_config(version), own.stored(version))
-                    if given is None
-                    else given.digest
-                )
-                current = self._served.get((description.name, str(version)))
-                if current is not None and current.digest == digest:
-                    continue
-                prepared.append(prepare_with_retries(own, version, digest, self._loading, self._calls))
-        except BaseException:
-            _discard(prepared)
-            raise
-        return prepared
+        """On a thread."""
 
-    def _serve(self, prepared: list[Prepared]) -> list[ServedVersion]:
-        """Gives prepared versions their queues and threads: all of them or none."""
-        made: list[ServedVersion] = []
-        try:
-            for each in prepared:
-                served = serve(each, self.find, self.watchdog, self.stage, self._resources)
-                made.append(served)
-                if each.description.config.response_cache.enable and not served.decoupled:
-                    served.cache = self._cache
-        except BaseException as error:
-            for served in made:
-                served.runner.release()
-            if isinstance(error, Exception) and not isinstance(error, IsochroneError):
-                raise _reportable(error) from error
-            raise
-        return made
+        def served_digest(version: int) -> str | None:
+            current = self._served.get((description.name, str(version)))
+            return None if current is None else current.digest
+
+        return prepare_changed(description, served_digest, self._digests, self._loading, self._calls)
+
+    def _start(self, prepared: Prepared) -> ServedVersion:
+        served = serve(prepared, self.find, self.watchdog, self.stage, self._resources)
+        if prepared.description.config.response_cache.enable and not served.decoupled:
+            served.cache = self._cache
+        return served
 
     def _publish(self, description: ModelDescription, made: list[ServedVersion]) -> None:
         """Switches requests to the new versions: one turn of the loop, no await."""
@@ -429,35 +407,10 @@ class Catalog:
                 log.info("model unloaded", model=name, versions=numbers)
         return steps
 
-    async def poll(self) -> None:
-        """Reconciles the served models with the repository's files."""
-        before = self._entries
-        try:
-            now = await self.scan()
-        except IsochroneError as error:
-            log.warning("the model repository cannot be read; served models stay", error=str(error))
-            return
-        changes = [self._poll_removed(name) for name in before.keys() - now.keys()]
-        changes += [self._poll_changed(name, entry) for name, entry in now.items() if entry != before.get(name)]
-        # At the same time: a model that is slow to load or to drain does not delay the others.
-        for problem in await asyncio.gather(*changes, return_exceptions=True):
-            if problem is not None:
-                log.error("a change in the repository could not be applied", exc_info=problem)
-
-    async def _poll_removed(self, name: str) -> None:
-        await self.unload(name)
+    def forget(self, name: str) -> None:
+        """The repository has this model no more: unless versions are served, the index need not show it."""
         if not self.versions(name):
             self._states.forget(name)
-
-    async def _poll_changed(self, name: str, entry: ModelEntry) -> None:
-        if entry.problem is not None:
-            self.note_failure(name, (), entry.problem)
-            return
-        try:
-            await self.load(name)
-        except IsochroneError:
-            # The index and the log have it; the next change of the files retries.
-            pass
 
     def check_stuck(self) -> None:
         now = now_ns()
@@ -472,12 +425,3 @@ class Catalog:
         self._served.clear()
         await self._drains.close(versions, seconds)
         await self._turns.close()
-
-
-def _reportable(error: Exception) -> IsochroneError:
-    return error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}")
-
-
-def _discard(prepared: list[Prepared]) -> None:
-    for each in prepared:
-        each.discard()

@@ -5,7 +5,7 @@ Requests see none of it before the catalog publishes the version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import structlog
 
 from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.models.configuration.backends import WITHOUT_INSTANCES, backend_name
-from isochrone.models.repository.digest import digest
+from isochrone.models.repository.digest import DigestMemory, digest
 from isochrone.worker.activation_cache.settings import ActivationSettings, read_activation_settings
 from isochrone.worker.backends.generative import GenerativeExecutable
 from isochrone.worker.backends.interface import Executable, LoadContext
@@ -68,6 +68,36 @@ class Prepared:
         for engine in self.engines:
             engine.close()
         _close_all(() if self.engines else self.executables, self.description.name)
+
+
+def prepare_changed(
+    description: ModelDescription,
+    served_digest: Callable[[int], str | None],
+    digests: DigestMemory,
+    settings: LoadSettings,
+    calls: CallsOfModels | None,
+) -> list[Prepared]:
+    """Loads every version that is new or whose digest differs: all of them or none. On a thread.
+
+    ``served_digest``: that of a version that is served; None: it is not.
+    """
+    prepared: list[Prepared] = []
+    try:
+        for version in description.versions:
+            own = description.of_version(version)
+            given = own.model_object
+            found = digests.digest(own.digested_config(version), own.stored(version)) if given is None else given.digest
+            if served_digest(version) != found:
+                prepared.append(prepare_with_retries(own, version, found, settings, calls))
+    except BaseException:
+        discard_all(prepared)
+        raise
+    return prepared
+
+
+def discard_all(prepared: Iterable[Prepared]) -> None:
+    for each in prepared:
+        each.discard()
 
 
 def prepare_with_retries(

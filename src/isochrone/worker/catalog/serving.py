@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from isochrone.errors import Internal, IsochroneError
@@ -33,6 +33,26 @@ from isochrone.worker.sequences.batcher import SequenceBatcher
 from isochrone.worker.sequences.runner import SequenceRunner
 from isochrone.worker.served_version import ServedVersion
 from isochrone.worker.statistics import ModelStatistics
+
+
+def serve_all(prepared: Iterable[Prepared], start: Callable[[Prepared], ServedVersion]) -> list[ServedVersion]:
+    """Gives prepared versions their queues and threads, by ``start``: all of them or none."""
+    made: list[ServedVersion] = []
+    try:
+        for each in prepared:
+            served = start(each)
+            made.append(served)
+    except BaseException as error:
+        for served in made:
+            served.runner.release()
+        if isinstance(error, Exception) and not isinstance(error, IsochroneError):
+            raise reportable(error) from error
+        raise
+    return made
+
+
+def reportable(error: Exception) -> IsochroneError:
+    return error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}")
 
 
 def serve(

@@ -41,6 +41,7 @@ from isochrone.wire.listening.listeners import Listeners
 from isochrone.worker.backends.python.triton.completion import completed_by_model
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.off_loop import in_thread
+from isochrone.worker.catalog.polling import poll
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.server.failures import PortTaken, StartFailed
 from isochrone.worker.server.initial_models import load_initial_models
@@ -309,7 +310,7 @@ class Worker:
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
-            await self.catalog.poll()
+            await poll(self.catalog)
 
     async def stop(self, *, quiet: bool = False) -> None:
         """Finishes in-flight requests within the grace period, then closes connections. ``quiet``: no log lines."""
