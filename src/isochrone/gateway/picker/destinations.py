@@ -62,6 +62,18 @@ class Destinations:
             or _joined(member.upstream.host, member.upstream, is_grpc) in subset
         )
 
+    def least_busy(self, subset: frozenset[str] | None, is_grpc: bool) -> list[bytes]:
+        """The addresses of those healthy workers that have the fewest requests from here. ``subset``: of these workers
+        alone; None: of all."""
+        known = [
+            (member.endpoint.in_flight, address)
+            for member in self._fleet.healthy
+            if subset is None or member.endpoint.address in subset
+            if (address := self.address(member, is_grpc))
+        ]
+        least = min((in_flight for in_flight, _ in known), default=0)
+        return [address for in_flight, address in known if in_flight == least]
+
     def _is_literal(self, host: str) -> bool:
         known = self._literals.get(host)
         if known is None:

@@ -7,19 +7,20 @@ An Envoy that breaks the protocol gets a gRPC status on this call; a client's mi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, MalformedRequest, Unavailable, Unsupported
 from isochrone.gateway.picker import replies
 from isochrone.gateway.picker.bodies import NOTHING_ASKED, Asked, Collected, StampedMessages
 from isochrone.gateway.picker.body_times import BodyTimes
+from isochrone.gateway.picker.body_watch import BodyWatch
 from isochrone.gateway.picker.calls import Call, Form, body_needed, find_call
 from isochrone.gateway.picker.order import Direction
+from isochrone.gateway.picker.outlet import Outlet
 from isochrone.gateway.picker.pick import Pick, SilentPick, timeout_of
 from isochrone.gateway.picker.received import (
     BodyMode,
@@ -32,7 +33,7 @@ from isochrone.gateway.picker.received import (
     read_trailers,
 )
 from isochrone.gateway.picker.refusals import readiness, refusal
-from isochrone.protocol.grpc.calls import OK_TRAILERS, RESPONSE_HEADERS, error_block, unpack
+from isochrone.protocol.grpc.calls import unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.openai.model_names import pinned_model, split_name
 from isochrone.wire.exchange import Buffer, Head
@@ -63,6 +64,7 @@ class Processing:
         self.destinations: Destinations = picker.destinations
         self.stream = stream
         self.arrived = stream.arrived
+        self._outlet = Outlet(stream)
         self._picker = picker
         self._encoding = encoding
         limit = picker.gateway.limits.max_body_bytes
@@ -83,8 +85,8 @@ class Processing:
         self._waited = 0
         #: Bytes of messages that are reserved.
         self._held = 0
-        #: While the body is collected: looks whether it takes too long.
-        self._timer: asyncio.TimerHandle | None = None
+        #: While the body is collected.
+        self._watch: BodyWatch | None = None
         #: Which part the decision answers.
         self._answered = Part.REQUEST_HEADERS
         self._over = False
@@ -133,7 +135,7 @@ class Processing:
     def ended(self) -> None:
         """Envoy needs nothing more."""
         if not self._over:
-            self._close(OK_TRAILERS)
+            self._close()
 
     def abandoned(self) -> None:
         """Envoy has given the call up: its client has gone, or the response is through."""
@@ -149,7 +151,7 @@ class Processing:
         is_duplex = self._request.mode == _DUPLEX and self._request.is_open
         is_duplex = is_duplex or (self._response.mode == _DUPLEX and self._response.is_open)
         if self._is_decided and not is_duplex and not self._over:
-            self._close(OK_TRAILERS)
+            self._close()
 
     # Parts.
 
@@ -216,8 +218,8 @@ class Processing:
             if call.form is Form.ANYBODY:
                 self._choose_anybody()
             elif call.asks_ready:
-                self._send(readiness(self.gateway.is_model_ready(call.model, call.version)))
-                self._close(OK_TRAILERS)
+                self._outlet.send(readiness(self.gateway.is_model_ready(call.model, call.version)))
+                self._close()
             elif ends and call.reads_body:
                 self._decide(Collected(call, head, self._limit).read(False))
             elif not call.reads_body or mode not in (BodyMode.BUFFERED, _DUPLEX):
@@ -228,7 +230,7 @@ class Processing:
                     self._answered = Part.REQUEST_BODY
                     # A client's own would stand until the body comes, and Envoy may be set to show no trailers: then a
                     # request without a body never gets a decision.
-                    self._send(_WITHOUT_DESTINATION)
+                    self._outlet.send(_WITHOUT_DESTINATION)
         except IsochroneError as error:
             self.refuse(error, self._call)
 
@@ -238,27 +240,18 @@ class Processing:
             # It may raise: what a fleet does not serve needs no body.
             timeout = timeout or self.gateway.fleet.model(call.model).deadline_ns
         self._collected = Collected(call, head, self._limit)
-        self._watch(BodyTimes(self.arrived, timeout, self.gateway.limits.body_timeout))
+        times = BodyTimes(self.arrived, timeout, self.gateway.limits.body_timeout)
+        received = partial(len, self._collected.body)
+        self._watch = BodyWatch(self.stream.connection.loop, times, received, self._body_is_late)
 
-    def _watch(self, times: BodyTimes) -> None:
-        seconds = max(times.due - now_ns(), MILLISECOND) / SECOND
-        self._timer = self.stream.connection.loop.call_later(seconds, self._check_times, times)
-
-    def _check_times(self, times: BodyTimes) -> None:
-        if self._collected is None:
-            return
-        try:
-            times.check(now_ns(), len(self._collected.body))
-        except IsochroneError as error:
-            self.refuse(error, self._call)
-        else:
-            self._watch(times)
+    def _body_is_late(self, error: IsochroneError) -> None:
+        self.refuse(error, self._call)
 
     def _stop_collecting(self) -> None:
         self._collected = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
 
     def _asked_by_headers(self, call: Call, head: Head) -> Asked:
         """What can be known without the body."""
@@ -323,20 +316,13 @@ class Processing:
 
     def _choose_anybody(self) -> None:
         """Any healthy worker answers: the one with the fewest requests from here."""
-        known = [
-            (member.endpoint.in_flight, address)
-            for member in self.gateway.fleet.healthy
-            if self._subset is None or member.endpoint.address in self._subset
-            if (address := self.destinations.address(member, self._is_grpc))
-        ]
-        if not known:
+        alike = self.destinations.least_busy(self._subset, self._is_grpc)
+        if not alike:
             raise Unavailable("no worker is ready")
-        least = min(in_flight for in_flight, _ in known)
-        alike = [address for in_flight, address in known if in_flight == least]
         self.decided(alike[self._picker.take_turn(len(alike))], ())
         if self._request.mode == BodyMode.NONE and not self._over:
             # Envoy goes on alone: nothing of the response matters here.
-            self._close(OK_TRAILERS)
+            self._close()
 
     def _decide(self, asked: Asked) -> None:
         call, head = self._call, self._head
@@ -370,9 +356,9 @@ class Processing:
                 self.refuse(error, self._call)
                 return
         if recurs and body is None:
-            self._send(replies.decision_again(self._answered, address, tuple(mutations)))
+            self._outlet.send(replies.decision_again(self._answered, address, tuple(mutations)))
         else:
-            self._send(replies.decision(self._answered, address, tuple(mutations), body))
+            self._outlet.send(replies.decision(self._answered, address, tuple(mutations), body))
         waiting.reverse()
         while waiting:
             self._pass(*waiting.pop())
@@ -393,8 +379,8 @@ class Processing:
         """The client is answered by Envoy, and the request goes nowhere."""
         if self._over:
             return
-        self._send(refusal(error, call, is_grpc=self._is_grpc, stopping=self.gateway.stopping))
-        self._close(OK_TRAILERS)
+        self._outlet.send(refusal(error, call, is_grpc=self._is_grpc, stopping=self.gateway.stopping))
+        self._close()
 
     def _pass(self, part: Part, body: Buffer, ends: bool) -> None:
         """Reply to a part that goes on unchanged, or handed back."""
@@ -409,11 +395,11 @@ class Processing:
                 self.refuse(error, self._call)
                 return
             if part is Part.REQUEST_TRAILERS and body:
-                self._send_all(replies.handed_back(Part.REQUEST_BODY, body, False))
+                self._outlet.send_all(replies.handed_back(Part.REQUEST_BODY, body, False))
         if not is_body or mode != _DUPLEX:
-            self._send(replies.unchanged(part))
+            self._outlet.send(replies.unchanged(part))
         elif body or ends:
-            self._send_all(replies.handed_back(part, body, ends))
+            self._outlet.send_all(replies.handed_back(part, body, ends))
 
     # The response.
 
@@ -431,40 +417,26 @@ class Processing:
                 pick.leave()
         if pick is not None:
             mutations = pick.responded(headers, ends)
-        self._send(replies.changed(Part.RESPONSE_HEADERS, mutations))
+        self._outlet.send(replies.changed(Part.RESPONSE_HEADERS, mutations))
         # An end of ours is cheaper for Envoy than its own. Trailers of gRPC may follow, if it is set to send them.
         is_done = (pick is None or not pick.attempts) and (ends or not self._is_grpc)
         if is_done and self._response.mode is not None and not self._response.is_open and not self._request.is_open:
-            self._close(OK_TRAILERS)
+            self._close()
 
     def _response_trailers(self, content: bytes) -> None:
         if self._is_grpc:
             self._picker.with_trailers.add(self.stream.connection)
         mutations = self._pick.ended_with(read_trailers(content)) if self._pick is not None else ()
-        self._send(replies.changed(Part.RESPONSE_TRAILERS, mutations))
+        self._outlet.send(replies.changed(Part.RESPONSE_TRAILERS, mutations))
         if not self._request.is_open:
-            self._close(OK_TRAILERS)
+            self._close()
 
-    # Sending.
-
-    def _send(self, reply: bytes) -> None:
-        stream = self.stream
-        if not stream.begun:
-            stream.send_headers(RESPONSE_HEADERS, False)
-        stream.send_data(reply)
-        if stream.is_congested:
-            # Envoy sends bodies faster than it takes them back.
-            stream.hold_window()
-            stream.on_writable = stream.release_window
-
-    def _send_all(self, several: Sequence[bytes]) -> None:
-        for reply in several:
-            self._send(reply)
+    # The end.
 
     def abort(self) -> None:
         """Nothing better can be said."""
         self._leave()
-        self.stream.abort()
+        self._outlet.abort()
 
     def _refuse_or_fail(self, error: IsochroneError) -> None:
         """No memory, a limit, a fault of ours. The client is answered while Envoy can: when a call fails, Envoy may go
@@ -479,14 +451,13 @@ class Processing:
         """Envoy's mistake, or one that only Envoy can hear of: the call ends with a status."""
         if self._over:
             return
-        block = error_block(error.grpc_status, error.message, trailers_only=not self.stream.begun)
-        self._close(block)
-
-    def _close(self, trailers: bytes) -> None:
         self._leave()
-        if not self.stream.begun and trailers is OK_TRAILERS:
-            self.stream.send_headers(RESPONSE_HEADERS, False)
-        self.stream.end_with_trailers(trailers)
+        self._outlet.fail(error)
+
+    def _close(self) -> None:
+        """The call ends well."""
+        self._leave()
+        self._outlet.end()
 
     def _leave(self) -> None:
         """The call has ended, from either side, and its request with it."""
