@@ -1,4 +1,4 @@
-"""From a configuration to warm instances and queue rules, and that a failure leaves nothing behind."""
+"""From a configuration to warm instances, and that a failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 from structlog.testing import capture_logs
-from tritonclient.grpc import model_config_pb2
 
-from isochrone.clock import MICROSECOND, MILLISECOND
+from isochrone.clock import MILLISECOND
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.catalog import loading
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.loading import Prepared, prepare, prepare_with_retries
-from isochrone.worker.catalog.queue_rules import queue_rules
-from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 from sample_models import write_config, write_python
 
 BASIC = """
@@ -83,10 +79,6 @@ def test_errors_name_the_configuration_of_a_load_request(tmp_path: Path) -> None
 
 def notes(tmp_path: Path) -> list[str]:
     return (tmp_path / "m" / "notes").read_text().split()
-
-
-def rules_of(text: str) -> QueueRules:
-    return queue_rules(text_format.Parse('name: "m"' + text, model_config_pb2.ModelConfig()))
 
 
 def test_every_instance_is_loaded_and_measured(tmp_path: Path) -> None:
@@ -159,37 +151,6 @@ def test_the_execution_timeout_is_the_runners_only_where_the_backend_has_none(tm
     plain = prepare(Repository([tmp_path / "c"]).read("m"), 1)
     assert plain.execution_timeout_ns == 250 * MILLISECOND
     plain.discard()
-
-
-def test_a_model_without_dynamic_batching_runs_one_request_at_a_time() -> None:
-    assert rules_of("max_batch_size: 8") == QueueRules(max_rows=1)
-
-
-def test_queue_rules_say_what_the_configuration_says() -> None:
-    rules = rules_of(
-        """
-        max_batch_size: 16
-        dynamic_batching {
-          preferred_batch_size: [8, 4]
-          max_queue_delay_microseconds: 700
-          priority_levels: 3
-          default_priority_level: 2
-          default_queue_policy { max_queue_size: 9 default_timeout_microseconds: 50 timeout_action: DELAY }
-          priority_queue_policy { key: 1 value { max_queue_size: 2 } }
-        }
-        """
-        + parameter("priority_ageing_ms", "20")
-    )
-    other = LevelPolicy(9, 50 * MICROSECOND, True)
-    assert rules == QueueRules(
-        max_rows=16,
-        preferred=(4, 8),
-        delay_ns=700 * MICROSECOND,
-        levels=3,
-        default_level=2,
-        ageing_ns=20 * MILLISECOND,
-        policies=(LevelPolicy(2, 0, False), other, other),
-    )
 
 
 def test_an_ensemble_has_nothing_to_load(tmp_path: Path) -> None:
