@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from isochrone.control.state.records import Fault, ProcessRecord, RolloutRecord, Split, XdsServerRecord
+from isochrone.control.state.records import (
+    AccessFaultRecord,
+    Fault,
+    ProcessRecord,
+    RolloutRecord,
+    Split,
+    XdsServerRecord,
+)
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -156,6 +163,8 @@ class Status(msgspec.Struct, frozen=True):
     xds_servers: tuple[XdsServerRecord, ...] = ()
     #: Pools whose number of workers the autoscaler sets.
     pools: tuple[PoolStatus, ...] = ()
+    #: Why the leader does not follow its access file: the last rules stay in force. Null: it does, or there is none.
+    access_fault: AccessFaultRecord | None = None
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ import msgspec
 
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
+    AccessFaultRecord,
     AccessRecord,
     AcknowledgementRecord,
     Assignment,
@@ -118,6 +119,7 @@ class View:
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
             keys.access: AccessRecord,
+            keys.access_fault: AccessFaultRecord,
             keys.load_failures: LoadFailuresRecord,
             keys.signers: SignersRecord,
             keys.figures: FiguresRecord,
@@ -204,6 +206,11 @@ class View:
     def access(self) -> AccessRecord | None:
         """The access rules of the fleet."""
         return self.read(self.keys.access, AccessRecord)
+
+    @property
+    def access_fault(self) -> AccessFaultRecord | None:
+        """Why the access file is not followed; None: it is, or there is none."""
+        return self.read(self.keys.access_fault, AccessFaultRecord)
 
     @property
     def load_failures(self) -> Mapping[str, Mapping[str, str]]:

@@ -23,6 +23,7 @@ from isochrone.control.state.records import (
     PENDING,
     PREPARING,
     SWITCHING,
+    AccessFaultRecord,
     CanaryRule,
     Change,
     Fault,
@@ -243,6 +244,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
             ProcessRecord("cpu-3", "worker", "cpu", 1, "lost its pod on node a", waits="Unschedulable: 0/1 nodes"),
         ),
         faults=(Fault("/rollouts/r1", 4, "no JSON"),),
+        access_fault=AccessFaultRecord("access.yaml:3: not valid YAML", "c1", 90.0),
     )
     shown = " ".join(printed(status_view.picture(status, 100.0)).split())
     assert "unserved: Connection rejected" in shown
@@ -251,6 +253,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "cpu-2 – cpu isochrone ended with status 1 for the third time: ImportError: x" in shown
     assert "cpu-3 – cpu isochrone lost its pod on node a; waits: Unschedulable: 0/1 nodes" in shown
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
+    assert "the access file of controller c1 is not used, and the last rules stay in force: access.yaml:3:" in shown
 
 
 def test_what_a_worker_cannot_load_is_shown() -> None:

@@ -21,6 +21,8 @@ def picture(status: Status, now: float) -> RenderableType:
         Text(f"the record {fault.key} cannot be read and is skipped: {fault.reason}", style="red")
         for fault in status.faults
     ]
+    if status.access_fault is not None:
+        parts.append(Text(status.access_fault.text, style="red"))
     if not status.store.connected:
         said = f"the store is unreachable ({status.store.error or status.store.url}): this is the last known state"
         parts.append(Text(said, style="red"))

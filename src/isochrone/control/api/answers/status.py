@@ -70,6 +70,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
         faults=tuple(view.faults()),
         xds_servers=tuple(view.xds_servers.values()),
         pools=_pools(view, present),
+        access_fault=view.access_fault,
     )
 
 
