@@ -106,6 +106,25 @@ def test_a_file_is_planned_applied_and_read_back(tmp_path: Path) -> None:
     with_api(tmp_path, scenario)
 
 
+def test_a_plan_warns_of_a_lockout_and_refuses_nothing(tmp_path: Path) -> None:
+    async def scenario(api: Api) -> None:
+        await ready(api)
+        (tmp_path / "access.yaml").write_text("tokens: {}")
+        text = f"{FLEET}\nsecurity: {{access: access.yaml}}\n"
+        body = {"text": text, "directory": str(tmp_path)}
+        planned = await api.ask("PUT", "/v1/fleet?dry_run=1", body)
+        (warning,) = [step for step in planned["steps"] if step["action"] == "warn"]
+        assert warning["name"] == "security.access"
+        assert "nobody will be allowed to apply a file" in warning["detail"]
+        body["retire"] = True
+        assert (await api.ask("PUT", "/v1/fleet", body))["generation"] == 2
+        again = await api.ask("PUT", "/v1/fleet", body)
+        assert {step["action"] for step in again["steps"]} == {"ignore", "warn"}
+        assert again["generation"] == 2, "a warning is no change"
+
+    with_api(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
