@@ -22,7 +22,8 @@ import typer
 from isochrone.cli.api_tls import CA, api_tls
 from isochrone.cli.last_fleet import last_fleet
 from isochrone.control.api.messages import in_full
-from isochrone.errors import IsochroneError
+from isochrone.errors import InvalidArgument, IsochroneError
+from isochrone.secure import api_token
 from isochrone.secure.oidc.login.failures import LoginFailed
 from isochrone.secure.oidc.login.kept_logins import has_logins
 
@@ -204,10 +205,10 @@ def _headers() -> dict[str, str]:
 
 def token_fields() -> dict[str, str]:
     """The header with ISOCHRONE_API_TOKEN, for controllers and for other processes that the user names."""
-    token = os.environ.get("ISOCHRONE_API_TOKEN", "").strip()
-    if not token.isascii():
-        raise ApiFailed("ISOCHRONE_API_TOKEN: expected ASCII characters, given others")
-    return {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        return api_token.token_fields()
+    except InvalidArgument as error:
+        raise ApiFailed(str(error)) from None
 
 
 def user() -> str:

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, contextmanager
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
-from isochrone.client.calls import InferCall
+from isochrone.client.calls import NO_HEADERS, InferCall
 from isochrone.client.failures import late
 from isochrone.client.http import body_compression, codec
 from isochrone.client.http.failures import http_failure
-from isochrone.client.http.requests import LIMITS, has_ended, request_head, stream_unsupported
+from isochrone.client.http.requests import LIMITS, REFUSED, has_ended, request_head, stream_unsupported
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.http1.client import Http1ClientConnection
@@ -95,9 +95,14 @@ class AsyncHttpTransport:
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)
 
-    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
+    async def is_ready(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bool:
         path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
-        return (await self._exchange("GET", path, {}, (), seconds)).status == 200
+        response = await self._exchange("GET", path, headers, (), seconds)
+        if response.status in REFUSED:
+            raise self._failure(response, path)
+        return response.status == 200
 
     async def metadata(
         self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
