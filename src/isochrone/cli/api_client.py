@@ -21,6 +21,7 @@ import typer
 
 from isochrone.cli.api_tls import CA, api_tls
 from isochrone.cli.last_fleet import last_fleet
+from isochrone.client.scheme_hints import hint_of_plain, hint_of_tls
 from isochrone.control.api.messages import in_full
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.secure import api_token
@@ -154,8 +155,8 @@ class ApiClient:
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
         if "certificate" in str(error).lower():
             return ApiFailed(f"the controller at {self.url} is not trusted ({error}); name its authority with {CA}")
-        is_cut = isinstance(error, httpx.RemoteProtocolError) and self.url.startswith("http://")
-        hint = "; a fleet with TLS is at https://" if is_cut else ""
+        is_cut = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        hint = hint_of_tls(self.url) if is_cut else hint_of_plain(self.url, str(error))
         return ApiFailed(
             f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
             f"few seconds; else start it, or name a controller with --api{hint}"
