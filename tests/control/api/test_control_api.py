@@ -14,10 +14,12 @@ from isochrone.control.state.records import (
     CANARY,
     DONE,
     PREPARING,
+    AccessFaultRecord,
     Assignment,
     Change,
     EpochRecord,
     GatewayRecord,
+    RestartsRecord,
     RolloutRecord,
     Split,
     WorkerRecord,
@@ -62,6 +64,7 @@ def test_an_inference_request_is_sent_to_the_gateways(tmp_path: Path) -> None:
 def test_status_tells_everything_at_once(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         empty = await api.get("/v1/status")
+        assert (empty["access_fault"], empty["restarts"]) == (None, None)
         assert (empty["fleet"], empty["generation"], empty["epoch"], empty["leader"]) == ("plant", 0, 0, "")
         await ready(api)
         await api.write(KEYS.rollout("r1"), RolloutRecord("r1", {"detector": Change("2", "1")}, CANARY))
@@ -69,8 +72,12 @@ def test_status_tells_everything_at_once(tmp_path: Path) -> None:
         split = msgspec.structs.replace(SERVED.models["detector"], canary=Split("2", weight=0.1))
         await api.write(KEYS.epoch, EpochRecord(8, {**SERVED.models, "detector": split}))
         await api.ask("POST", "/v1/drains/cpu-1")
+        await api.write(KEYS.restarts, RestartsRecord(1, ("cpu-1",), 5.0))
+        await api.write(KEYS.access_fault, AccessFaultRecord("no YAML", "c1", 5.0))
         status = await api.get("/v1/status")
         assert (status["generation"], status["epoch"], status["leader"]) == (1, 8, "c1")
+        assert status["restarts"] == {"generation": 1, "processes": ["cpu-1"], "at": 5.0}
+        assert status["access_fault"] == {"reason": "no YAML", "by": "c1", "at": 5.0}
         assert status["store"]["connected"] is True
         detector, tracker = status["models"]
         assert (detector["version"], detector["previous"], detector["state"]) == ("1", "3", "canary")

@@ -13,6 +13,7 @@ from isochrone.control.state.records import (
     AccessFaultRecord,
     Fault,
     ProcessRecord,
+    RestartsRecord,
     RolloutRecord,
     Split,
     XdsServerRecord,
@@ -165,6 +166,9 @@ class Status(msgspec.Struct, frozen=True):
     pools: tuple[PoolStatus, ...] = ()
     #: Why the leader does not follow its access file: the last rules stay in force. Null: it does, or there is none.
     access_fault: AccessFaultRecord | None = None
+    #: Restarts that the applied file needs and that are not over, and the generation of the file that the supervisor
+    #: has read. Null: no supervisor runs the processes.
+    restarts: RestartsRecord | None = None
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -31,6 +31,7 @@ from isochrone.control.state.records import (
     PoolSizeRecord,
     ProcessRecord,
     ReconciledRecord,
+    RestartsRecord,
     RolloutRecord,
     SignersRecord,
     SloTotalsRecord,
@@ -120,6 +121,7 @@ class View:
             keys.reconciled: ReconciledRecord,
             keys.access: AccessRecord,
             keys.access_fault: AccessFaultRecord,
+            keys.restarts: RestartsRecord,
             keys.load_failures: LoadFailuresRecord,
             keys.signers: SignersRecord,
             keys.figures: FiguresRecord,
@@ -211,6 +213,11 @@ class View:
     def access_fault(self) -> AccessFaultRecord | None:
         """Why the access file is not followed; None: it is, or there is none."""
         return self.read(self.keys.access_fault, AccessFaultRecord)
+
+    @property
+    def restarts(self) -> RestartsRecord | None:
+        """The restarts that are not over; None: no supervisor runs the processes, or one of an earlier release."""
+        return self.read(self.keys.restarts, RestartsRecord)
 
     @property
     def load_failures(self) -> Mapping[str, Mapping[str, str]]:

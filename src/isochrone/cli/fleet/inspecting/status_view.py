@@ -12,6 +12,8 @@ from isochrone.cli.rollouts.view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
 from isochrone.control.state.records import ABORTED, ProcessRecord
 
+#: Processes that a line names.
+_NAMED = 10
 _STYLES = {"serving": "green", "degraded": "yellow", "unserved": "red", "not served": "red"}
 
 
@@ -28,6 +30,8 @@ def picture(status: Status, now: float) -> RenderableType:
         parts.append(Text(said, style="red"))
     if not status.generation:
         parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
+    if pending := _pending(status, now):
+        parts.append(Text(pending, style="yellow"))
     parts.append(_models(status))
     if status.pools:
         parts.append(_pools(status, now))
@@ -52,6 +56,24 @@ def _head(status: Status) -> Text:
         leader,
         (f"  store {status.store.url}", "dim"),
     )
+
+
+def _pending(status: Status, now: float) -> str:
+    """The restarts that are not over; "": there are none."""
+    found = status.restarts
+    if found is None:
+        return ""
+    if found.generation < status.generation:
+        return (
+            f"generation {status.generation} is applied, and its processes do not run yet: the supervisor ('isochrone "
+            f"up') has read generation {found.generation}"
+        )
+    if not found.processes:
+        return ""
+    names = ", ".join(found.processes[:_NAMED])
+    more = f" and {len(found.processes) - _NAMED} more" if len(found.processes) > _NAMED else ""
+    since = span(now - found.at)
+    return f"restarts with the settings of generation {found.generation} are pending for {since}: {names}{more}"
 
 
 def _models(status: Status) -> Table:

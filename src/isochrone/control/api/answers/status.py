@@ -71,6 +71,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
         xds_servers=tuple(view.xds_servers.values()),
         pools=_pools(view, present),
         access_fault=view.access_fault,
+        restarts=view.restarts,
     )
 
 
