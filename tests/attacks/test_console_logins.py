@@ -219,7 +219,8 @@ def test_refused_logins_are_recorded_with_the_identity_that_was_proved(
             ("oidc:plant/carol", "oidc", "plant"): 1,
         }
     )
-    wait_for(lambda: refused() - before == expected)
+    # Records of earlier refusals may still be on their way to the disk.
+    wait_for(lambda: refused() - before >= expected)
 
 
 def test_changes_are_recorded_with_the_identity(console: ConsoleProcess, browser: httpx.Client) -> None:
