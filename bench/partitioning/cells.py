@@ -15,10 +15,10 @@ from bench.partitioning.comparing import Comparison, compare
 from bench.partitioning.models import MODELS, read, rows_of
 from bench.partitioning.served import ServedOption, check_outputs, served_options
 from bench.partitioning.tiers import Tier
+from isochrone.models.divisions import Link
 from isochrone.optimize.partitioning.choices import choose
 from isochrone.optimize.partitioning.encodings import Encoding
 from isochrone.optimize.partitioning.link_measuring import measured_link
-from isochrone.optimize.partitioning.links import Link
 from isochrone.optimize.partitioning.planning import Plan, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker
 

@@ -194,6 +194,35 @@ def test_roles_decide_what_a_session_may(console: ConsoleProcess, browser: httpx
             tried["logins with a wrong token"] += 1
 
 
+def test_refused_logins_are_recorded_with_the_identity_that_was_proved(
+    console: ConsoleProcess, provider: CodeProvider
+) -> None:
+    def refused() -> Counter[tuple[str, str, str]]:
+        lines = [line for each in console.audit.rglob("*.jsonl") for line in each.read_text().splitlines()]
+        records = [record for record in map(json.loads, lines) if record.get("action") == "console.login"]
+        return Counter(
+            (record["actor"]["name"], record["actor"]["kind"], record["object"])
+            for record in records
+            if record["outcome"] == "refused"
+        )
+
+    before = refused()
+    for token in (console.tokens["caller"], console.tokens["revoked"], "nobodys"):
+        with console.browser() as other:
+            console.with_token(other, token)
+    with console.browser() as other:
+        assert other.get(provider.log_in(console.to_provider(other), "carol")).status_code == 403
+    expected = Counter(
+        {
+            ("token:caller", "token", "token"): 1,
+            ("anonymous", "anonymous", "token"): 2,
+            ("oidc:plant/carol", "oidc", "plant"): 1,
+        }
+    )
+    # Records of earlier refusals may still be on their way to the disk.
+    wait_for(lambda: refused() - before >= expected)
+
+
 def test_changes_are_recorded_with_the_identity(console: ConsoleProcess, browser: httpx.Client) -> None:
     console.with_token(browser, console.tokens["operator"])
     headers = {**console.page_headers(browser), "x-isochrone-user": "mallory"}

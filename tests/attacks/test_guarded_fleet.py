@@ -217,9 +217,15 @@ def test_a_revoked_token_ends_on_open_connections(fleet: GuardedFleet, tried: Co
         fleet.change("assign:", "assign: [")
         wait_for(lambda: "the access file cannot be read" in fleet.logs(), 30)
         assert statuses() == {401}, "a file with an error changes nothing"
+        wait_for(lambda: "the access file of controller" in fleet.command("reader", "status")[1], 30)
+        shown = json.loads(fleet.command("reader", "status", "--json")[1])["access_fault"]
+        assert f"{fleet.access}:" in shown["reason"]
+        assert "access file is not used" in fleet.command("reader", "events")[1]
         fleet.access.with_suffix(".new").write_text(before)
         fleet.access.with_suffix(".new").replace(fleet.access)
         wait_for(lambda: statuses() == {200}, 30)
+        wait_for(lambda: "the access file of controller" not in fleet.command("reader", "status")[1], 30)
+        assert "access file is used again" in fleet.command("reader", "events")[1]
 
 
 def test_a_policy_written_while_no_controller_runs_counts_with_the_next(

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bench_runs import SHORT, StallingServer, bench
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from isochrone.bench.sending.preparing import check_open_files
 from isochrone.cli.bench import session
 from isochrone.cli.main import app
 from isochrone.errors import FlagError, Unavailable
+from isochrone.secure.api_token import VARIABLE
 
 
 class Guarded(BaseHTTPRequestHandler):
@@ -64,6 +66,21 @@ def test_headers_are_sent_when_the_metadata_is_read(guarded: str, tmp_path: Path
     path = tmp_path / "run.npz"
     bench(*words, "--header", "Authorization: Bearer secret", "--output", str(path))
     assert (read_run(path).outcomes.outcome == OK).all()
+
+
+def test_the_token_of_the_environment_is_sent_with_every_request_and_kept_in_no_file(
+    guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "secret")
+    run, report = tmp_path / "run.npz", tmp_path / "report.html"
+    words = (guarded, "--model", "m", "--rate", "50", *SHORT)
+    bench(*words, "--output", str(run), "--report", str(report))
+    assert (read_run(run).outcomes.outcome == OK).all()
+    with np.load(run) as kept:
+        assert not any("secret" in str(kept[name]) for name in kept.files)
+    assert "secret" not in report.read_text()
+    # A header goes before it.
+    assert "no token" in bench(*words, "--header", "Authorization: Bearer other", code=2)
 
 
 @pytest.mark.parametrize(("connections", "is_allowed"), [(992, True), (993, False)])

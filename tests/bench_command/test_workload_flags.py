@@ -10,7 +10,8 @@ import pytest
 from isochrone.bench.sending.preparing import address_of
 from isochrone.bench.workload.spec import Workload
 from isochrone.cli.bench.workload_flags import Flags, headers_of, target_of, workload_of
-from isochrone.errors import ConfigError
+from isochrone.errors import ConfigError, InvalidArgument
+from isochrone.secure.api_token import VARIABLE
 
 FLAGS = Flags(
     url="localhost:8000",
@@ -42,6 +43,12 @@ def test_flags_alone() -> None:
     assert (workload.rate, workload.arrivals, workload.seconds) == (100.0, "poisson", 3.0)
     assert workload.kinds[0].deadline_ns == 20_000_000
     assert Workload.model_validate_json(workload.model_dump_json()) == workload, "as a process gets it"
+
+
+def test_a_token_that_no_header_can_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "two words")
+    with pytest.raises(InvalidArgument, match=f"{VARIABLE}: expected ASCII"):
+        workload_of(FLAGS)
 
 
 @pytest.mark.parametrize(

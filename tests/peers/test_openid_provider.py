@@ -24,6 +24,7 @@ from bench.worker.peers.process import PeerUnavailable
 from isochrone.cli.api_client import ApiClient, ApiFailed
 from isochrone.errors import Unauthenticated
 from isochrone.secure.oidc.claims import Claims
+from isochrone.secure.oidc.key_set import UnknownKey
 from isochrone.secure.oidc.keys import KeySource
 from isochrone.secure.oidc.login.device_code import DeviceCode
 from isochrone.secure.oidc.login.failures import LoginFailed, Refused
@@ -38,7 +39,6 @@ from isochrone.secure.oidc.login.flows import (
 from isochrone.secure.oidc.login.kept_logins import KeptLogins
 from isochrone.secure.oidc.login.resource_metadata import PATH, write_metadata
 from isochrone.secure.oidc.settings import Provider
-from isochrone.secure.oidc.verifier import UnknownKey
 
 pytestmark = pytest.mark.peers
 

@@ -15,9 +15,9 @@ import pytest
 from joserfc import jwk, jws
 
 from isochrone.errors import Unauthenticated
+from isochrone.secure.oidc.key_set import UnknownKey
 from isochrone.secure.oidc.keys import KeySource
 from isochrone.secure.oidc.settings import Provider
-from isochrone.secure.oidc.verifier import UnknownKey
 
 DISCOVERY = "/.well-known/openid-configuration"
 

@@ -33,7 +33,7 @@ async def declared_inputs(workload: Workload) -> list[Sequence[TensorMetadata]]:
         return [() for _ in workload.kinds]
     paths = {name: getattr(workload, name) or None for name in ("ca", "cert", "key")}
     found: list[Sequence[TensorMetadata]] = []
-    async with AsyncClient(workload.target, retries=0, **paths) as client:
+    async with AsyncClient(workload.target, retries=0, token="", **paths) as client:
         for kind in workload.kinds:
             metadata = await _metadata(client, kind, address, workload.headers)
             found.append(metadata.inputs)

@@ -21,8 +21,10 @@ import typer
 
 from isochrone.cli.api_tls import CA, api_tls
 from isochrone.cli.last_fleet import last_fleet
+from isochrone.client.scheme_hints import hint_of_plain, hint_of_tls
 from isochrone.control.api.messages import in_full
-from isochrone.errors import IsochroneError
+from isochrone.errors import InvalidArgument, IsochroneError
+from isochrone.secure import api_token
 from isochrone.secure.oidc.login.failures import LoginFailed
 from isochrone.secure.oidc.login.kept_logins import has_logins
 
@@ -153,8 +155,8 @@ class ApiClient:
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
         if "certificate" in str(error).lower():
             return ApiFailed(f"the controller at {self.url} is not trusted ({error}); name its authority with {CA}")
-        is_cut = isinstance(error, httpx.RemoteProtocolError) and self.url.startswith("http://")
-        hint = "; a fleet with TLS is at https://" if is_cut else ""
+        is_cut = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        hint = hint_of_tls(self.url) if is_cut else hint_of_plain(self.url, str(error))
         return ApiFailed(
             f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
             f"few seconds; else start it, or name a controller with --api{hint}"
@@ -204,10 +206,10 @@ def _headers() -> dict[str, str]:
 
 def token_fields() -> dict[str, str]:
     """The header with ISOCHRONE_API_TOKEN, for controllers and for other processes that the user names."""
-    token = os.environ.get("ISOCHRONE_API_TOKEN", "").strip()
-    if not token.isascii():
-        raise ApiFailed("ISOCHRONE_API_TOKEN: expected ASCII characters, given others")
-    return {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        return api_token.token_fields()
+    except InvalidArgument as error:
+        raise ApiFailed(str(error)) from None
 
 
 def user() -> str:

@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 from isochrone.client.address import Address, Certificates, parse_address
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.attempts import DEFAULT_RETRIES, Attempts
-from isochrone.client.calls import InferCall, make_call
+from isochrone.client.calls import NO_HEADERS, InferCall, fields_with, make_call
 from isochrone.client.readiness import NOT_READY, POLL_SECONDS, QUESTION_SECONDS, never_ready
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
+from isochrone.secure.api_token import token_fields
 
 
 class AsyncTransport(Protocol):
@@ -28,7 +29,9 @@ class AsyncTransport(Protocol):
 
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]: ...
 
-    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool: ...
+    async def is_ready(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bool: ...
 
     async def metadata(
         self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
@@ -51,12 +54,14 @@ class AsyncClient:
         url: str,
         *,
         retries: int = DEFAULT_RETRIES,
+        token: str | None = None,
         ca: str | PathLike[str] | None = None,
         cert: str | PathLike[str] | None = None,
         key: str | PathLike[str] | None = None,
     ) -> None:
         self._address = parse_address(url)
         self._retries = retries
+        self._credential = token_fields(token)
         self._certificates = Certificates(*(None if path is None else Path(path) for path in (ca, cert, key)))
         self._certificates.check(self._address)
         # Imported now, and not within the deadline of the first call.
@@ -87,7 +92,9 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Outputs:
         """Run a model on inputs, and return its outputs. Arguments and errors are those of ``Client.infer``."""
-        call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
+        call = make_call(
+            model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers, self._credential
+        )
         attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             try:
@@ -109,7 +116,9 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Outputs]:
         """Run a decoupled model, and iterate over its responses as they come, as ``Client.stream``. Over gRPC only."""
-        call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
+        call = make_call(
+            model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers, self._credential
+        )
         attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             begun = False
@@ -124,20 +133,32 @@ class AsyncClient:
                 delay = attempts.delay_after(error, now_ns())
             await asyncio.sleep(delay)
 
-    async def is_ready(self, model: str = "", version: str = "") -> bool:
-        """Whether the server, or one of its models, can take requests. False also if it cannot be reached."""
+    async def is_ready(self, model: str = "", version: str = "", *, headers: Mapping[str, str] | None = None) -> bool:
+        """Whether the server, or one of its models, can take requests. False also if it cannot be reached, or does not
+        say. ``headers``: as for ``infer``."""
         try:
-            return await self._transport.is_ready(model, version, QUESTION_SECONDS)
+            return await self._transport.is_ready(
+                model, version, QUESTION_SECONDS, fields_with(self._credential, headers)
+            )
         except IsochroneError:
             return False
 
-    async def wait_ready(self, seconds: float = 60.0, model: str = "", version: str = "") -> None:
-        """Return when the server, or one of its models, is ready; raise ``Unavailable`` after ``seconds``."""
+    async def wait_ready(
+        self,
+        seconds: float = 60.0,
+        model: str = "",
+        version: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Return when the server, or one of its models, is ready; raise ``Unavailable`` after ``seconds``. ``headers``:
+        as for ``infer``."""
+        fields = fields_with(self._credential, headers)
         ends = time.monotonic() + seconds
         while True:
             left = ends - time.monotonic()
             try:
-                if await self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS))):
+                if await self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS)), fields):
                     return
                 reason = NOT_READY
             except IsochroneError as error:
@@ -150,8 +171,8 @@ class AsyncClient:
     async def metadata(
         self, model: str, version: str = "", *, headers: Mapping[str, str] | None = None
     ) -> ModelMetadata:
-        """The model's inputs, outputs and versions. ``headers``: HTTP headers or gRPC metadata."""
-        return await self._transport.metadata(model, version, QUESTION_SECONDS, headers or {})
+        """The model's inputs, outputs and versions. ``headers``: as for ``infer``."""
+        return await self._transport.metadata(model, version, QUESTION_SECONDS, fields_with(self._credential, headers))
 
     async def close(self) -> None:
         """Close the connections. May be called again."""

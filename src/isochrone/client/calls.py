@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,9 @@ from isochrone.client.tracing import trace_headers
 from isochrone.errors import ConfigError, InvalidArgument
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.datatypes import name_of
+
+#: Of calls without any.
+NO_HEADERS: Final[Mapping[str, str]] = {}
 
 Parameter = bool | int | float | str
 
@@ -48,8 +51,10 @@ def make_call(
     priority: int,
     parameters: Mapping[str, Any] | None,
     headers: Mapping[str, str] | None,
+    credential: Mapping[str, str] = NO_HEADERS,
 ) -> InferCall:
-    """Encodes the inputs; raises ``InvalidArgument`` for what no protocol can carry."""
+    """Encodes the inputs; raises ``InvalidArgument`` for what no protocol can carry. ``credential``: as for
+    ``fields_with``."""
     chosen = {key: _parameter(key, value) for key, value in parameters.items()} if parameters else {}
     if priority:
         chosen["priority"] = priority
@@ -59,7 +64,7 @@ def make_call(
         # The whole deadline, not what is left of it: equal requests stay equal bytes, which servers recognise. What is
         # left is in a header of each attempt.
         chosen["timeout"] = max(1, round(deadline_ms * 1000))
-    given = {name.lower(): value for name, value in headers.items()} if headers else {}
+    given = fields_with(credential, headers)
     return InferCall(
         model,
         str(version),
@@ -69,6 +74,12 @@ def make_call(
         chosen,
         trace_headers(given),
     )
+
+
+def fields_with(credential: Mapping[str, str], headers: Mapping[str, str] | None) -> dict[str, str]:
+    """A call's headers, names in lower case. They go before the client's ``credential``, which every call has."""
+    given = {name.lower(): value for name, value in headers.items()} if headers else {}
+    return {**credential, **given} if credential else given
 
 
 def _parameter(key: str, value: Any) -> Parameter:

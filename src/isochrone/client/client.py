@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 from isochrone.client.address import Address, Certificates, parse_address
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.attempts import DEFAULT_RETRIES, Attempts
-from isochrone.client.calls import InferCall, make_call
+from isochrone.client.calls import NO_HEADERS, InferCall, fields_with, make_call
 from isochrone.client.readiness import NOT_READY, POLL_SECONDS, QUESTION_SECONDS, never_ready
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
+from isochrone.secure.api_token import token_fields
 
 
 class Transport(Protocol):
@@ -27,7 +28,9 @@ class Transport(Protocol):
 
     def stream(self, call: InferCall, seconds: float | None) -> Iterator[Outputs]: ...
 
-    def is_ready(self, model: str, version: str, seconds: float | None) -> bool: ...
+    def is_ready(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bool: ...
 
     def metadata(
         self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
@@ -49,6 +52,8 @@ class Client:
         url: ``host:port`` or ``http://host:port`` for HTTP, ``grpc://host:port`` for gRPC; ``https`` and ``grpcs`` over
             TLS.
         retries: How often a request is sent again at most, if nothing of it can have run.
+        token: Sent with every call as ``Authorization: Bearer``, unless the call's ``headers`` have another; None: the
+            value of the environment variable ISOCHRONE_API_TOKEN, if there is one; "": none.
         ca: PEM file of the authority to trust, in place of the system's.
         cert: PEM file of the client's certificate, for servers that ask for one; ``key`` is its key.
     """
@@ -58,12 +63,14 @@ class Client:
         url: str,
         *,
         retries: int = DEFAULT_RETRIES,
+        token: str | None = None,
         ca: str | PathLike[str] | None = None,
         cert: str | PathLike[str] | None = None,
         key: str | PathLike[str] | None = None,
     ) -> None:
         self._address = parse_address(url)
         self._retries = retries
+        self._credential = token_fields(token)
         certificates = Certificates(*(None if path is None else Path(path) for path in (ca, cert, key)))
         certificates.check(self._address)
         self._transport = _open(self._address, certificates)
@@ -105,7 +112,9 @@ class Client:
                 ``DeadlineExceeded``, ``Internal`` and others of ``isochrone.errors``, with the server's text, its
                 ``status`` and the ``request_id``.
         """
-        call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
+        call = make_call(
+            model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers, self._credential
+        )
         attempts = Attempts(self._retries, deadline_ms, now_ns(), self._address)
         while True:
             try:
@@ -135,7 +144,9 @@ class Client:
                 for response in client.stream("countdown", {"start": np.int32([3])}):
                     print(response["left"])
         """
-        call = make_call(model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers)
+        call = make_call(
+            model, inputs, outputs, version, deadline_ms, id, priority, parameters, headers, self._credential
+        )
         return self._stream(call, Attempts(self._retries, deadline_ms, now_ns(), self._address))
 
     def _stream(self, call: InferCall, attempts: Attempts) -> Iterator[Outputs]:
@@ -152,20 +163,30 @@ class Client:
                 delay = attempts.delay_after(error, now_ns())
             time.sleep(delay)
 
-    def is_ready(self, model: str = "", version: str = "") -> bool:
-        """Whether the server, or one of its models, can take requests. False also if it cannot be reached."""
+    def is_ready(self, model: str = "", version: str = "", *, headers: Mapping[str, str] | None = None) -> bool:
+        """Whether the server, or one of its models, can take requests. False also if it cannot be reached, or does not
+        say. ``headers``: as for ``infer``."""
         try:
-            return self._transport.is_ready(model, version, QUESTION_SECONDS)
+            return self._transport.is_ready(model, version, QUESTION_SECONDS, fields_with(self._credential, headers))
         except IsochroneError:
             return False
 
-    def wait_ready(self, seconds: float = 60.0, model: str = "", version: str = "") -> None:
-        """Return when the server, or one of its models, is ready; raise ``Unavailable`` after ``seconds``."""
+    def wait_ready(
+        self,
+        seconds: float = 60.0,
+        model: str = "",
+        version: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Return when the server, or one of its models, is ready; raise ``Unavailable`` after ``seconds``. ``headers``:
+        as for ``infer``."""
+        fields = fields_with(self._credential, headers)
         ends = time.monotonic() + seconds
         while True:
             left = ends - time.monotonic()
             try:
-                if self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS))):
+                if self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS)), fields):
                     return
                 reason = NOT_READY
             except IsochroneError as error:
@@ -176,8 +197,8 @@ class Client:
             time.sleep(min(POLL_SECONDS, left))
 
     def metadata(self, model: str, version: str = "", *, headers: Mapping[str, str] | None = None) -> ModelMetadata:
-        """The model's inputs, outputs and versions. ``headers``: HTTP headers or gRPC metadata."""
-        return self._transport.metadata(model, version, QUESTION_SECONDS, headers or {})
+        """The model's inputs, outputs and versions. ``headers``: as for ``infer``."""
+        return self._transport.metadata(model, version, QUESTION_SECONDS, fields_with(self._credential, headers))
 
     def close(self) -> None:
         """Close the connections. May be called again."""

@@ -52,7 +52,7 @@ class Server:
         from isochrone.client.client import Client
 
         if self._client is None or self._client.is_closed:
-            self._client = Client(self.http_url)
+            self._client = Client(self.http_url, token="")
         return self._client
 
     def stop(self) -> None:

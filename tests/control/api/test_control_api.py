@@ -10,8 +10,8 @@ import pytest
 from api_process import FLEET, KEYS, Api, with_api
 
 from isochrone.control.state.codec import decode
-from isochrone.control.state.process_records import GatewayRecord, WorkerRecord
-from isochrone.control.state.records import Assignment, EpochRecord, Split
+from isochrone.control.state.process_records import GatewayRecord, RestartsRecord, WorkerRecord
+from isochrone.control.state.records import AccessFaultRecord, Assignment, EpochRecord, Split
 from isochrone.control.state.rollout_records import ABORTED, CANARY, DONE, PREPARING, Change, RolloutRecord
 
 SERVED = EpochRecord(
@@ -52,6 +52,7 @@ def test_an_inference_request_is_sent_to_the_gateways(tmp_path: Path) -> None:
 def test_status_tells_everything_at_once(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         empty = await api.get("/v1/status")
+        assert (empty["access_fault"], empty["restarts"]) == (None, None)
         assert (empty["fleet"], empty["generation"], empty["epoch"], empty["leader"]) == ("plant", 0, 0, "")
         await ready(api)
         await api.write(KEYS.rollout("r1"), RolloutRecord("r1", {"detector": Change("2", "1")}, CANARY))
@@ -59,8 +60,12 @@ def test_status_tells_everything_at_once(tmp_path: Path) -> None:
         split = msgspec.structs.replace(SERVED.models["detector"], canary=Split("2", weight=0.1))
         await api.write(KEYS.epoch, EpochRecord(8, {**SERVED.models, "detector": split}))
         await api.ask("POST", "/v1/drains/cpu-1")
+        await api.write(KEYS.restarts, RestartsRecord(1, ("cpu-1",), 5.0))
+        await api.write(KEYS.access_fault, AccessFaultRecord("no YAML", "c1", 5.0))
         status = await api.get("/v1/status")
         assert (status["generation"], status["epoch"], status["leader"]) == (1, 8, "c1")
+        assert status["restarts"] == {"generation": 1, "processes": ["cpu-1"], "at": 5.0}
+        assert status["access_fault"] == {"reason": "no YAML", "by": "c1", "at": 5.0}
         assert status["store"]["connected"] is True
         detector, tracker = status["models"]
         assert (detector["version"], detector["previous"], detector["state"]) == ("1", "3", "canary")
@@ -92,6 +97,25 @@ def test_a_file_is_planned_applied_and_read_back(tmp_path: Path) -> None:
         assert (read["text"], read["by"], read["directory"]) == (FLEET, "ada@desk", str(tmp_path))
         refused = await api.apply(FLEET.replace("workers: 1", "workers: 2"), 409, generation=0)
         assert "generation 1 (by ada@desk), not 0" in refused["error"]
+
+    with_api(tmp_path, scenario)
+
+
+def test_a_plan_warns_of_a_lockout_and_refuses_nothing(tmp_path: Path) -> None:
+    async def scenario(api: Api) -> None:
+        await ready(api)
+        (tmp_path / "access.yaml").write_text("tokens: {}")
+        text = f"{FLEET}\nsecurity: {{access: access.yaml}}\n"
+        body = {"text": text, "directory": str(tmp_path)}
+        planned = await api.ask("PUT", "/v1/fleet?dry_run=1", body)
+        (warning,) = [step for step in planned["steps"] if step["action"] == "warn"]
+        assert warning["name"] == "security.access"
+        assert "nobody will be allowed to apply a file" in warning["detail"]
+        body["retire"] = True
+        assert (await api.ask("PUT", "/v1/fleet", body))["generation"] == 2
+        again = await api.ask("PUT", "/v1/fleet", body)
+        assert {step["action"] for step in again["steps"]} == {"ignore", "warn"}
+        assert again["generation"] == 2, "a warning is no change"
 
     with_api(tmp_path, scenario)
 

@@ -16,7 +16,8 @@ from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.state.codec import encode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import AccessRecord
+from isochrone.control.state.records import AccessFaultRecord, AccessRecord
+from isochrone.control.state.view import View
 from isochrone.secure.access.document import parse_access
 from isochrone.settings.documents import Document
 from isochrone.store.base import Put
@@ -43,8 +44,13 @@ def write(path: Path, text: str, at: int = 0) -> None:
 async def _published(
     store_path: Path, *steps: tuple[Path | None, Callable[[], None]], puts: bytes = b""
 ) -> list[AccessRecord | None]:
-    """The record after each step, which a controller with this file makes. ``puts``: what somebody writes in its place
-    before the last step."""
+    """The rules after each step, as ``_views`` has them."""
+    return [view.access for view in await _views(store_path, *steps, puts=puts)]
+
+
+async def _views(store_path: Path, *steps: tuple[Path | None, Callable[[], None]], puts: bytes = b"") -> list[View]:
+    """The records after each step, which a controller with this file makes. ``puts``: what somebody writes in place of
+    the rules before the last step."""
     store = open_store(f"sqlite:{store_path}")
     mirror = Mirror(store, KEYS.prefix)
     await mirror.start()
@@ -62,7 +68,8 @@ async def _published(
             part = parts.setdefault(path, AccessPublishing(records, path, "c1"))
             await part.reconcile(records.view())
             await part.reconcile(records.view())
-            found.append(records.view().access)
+            # The mirror's entries go on changing.
+            found.append(View(KEYS, dict(records.view().entries)))
     finally:
         await candidate.resign()
         await mirror.stop()
@@ -133,3 +140,94 @@ def test_a_record_that_is_damaged_or_put_back_lets_no_older_file_in(tmp_path: Pa
     assert first is not None
     assert [each["event"] for each in logs if "older than the rules in force" in each["event"]]
     assert not [each for each in logs if each.get("generation") == 2]
+
+
+def _events(view: View) -> list[tuple[str, str, str]]:
+    return [(each.who, each.what, each.about) for _, each in view.events() if each.what != "access rules"]
+
+
+def test_a_file_that_is_not_used_is_an_event_and_a_record_until_it_is_mended(tmp_path: Path) -> None:
+    path, secret = tmp_path / "one.yaml", "iso_Abc-123_xyz"
+    away = tmp_path / "away.yaml"
+    good = f"tokens: {{a: {{sha256: {DIGEST}}}}}"
+    first, wrong, more, old, mended, moved, back = asyncio.run(
+        _views(
+            tmp_path / "store.db",
+            (path, lambda: write(path, good, 1_800_000_000)),
+            (path, lambda: write(path, "tokens: [", 1_800_000_001)),
+            (path, lambda: write(path, f"tokens: {{a: {secret}}}\nroles: {{r: [{{may: [all]}}]}}", 1_800_000_002)),
+            (path, lambda: write(path, "tokens: {}", 1_700_000_000)),
+            (path, lambda: write(path, good, 1_800_000_003)),
+            # The same file, with the same times, is put back.
+            (path, lambda: os.rename(path, away)),
+            (path, lambda: os.rename(away, path)),
+        )
+    )
+    used, unused = "access file is used again", "access file is not used"
+    assert first.access_fault is None
+    assert _events(first) == []
+    assert wrong.access_fault is not None
+    assert (wrong.access_fault.by, "valid YAML" in wrong.access_fault.reason) == ("c1", True)
+    assert _events(wrong) == [("c1", unused, str(path))]
+    assert more.access_fault is not None
+    assert "iso_…" in more.access_fault.reason
+    assert old.access_fault is not None
+    assert "older than the rules in force" in old.access_fault.reason
+    assert mended.access_fault is None
+    assert moved.access_fault is not None
+    assert back.access_fault is None
+    assert [what for _, what, _ in _events(back)] == [unused, unused, unused, used, unused, used]
+    assert not [entry for view in (more, back) for entry in view.entries.values() if secret.encode() in entry.value]
+    assert back.access is not None
+    assert back.access.generation == 1, "the same rules"
+
+
+def test_a_file_whose_rights_are_mended_is_used_again(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root reads every file")
+    path = tmp_path / "one.yaml"
+
+    def closed_file() -> None:
+        write(path, "tokens: {}")
+        path.chmod(0)
+
+    closed, opened = asyncio.run(
+        _views(
+            tmp_path / "store.db",
+            (path, closed_file),
+            (path, lambda: path.chmod(0o600)),
+        )
+    )
+    assert closed.access_fault is not None
+    assert opened.access_fault is None
+    assert opened.access is not None
+
+
+def test_the_next_leader_reports_the_same_fault_no_second_time_and_drops_it_without_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+
+    def wrong() -> None:
+        path.write_text("tokens: {a: {sha256: short}}")
+
+    first, _, without = asyncio.run(
+        _views(tmp_path / "store.db", (path, wrong), (path, lambda: None), (None, lambda: None))
+    )
+    assert first.access_fault is not None
+    assert without.access_fault is None
+    assert [what for _, what, _ in _events(without)] == ["access file is not used", "no access file is followed"]
+
+
+def test_a_fault_that_cannot_be_read_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+
+    async def run() -> AccessFaultRecord | None:
+        store = open_store(f"sqlite:{tmp_path}/store.db")
+        try:
+            await store.transact((), [Put(KEYS.access_fault, b"nonsense")])
+        finally:
+            await store.close()
+        (view,) = await _views(tmp_path / "store.db", (path, lambda: write(path, "tokens: [")))
+        assert not view.faults()
+        return view.access_fault
+
+    assert asyncio.run(run()) is not None

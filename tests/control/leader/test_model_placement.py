@@ -16,7 +16,7 @@ from isochrone.control.placement.applying.execution import Holding, Needed
 from isochrone.control.placement.applying.planned_pools import planned_pools
 from isochrone.control.placement.applying.rejections import FIRST_PAUSE, LONGEST_PAUSE, Rejections
 from isochrone.control.placement.figures import Figures, StatedFigures
-from isochrone.control.rollout.machine import LACKS_ROOM
+from isochrone.control.rollout.desired_versions import LACKS_ROOM
 from isochrone.control.rollout.observed_state import LOADING, READY, Failure, Loaded, ObservedWorker
 from isochrone.control.state.codec import encode
 from isochrone.control.state.records import KUBERNETES, Assignment, EpochRecord, FleetRecord, PlacementRecord

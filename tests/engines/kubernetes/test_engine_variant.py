@@ -13,7 +13,7 @@ from isochrone.control.fleet.reading.parsing import load_fleet, parse_fleet
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.scaling.keda.scaler import Trigger, read_trigger
 from isochrone.control.state.records import KUBERNETES
-from isochrone.engines.kubernetes.pods.engine import marked, spec_of
+from isochrone.engines.kubernetes.pods.pod_documents import marked, spec_of
 from isochrone.engines.kubernetes.pods.process_pods import pod_of
 
 SCALED = "pools: {cpu: {workers: 2, min: 0, max: 6}}\nkubernetes: {autoscaler: keda, keda_namespace: scaling}\n"

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,10 @@ def test_changed_workers_are_replaced_one_after_the_other(tmp_path: Path) -> Non
                 await it.register_worker(name)
             await it.until(lambda: len(it.lines) == 2)
             old = {name: it.pid(name) for name in names}
+            restarts: list[tuple[str, ...]] = []
+            it.supervisor.mirror.on_change.append(
+                lambda: restarts.append(found.processes) if (found := it.supervisor.view.restarts) else None
+            )
             await it.want(*(worker(name, IDLE_WORKER + "# changed") for name in names))
             await it.until(lambda: it.pid("w1") not in (0, old["w1"]))
             # The second one waits until the first one serves.
@@ -313,6 +318,10 @@ def test_changed_workers_are_replaced_one_after_the_other(tmp_path: Path) -> Non
             await it.register_worker("w1")
             await it.until(lambda: it.pid("w2") not in (0, old["w2"]))
             assert [each.spec.name for each in it.ends] == ["w1", "w2"]
+            # What is still to come can be read all the time.
+            await it.register_worker("w2")
+            await it.until(lambda: restarts[-1:] == [()] and ("w2",) in restarts)
+            assert [each for each, _ in groupby(restarts)] in ([(), names, ("w2",), ()], [names, ("w2",), ()])
 
     asyncio.run(run())
 

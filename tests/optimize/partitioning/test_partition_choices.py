@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.errors import InvalidArgument
+from isochrone.models.divisions import Link
 from isochrone.optimize.partitioning.choices import Option, Prices, choose, contenders
 from isochrone.optimize.partitioning.cuts import Cut
-from isochrone.optimize.partitioning.links import Exchange, Link, link_of
+from isochrone.optimize.partitioning.links import Exchange, link_of
 from isochrone.optimize.partitioning.work import worth_measuring
 
 EDGE = Option("edge", 0.030, 0.0, 0, 0)

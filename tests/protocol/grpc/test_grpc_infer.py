@@ -12,10 +12,10 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.grpc import decoder as decoder_module
-from isochrone.protocol.grpc.answers import Answer, id_field, plain_answer, render
+from isochrone.protocol.grpc.answers import id_field, plain_answer, render
 from isochrone.protocol.grpc.decoder import InferDecoder, read_fields
 from isochrone.protocol.grpc.infer import GrpcInferRequest
-from isochrone.protocol.grpc.plan import plan_of
+from isochrone.protocol.grpc.plan import Answer, plan_of
 from isochrone.protocol.messages import InferRequest
 
 

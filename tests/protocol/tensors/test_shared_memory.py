@@ -19,7 +19,8 @@ from tensor_strategies import fuzz, huge, outcome
 from isochrone.errors import AlreadyExists, InvalidArgument, IsochroneError, NotFound, PayloadTooLarge
 from isochrone.protocol.tensors import shared_memory
 from isochrone.protocol.tensors.binary import from_binary
-from isochrone.protocol.tensors.shared_memory import SharedMemoryRegion, SharedMemoryRegions
+from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
+from isochrone.protocol.tensors.system_memory import SharedMemoryRegion
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 SHM = Path("/dev/shm")

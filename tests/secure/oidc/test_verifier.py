@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from isochrone.errors import Unauthenticated
 from isochrone.secure.oidc.claims import Claims
+from isochrone.secure.oidc.key_set import UnknownKey
 from isochrone.secure.oidc.tokens import MOST_BYTES
-from isochrone.secure.oidc.verifier import UnknownKey, Verifier
+from isochrone.secure.oidc.verifier import Verifier
 from issued_tokens import AUDIENCE, ISSUER, NOW, PROVIDER, claims, key, segment, signed, verifier
 
 RSA, OTHER_RSA = key("rsa"), key("other")

@@ -16,14 +16,13 @@ from isochrone.wire.http2.hpack import (
     EMPTY_TABLE_UPDATE,
     Decoder,
     Encoder,
-    Header,
     HeaderListTooLarge,
     HpackError,
     decode_huffman,
     encode_integer,
     encode_literal,
 )
-from isochrone.wire.http2.hpack_tables import STATIC_TABLE
+from isochrone.wire.http2.hpack_tables import STATIC_TABLE, Header
 
 FIRST_DYNAMIC = 62
 

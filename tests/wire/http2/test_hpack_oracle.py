@@ -18,8 +18,8 @@ from hpack.table import HeaderTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from isochrone.wire.http2.hpack import Decoder, Encoder, Header, HpackError, decode_huffman, encode_integer
-from isochrone.wire.http2.hpack_tables import STATIC_TABLE
+from isochrone.wire.http2.hpack import Decoder, Encoder, HpackError, decode_huffman, encode_integer
+from isochrone.wire.http2.hpack_tables import STATIC_TABLE, Header
 
 UNLIMITED = 1 << 40
 

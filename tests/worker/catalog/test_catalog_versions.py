@@ -21,8 +21,9 @@ from isochrone.models.repository import digest as digest_module
 from isochrone.models.repository.repository import Repository
 from isochrone.protocol.control_json import model_config_json
 from isochrone.protocol.messages import Plan
-from isochrone.worker.catalog.catalog import READY, UNAVAILABLE, Catalog
+from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
+from isochrone.worker.catalog.states import READY, UNAVAILABLE
 from sample_models import write_config, write_python
 
 MODEL = """

@@ -17,10 +17,11 @@ from isochrone.errors import InvalidArgument, Unavailable
 from isochrone.models.repository.repository import Repository
 from isochrone.protocol.messages import Plan
 from isochrone.worker.catalog import drains
-from isochrone.worker.catalog.catalog import UNAVAILABLE, Catalog
+from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.dependencies import load_order
 from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.polling import poll
+from isochrone.worker.catalog.states import UNAVAILABLE
 
 MODEL = Model((tensor("IN"),), (tensor("OUT"),))
 X, Y = (tensor("X"),), (tensor("Y"),)

@@ -10,7 +10,8 @@ from ensemble_repository import write_repository
 from faulty_ensembles import CASES, STEPS
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.models.repository.repository import Repository
-from isochrone.worker.catalog.catalog import UNAVAILABLE, Catalog
+from isochrone.worker.catalog.catalog import Catalog
+from isochrone.worker.catalog.states import UNAVAILABLE
 
 
 @pytest.fixture(scope="module")

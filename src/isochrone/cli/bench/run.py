@@ -28,7 +28,8 @@ Examples:
 With --rate the loop is open: requests are sent at instants that do not depend on the server, and each latency counts
 from the instant at which the request was intended. With --concurrency the loop is closed: a request is sent when the
 one before it has ended. Ctrl-C ends a run early; what was measured until then is shown.
-docs/bench.md explains the figures, and what they do not prove.
+ISOCHRONE_API_TOKEN goes along with each request, unless --header has another authorization. docs/bench.md explains the
+figures, and what they do not prove.
 
 The exit status is 0, or 1 if --slo is not met, or 2 if the command fails.
 """

@@ -21,6 +21,7 @@ from isochrone.bench.workload.spec import (
     read_workload_file,
 )
 from isochrone.errors import ConfigError, FlagError
+from isochrone.secure.api_token import token_fields
 from isochrone.settings.expectations import problems_of
 
 _PROTOCOLS = ("http", "grpc", "openai")
@@ -93,7 +94,7 @@ def workload_of(flags: Flags, default_rate: float | None = None) -> Workload:
         "timeout_seconds": flags.timeout_seconds,
         "max_in_flight": flags.max_in_flight,
         "connections": flags.connections,
-        "headers": headers_of(flags.headers),
+        "headers": {**token_fields(), **headers_of(flags.headers)},
         "seed": _first(flags.seed, file, "seed"),
         **{name: str(path.absolute()) for name in ("ca", "cert", "key") if (path := getattr(flags, name)) is not None},
     }

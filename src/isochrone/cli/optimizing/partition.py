@@ -20,11 +20,11 @@ from isochrone.cli.optimizing.interruptions import exits_on_signals
 from isochrone.cli.optimizing.quantities import bytes_of, milliseconds_of, share_of
 from isochrone.cli.optimizing.tier_workers import workers_of_tiers
 from isochrone.errors import FlagError
+from isochrone.models.divisions import Link
 from isochrone.models.repository.names import validate_model_name
 from isochrone.optimize.partitioning.choices import Choice, Prices, choose
 from isochrone.optimize.partitioning.encodings import Encoding
 from isochrone.optimize.partitioning.keeping import Candidate, kept
-from isochrone.optimize.partitioning.links import Link
 from isochrone.optimize.partitioning.model_file import free_rows, read_model, read_rows
 from isochrone.optimize.partitioning.planning import Plan, Planned, Planner
 from isochrone.optimize.partitioning.tiers import TierWorker

@@ -36,7 +36,7 @@ from isochrone.cli.processes.audit_flags import (
     AuditRequestsOption,
 )
 from isochrone.cli.processes.gateway_membership import GatewayMembership
-from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
+from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption
 from isochrone.cli.processes.tls_flags import (
     TlsClientCaOption,
     TlsKeyOption,
@@ -79,6 +79,7 @@ from isochrone.gateway.server.settings import GatewaySettings
 from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
 from isochrone.observe.access_log.settings import read_access_log
+from isochrone.observe.flights.settings import read_recorder
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.access.internal import internal_callers

@@ -42,7 +42,7 @@ from isochrone.cli.processes.encryption_flags import (
     RequireEncryptionOption,
     read_model_keys,
 )
-from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption, read_recorder
+from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption
 from isochrone.cli.processes.repository_flags import (
     CacheConfigOption,
     ModelCacheBytesOption,
@@ -70,6 +70,7 @@ from isochrone.errors import IsochroneError
 from isochrone.models.sources.locations import RepositoryUrl
 from isochrone.multiprocess.workers import run_workers
 from isochrone.observe.access_log.settings import read_access_log
+from isochrone.observe.flights.settings import read_recorder
 from isochrone.observe.otlp_metrics.settings import read_metrics_export
 from isochrone.protocol.access.origins import read_origins
 from isochrone.secure.access.internal import internal_callers

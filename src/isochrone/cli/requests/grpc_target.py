@@ -20,6 +20,7 @@ from isochrone.cli.requests.target import (
     unreachable,
     untrusted,
 )
+from isochrone.client.scheme_hints import hint_of_tls, is_cut
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.headers.timing import parse_server_timing
@@ -111,7 +112,7 @@ class GrpcTarget:
                 reason = said.rpartition("; last error: ")[2][:200]
                 if self._url.startswith("grpcs:") and any(word in said for word in _TLS_FAILURES):
                     raise no_tls(self._url, reason) from None
-                raise unreachable(self._url, reason) from None
+                raise unreachable(self._url, reason, hint_of_tls(self._url) if is_cut(said) else "") from None
             unknown = code is grpc.StatusCode.NOT_FOUND and "unknown model" in said
             raise RequestFailed(f"{said} (gRPC {code.name})", unknown_model=unknown) from None
 

@@ -21,6 +21,7 @@ from isochrone.cli.requests.target import (
     unreachable,
     untrusted,
 )
+from isochrone.client.scheme_hints import asks_for_tls, hint_of_tls
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.headers.timing import parse_server_timing
@@ -43,6 +44,7 @@ class HttpTarget:
         credential: Mapping[str, str] = NO_CREDENTIAL,
     ) -> None:
         self._credential = credential
+        self._is_answered = False
         self._url = f"{'http' if certificates is None else 'https'}://{host}:{port}"
         self._connection = (
             http.client.HTTPConnection(host, port, timeout=patience)
@@ -142,7 +144,11 @@ class HttpTarget:
             if isinstance(self._connection, http.client.HTTPSConnection):
                 # With TLS 1.3 a server that misses the client's certificate ends the connection only now.
                 raise no_tls(self._url, reason) from None
-            raise unreachable(self._url, reason) from None
+            if type(error) is http.client.BadStatusLine:
+                # Perhaps an alert of TLS, whose bytes say nothing to people.
+                reason = "what it answers is not HTTP"
+            raise unreachable(self._url, reason, "" if self._is_answered else hint_of_tls(self._url)) from None
+        self._is_answered = True
         if response.status != 200:
             raise self._refusal(response.status, path, content)
         return {name.lower(): value for name, value in response.getheaders()}, content
@@ -152,6 +158,8 @@ class HttpTarget:
             said = str(json.loads(content)["error"])
         except (ValueError, KeyError, TypeError):
             said = f"{self._url}{path} answered {status} without an explanation"
+            if asks_for_tls(content):
+                return RequestFailed(f"{said}{hint_of_tls(self._url)}")
             return RequestFailed(f"{said}; is it an Open Inference Protocol server?")
         return RequestFailed(f"{said} (HTTP {status})", unknown_model=status == 404 and "unknown model" in said)
 

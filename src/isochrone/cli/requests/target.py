@@ -125,8 +125,9 @@ class Unreachable(RequestFailed):
     """No server listens there."""
 
 
-def unreachable(url: str, reason: str) -> RequestFailed:
+def unreachable(url: str, reason: str, hint: str = "") -> RequestFailed:
+    """``hint``: what else to try, as ``scheme_hints`` has it."""
     return Unreachable(
-        f"no server answers at {url} ({reason}); start a fleet with 'isochrone up' or a worker with "
-        "'isochrone serve MODELS', or name another with --url"
+        f"no server answers at {url} ({reason}){hint}; {'else ' if hint else ''}start a fleet with 'isochrone up' or a "
+        "worker with 'isochrone serve MODELS', or name another with --url"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -45,6 +46,9 @@ Examples:
 Roles of an access file give them. The roles caller, gateway, reader, operator and admin are there without being
 written.
 """
+
+#: Tokens that an error lists.
+_NAMED = 12
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -107,10 +111,10 @@ def check(
         _fail(error)
     if what not in PERMISSIONS:
         _fail(FlagError("WHAT", choice(what, list(PERMISSIONS)), repr(what)))
-    identity = ANONYMOUS if who == ANONYMOUS.name else Identity(who)
-    for record in access.tokens.values():
-        if record.name == who:
-            identity = Identity(who, record.groups)
+    groups = {record.name: record.groups for record in access.tokens.values()}
+    if who.startswith("token:") and who not in groups:
+        _fail(FlagError("WHO", _known_tokens(who, sorted(groups), file), repr(who)))
+    identity = ANONYMOUS if who == ANONYMOUS.name else Identity(who, groups.get(who, frozenset()))
     if who.startswith("group:"):
         identity = Identity("a caller", frozenset((who.removeprefix("group:"),)))
     decision = access.policy.decide(identity, what, model, priority)
@@ -119,6 +123,17 @@ def check(
     else:
         typer.echo(f"{'allowed' if decision.allowed else 'denied'}: {decision.reason}")
     raise typer.Exit(0 if decision.allowed else 1)
+
+
+def _known_tokens(who: str, names: list[str], file: Path) -> str:
+    """What is expected in place of a token that is not in the file."""
+    if not names:
+        return f"a token of {file}, which has none"
+    if len(names) > _NAMED:
+        near = get_close_matches(who, names, n=3)
+        hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+        return f"one of the {len(names)} tokens of {file}{hint}"
+    return f"a token of {file}: {choice(who, names)}"
 
 
 @app.command(epilog=PERMISSIONS_EPILOG)

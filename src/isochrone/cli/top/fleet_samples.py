@@ -48,6 +48,8 @@ def _notices(status: Status) -> tuple[Notice, ...]:
     if not status.store.connected:
         notices.append(Notice(f"the store is unreachable: {status.store.error or status.store.url}", FAULT))
     notices += [Notice(f"the record {fault.key} cannot be read: {fault.reason}", FAULT) for fault in status.faults]
+    if status.access_fault is not None:
+        notices.append(Notice(status.access_fault.text, FAULT))
     notices += [
         Notice(f"{process.role} {process.name} {process.how}", FAULT if process.deaths else CHANGING)
         for process in status.processes

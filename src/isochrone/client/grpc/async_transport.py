@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
-from isochrone.client.calls import InferCall
+from isochrone.client.calls import NO_HEADERS, InferCall
 from isochrone.client.grpc import codec
 from isochrone.client.grpc.channel import OPTIONS, fields_of, texts
 from isochrone.client.grpc.failures import grpc_failure, stream_failure
@@ -64,12 +64,16 @@ class AsyncGrpcTransport:
         finally:
             responses.cancel()
 
-    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
+    async def is_ready(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bool:
+        fields = fields_of(headers)
         try:
             if model:
                 request = service_pb2.ModelReadyRequest(name=model, version=version)
-                return bool((await self._stub.ModelReady(request, timeout=seconds)).ready)
-            return bool((await self._stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=seconds)).ready)
+                return bool((await self._stub.ModelReady(request, timeout=seconds, metadata=fields)).ready)
+            ready = self._stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=seconds, metadata=fields)
+            return bool((await ready).ready)
         except grpc.RpcError as error:
             raise self._failure(error) from None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from isochrone import errors
 from isochrone.client.failures import late, received, unreachable
+from isochrone.client.scheme_hints import hint_of_plain, hint_of_tls, is_cut
 from isochrone.errors import IsochroneError
 
 _BY_GRPC: dict[str, type[IsochroneError]] = {
@@ -37,7 +38,8 @@ def grpc_failure(code: str, text: str, trailers: Mapping[str, str], place: str, 
     # The library reports a connection that was never made as UNAVAILABLE, which a server may answer, too.
     if code == "UNAVAILABLE" and ("failed to connect" in text or "DNS resolution failed" in text):
         reason = text.rpartition("; last error: ")[2][:200]
-        return received(unreachable(place, reason), "", request_id)
+        hint = hint_of_tls(place) if is_cut(reason) else ""
+        return received(unreachable(place, f"{reason}{hint or hint_of_plain(place, text)}"), "", request_id)
     if code == "DEADLINE_EXCEEDED" and text == _GIVEN_UP:
         return received(late(place), "", request_id)
     error = _BY_GRPC.get(code, errors.Internal)(text or f"{place} answered {code} without an explanation")

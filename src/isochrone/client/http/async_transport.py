@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager, contextmanager
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
-from isochrone.client.calls import InferCall
+from isochrone.client.calls import NO_HEADERS, InferCall
 from isochrone.client.failures import late
 from isochrone.client.http import body_compression, codec
 from isochrone.client.http.failures import http_failure
-from isochrone.client.http.requests import LIMITS, has_ended, request_head, stream_unsupported
-from isochrone.errors import IsochroneError, Unavailable
+from isochrone.client.http.requests import LIMITS, REFUSED, has_ended, request_head, stream_unsupported
+from isochrone.client.scheme_hints import hint_of_plain, hint_of_tls
+from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
 from isochrone.wire.connect import connect_http1
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
@@ -95,9 +96,14 @@ class AsyncHttpTransport:
     def stream(self, call: InferCall, seconds: float | None) -> AsyncIterator[Outputs]:
         raise stream_unsupported(self._address)
 
-    async def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
+    async def is_ready(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bool:
         path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
-        return (await self._exchange("GET", path, {}, (), seconds)).status == 200
+        response = await self._exchange("GET", path, headers, (), seconds)
+        if response.status in REFUSED:
+            raise self._failure(response, path)
+        return response.status == 200
 
     async def metadata(
         self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]
@@ -127,15 +133,17 @@ class AsyncHttpTransport:
         head = request_head(method, path, self._address, headers, sum(map(len, body)))
         async with self._within(seconds):
             with (figures or _Figures()).unsent():
-                connection = await self._take()
+                connection, is_new = await self._take()
             receiver = Gathering(asyncio.get_running_loop(), LIMITS.max_body_bytes)
             call = connection.send(head, body, receiver)
             try:
                 response = await receiver.future
-            except BaseException:
+            except BaseException as error:
                 # Given up, which the end of the connection tells the server; perhaps just when the answer came.
                 call.cancel()
                 connection.close()
+                if is_new and isinstance(error, ConnectionLost) and connection.head is None:
+                    raise self._ended_at_once(error) from None
                 raise
         if connection.is_reusable:
             if self._closed:
@@ -144,7 +152,8 @@ class AsyncHttpTransport:
                 self._idle.append(connection)
         return response
 
-    async def _take(self) -> Http1ClientConnection:
+    async def _take(self) -> tuple[Http1ClientConnection, bool]:
+        """A connection, and whether it is new."""
         if self._closed:
             raise Unavailable("the client is closed")
         while self._idle:
@@ -153,14 +162,21 @@ class AsyncHttpTransport:
                 continue
             # Its end may have arrived and wait for the event loop to read it.
             if not has_ended(connection.transport.get_extra_info("socket").fileno()):
-                return connection
+                return connection, False
             connection.close()
         try:
-            return await connect_http1(
+            made = await connect_http1(
                 self._address.host, self._address.port, limits=LIMITS, heads=self._heads, tls=self._tls
             )
+            return made, True
         except Unavailable as error:
-            raise error.not_begun() from None
+            hint = hint_of_plain(str(self._address), str(error))
+            raise (Unavailable(f"{error}{hint}") if hint else error).not_begun() from None
+
+    def _ended_at_once(self, error: ConnectionLost) -> ConnectionLost:
+        """Of a new connection: the server said nothing, or nothing in HTTP."""
+        hint = hint_of_tls(str(self._address)) if str(error).endswith(" an answer") else ""
+        return ConnectionLost(f"{self._address}: {error}{hint}", unprocessed=error.unprocessed)
 
     @asynccontextmanager
     async def _within(self, seconds: float | None) -> AsyncIterator[None]:

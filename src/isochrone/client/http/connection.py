@@ -17,6 +17,7 @@ import numpy as np
 from isochrone.client.address import Address
 from isochrone.client.failures import late, lost, unreachable
 from isochrone.client.http.requests import LIMITS, has_ended
+from isochrone.client.scheme_hints import hint_of_plain, hint_of_tls, is_tls_alert
 from isochrone.errors import DeadlineExceeded
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
@@ -62,8 +63,11 @@ class HttpConnection:
             self._socket.settimeout(None)
         except OSError as error:
             plain.close()
-            raise unreachable(self._place, f"no TLS connection: {error.strerror or error}") from None
+            hint = hint_of_plain(self._place, str(error))
+            raise unreachable(self._place, f"no TLS connection: {error.strerror or error}{hint}") from None
         self._is_plain = tls is None
+        #: Nothing has come from the server.
+        self._is_silent = True
         self.is_reusable = True
 
     def close(self) -> None:
@@ -124,6 +128,8 @@ class HttpConnection:
         while True:
             while (stop := data.find(b"\r\n\r\n") + 4) < 4:
                 data += self._read(ends, before=not data)
+                if self._is_silent:
+                    self._heard(data)
             raw = data[:stop]
             head = self._heads.get(raw) or self._heads.parse(raw)
             data = data[stop:]
@@ -132,6 +138,12 @@ class HttpConnection:
         body = self._body(head, data, ends)
         self.is_reusable = self.is_reusable and head.keep_alive and (head.chunked or head.content_length >= 0)
         return Answer(head.status, _texts(head), body)
+
+    def _heard(self, data: bytes) -> None:
+        """The first bytes of the server."""
+        if self._is_plain and is_tls_alert(data):
+            raise lost(self._place, f"the server answers with an alert of TLS{hint_of_tls(self._place)}")
+        self._is_silent = False
 
     def _body(self, head: ResponseHead, data: bytes, ends: float | None) -> bytes | memoryview:
         length = head.content_length
@@ -171,14 +183,15 @@ class HttpConnection:
     def _read(self, ends: float | None, *, before: bool = False, may_end: bool = False) -> bytes:
         self._limit(ends)
         where = "before an answer" if before else "within an answer"
+        hint = hint_of_tls(self._place) if self._is_silent else ""
         try:
             data = self._socket.recv(_READ)
         except TimeoutError:
             raise
         except OSError as error:
-            raise lost(self._place, f"the connection broke {where}: {error.strerror or error}") from None
+            raise lost(self._place, f"the connection broke {where}: {error.strerror or error}{hint}") from None
         if not data and not may_end:
-            raise lost(self._place, f"the server closed the connection {where}")
+            raise lost(self._place, f"the server closed the connection {where}{hint}")
         return data
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from isochrone import errors
 from isochrone.client.failures import received
+from isochrone.client.scheme_hints import asks_for_tls, hint_of_tls
 from isochrone.errors import IsochroneError
 
 _BY_HTTP: dict[int, type[IsochroneError]] = {
@@ -36,4 +37,6 @@ def http_failure(
         text = str(msgspec.json.decode(body)["error"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         text = f"{place} answered HTTP {status} without an explanation"
+        if asks_for_tls(body):
+            text += hint_of_tls(place)
     return received(_BY_HTTP.get(status, errors.Internal)(text), f"HTTP {status}", request_id, headers)

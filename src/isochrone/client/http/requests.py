@@ -11,6 +11,8 @@ from isochrone.settings.wire_limits import WireLimits
 
 #: Answers may be larger than requests: they are memory that the caller asked for.
 LIMITS = WireLimits(max_body_bytes=1 << 31, max_buffered_bytes=1 << 32)
+#: Statuses for a caller without the right: they do not say whether the server is ready.
+REFUSED = (401, 403)
 
 
 def request_head(method: str, path: str, address: Address, headers: Mapping[str, str], length: int) -> bytes:

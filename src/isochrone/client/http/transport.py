@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
-from isochrone.client.calls import InferCall
+from isochrone.client.calls import NO_HEADERS, InferCall
 from isochrone.client.http import codec
 from isochrone.client.http.connection import Answer, HttpConnection
 from isochrone.client.http.failures import http_failure
-from isochrone.client.http.requests import LIMITS, request_head, stream_unsupported
+from isochrone.client.http.requests import LIMITS, REFUSED, request_head, stream_unsupported
 from isochrone.errors import Unavailable
 from isochrone.wire.http1.response_heads import ResponseHeads
 
@@ -41,9 +41,14 @@ class HttpTransport:
     def stream(self, call: InferCall, seconds: float | None) -> Iterator[Outputs]:
         raise stream_unsupported(self._address)
 
-    def is_ready(self, model: str, version: str, seconds: float | None) -> bool:
+    def is_ready(
+        self, model: str, version: str, seconds: float | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bool:
         path = codec.model_path(model, version, "/ready") if model else "/v2/health/ready"
-        return self._exchange("GET", path, {}, (), seconds).status == 200
+        answer = self._exchange("GET", path, headers, (), seconds)
+        if answer.status in REFUSED:
+            raise http_failure(answer.status, answer.headers, answer.body, f"{self._address}{path}")
+        return answer.status == 200
 
     def metadata(self, model: str, version: str, seconds: float | None, headers: Mapping[str, str]) -> ModelMetadata:
         path = codec.model_path(model, version)

@@ -25,6 +25,7 @@ function warnings(place, { fleet }) {
   const found = !fleet ? [] : [
     fleet.store_error && `The store: ${fleet.store_error}. What is shown may be old, and nothing can be changed.`,
     !fleet.leader && "No controller leads: rollouts do not go on.",
+    fleet.access_fault,
     ...fleet.faults.slice(0, 3).map((fault) => `A record cannot be read: ${fault}`),
   ].filter(Boolean);
   draw(place, found.map((text) => h("p", { class: "warning" }, text)));

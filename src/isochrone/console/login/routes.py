@@ -83,7 +83,7 @@ class _Handlers:
                 raise Unauthenticated("this is not a token: expected one word of ASCII characters")
             grant = await self._logins.accepted(credential)
         except IsochroneError as error:
-            self._refused(request, "token", error)
+            self._refused(request, "token", error, credential)
             return self._page(request, wanted, f"Not logged in: {error.message}", error.http_status)
         is_secure = origin.startswith("https:")
         await self._record(request, grant, "token")
@@ -117,12 +117,13 @@ class _Handlers:
                 attempt = self._logins.attempts.take(answer.get("state", ""), browser, self._logins.clock())
         if attempt is None:
             return HTMLResponse(failed_page(_NO_ATTEMPT), 400, HEADERS)
+        credential = ""
         try:
             login = await self._providers.finish(attempt, answer)
             credential = f"Bearer {login.token}"
             grant = await self._logins.accepted(credential)
         except IsochroneError as error:
-            self._refused(request, attempt.provider, error)
+            self._refused(request, attempt.provider, error, credential)
             return HTMLResponse(failed_page(f"Not logged in: {error.message}"), _status(error), HEADERS)
         await self._record(request, grant, attempt.provider)
         session = self._logins.begin(
@@ -174,14 +175,20 @@ class _Handlers:
         name = grant.identity.name
         log.info("logged in to the console", identity=name, way=way)
         if self._service.audit is not None:
-            actor = Actor(name, name.partition(":")[0], request.client.host if request.client is not None else "")
-            attempt = await self._service.audit.begin(actor, "console.login", way, {})
+            attempt = await self._service.audit.begin(_actor(request, name), "console.login", way, {})
             await attempt.ended()
 
-    def _refused(self, request: Request, way: str, error: IsochroneError) -> None:
+    def _refused(self, request: Request, way: str, error: IsochroneError, credential: str) -> None:
+        """``credential``: of the login. It may prove who asks, and give too little."""
         if self._service.audit is not None:
-            actor = anonymous(request.client.host if request.client is not None else "")
-            self._service.audit.refused(actor, "console.login", way, {"error": error.code})
+            name = self._logins.rights.name_of({"authorization": credential})
+            self._service.audit.refused(_actor(request, name), "console.login", way, {"error": error.code})
+
+
+def _actor(request: Request, name: str) -> Actor:
+    """``name``: of the identity that is proved; "": none is."""
+    address = request.client.host if request.client is not None else ""
+    return Actor(name, name.partition(":")[0], address) if name else anonymous(address)
 
 
 def _session_of(request: Request) -> Session | None:

@@ -30,6 +30,8 @@ class FleetView:
     events: tuple[EventView, ...]
     #: Records of the store that cannot be read.
     faults: tuple[str, ...] = ()
+    #: Why the access file is not used; "": it is, or there is none.
+    access_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def fleet_state(view: View, store: StoreState) -> FleetState:
         rollout_views(rollouts),
         event_views(view.events()),
         tuple(f"{each.key}: {each.reason}" for each in status.faults),
+        status.access_fault.text if status.access_fault is not None else "",
     )
     return FleetState(shown, status.rollouts, deadlines, _worker_deadlines(status, deadlines))
 

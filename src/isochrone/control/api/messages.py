@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from isochrone.control.state.process_records import ProcessRecord, XdsServerRecord
-from isochrone.control.state.records import Fault, Split
+from isochrone.control.state.process_records import ProcessRecord, RestartsRecord, XdsServerRecord
+from isochrone.control.state.records import AccessFaultRecord, Fault, Split
 from isochrone.control.state.rollout_records import RolloutRecord
 
 
@@ -158,6 +158,11 @@ class Status(msgspec.Struct, frozen=True):
     xds_servers: tuple[XdsServerRecord, ...] = ()
     #: Pools whose number of workers the autoscaler sets.
     pools: tuple[PoolStatus, ...] = ()
+    #: Why the leader does not follow its access file: the last rules stay in force. Null: it does, or there is none.
+    access_fault: AccessFaultRecord | None = None
+    #: Restarts that the applied file needs and that are not over, and the generation of the file that the supervisor
+    #: has read. Null: no supervisor runs the processes.
+    restarts: RestartsRecord | None = None
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -55,6 +55,7 @@ from isochrone.control.api.operation import (
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
 from isochrone.control.figures.objectives import LARGEST_OBJECTIVE, OBJECTIVE
+from isochrone.control.fleet.reading.cautions import cautions
 from isochrone.control.fleet.reading.file import FleetFile, lost_versions, read_file
 from isochrone.control.fleet.reading.local_ports import check_new_ports
 from isochrone.control.fleet.reading.parsing import fleet_of
@@ -161,6 +162,7 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     file = await asyncio.to_thread(_read_file, body, is_local(request), known)
     record, served = await service.preview(lambda view: (view.fleet, view.assignments))
     lost = await asyncio.to_thread(lost_versions, file, record, served)
+    warned = await asyncio.to_thread(cautions, file, record, served)
     await asyncio.to_thread(check_file, service.view(), file, served)
     if is_local(request):
         # Not for remote callers: they could find out which ports of this machine are in use.
@@ -168,7 +170,7 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
 
     def decide(view: View, context: RequestContext) -> Decision[Applied]:
         # A dry run shows what would be taken away, and needs no agreement.
-        return fleet.apply_fleet(view, file, context, body.generation, dry_run or body.retire, lost)
+        return fleet.apply_fleet(view, file, context, body.generation, dry_run or body.retire, lost, cautions=warned)
 
     if not dry_run:
         return _planned(await service.change(who_asks(request), decide))

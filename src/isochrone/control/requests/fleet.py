@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from isochrone.control.fleet.planning.keeping import kept_pools, needed_pools
 from isochrone.control.fleet.planning.losses import losses_of_scaling
-from isochrone.control.fleet.planning.plan import Step, is_refused, plan, takes_away
-from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
+from isochrone.control.fleet.planning.plan import plan
+from isochrone.control.fleet.planning.steps import IGNORE, REFUSE, WARN, Step, is_refused, takes_away
 from isochrone.control.fleet.reading.file import FleetFile
 from isochrone.control.fleet.reading.parsing import fleet_of, with_workers
 from isochrone.control.fleet.reading.present_fleet import at_present, present_fleet
@@ -29,6 +30,7 @@ from isochrone.store.base import Put
 _MOST_WORKERS = 4096
 #: Steps of a plan that its event names.
 _STEPS_NAMED = 5
+_NO_CAUTIONS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,14 @@ def apply_fleet(
     agreed: Collection[str] | bool = False,
     lost: Sequence[str] = (),
     engine: str | None = None,
+    cautions: Mapping[str, str] = _NO_CAUTIONS,
 ) -> Decision[Applied]:
     """Apply a fleet.yaml.
 
     ``generation``: of the fleet that the caller's plan was made for. ``agreed``: what may be taken away, as the plan
     names it ("model detector", "pool cpu"); True: everything in the plan. ``lost``: why the new repositories cannot
     serve the committed versions. ``engine``: the one that runs the processes from now on; None: as before.
+    ``cautions``: by key of the file, what the plan warns of.
     """
     name = view.keys.fleet_name
     if file.fleet.name != name:
@@ -88,6 +92,7 @@ def apply_fleet(
         placements=view.placements,
     )
     steps += _held_by_hand(view, file.versions)
+    steps += [Step(WARN, "fleet", key, text) for key, text in cautions.items()]
     _check_possible(steps)
     if lost:
         raise Conflict("; ".join(lost))
@@ -95,7 +100,7 @@ def apply_fleet(
     _check_agreed(steps, agreed)
     spec = file.fleet.model_dump(mode="json")
     kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
-    if before is not None and unchanged and all(step.action == IGNORE for step in steps):
+    if before is not None and unchanged and all(step.action in (IGNORE, WARN) for step in steps):
         return Decision(Applied(before, tuple(steps)))
     record = FleetRecord(current + 1, file.text, spec, file.directory, context.who, context.at, kept, engine)
     summary = "; ".join(map(str, steps[:_STEPS_NAMED])) + ("; …" if len(steps) > _STEPS_NAMED else "")

@@ -35,6 +35,10 @@ class Keys:
         self.figures = f"{self.prefix}figures"
         #: The access rules of all processes.
         self.access = f"{self.prefix}access"
+        #: Why the access file is not followed, as the leader sees it.
+        self.access_fault = f"{self.prefix}access-fault"
+        #: The restarts that are not over, as the supervisor sees them.
+        self.restarts = f"{self.prefix}restarts"
         #: Counts rollouts.
         self.rollout_number = f"{self.prefix}rollout-number"
         self.workers = f"{self.prefix}workers/"

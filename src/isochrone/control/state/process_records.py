@@ -132,3 +132,14 @@ class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     waits: str = ""
     #: Seconds since 1970. For display only.
     at: float = 0.0
+
+
+class RestartsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the applied file makes restart. Only the supervisor writes it."""
+
+    #: Of the fleet record that it has read.
+    generation: int
+    #: Processes that do not serve with the settings of that file yet, sorted.
+    processes: tuple[str, ...] = ()
+    #: Since when, in seconds since 1970. For display only.
+    at: float = 0.0

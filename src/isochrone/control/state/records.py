@@ -106,6 +106,20 @@ class AccessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0
 
 
+class AccessFaultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why the leader does not follow its access file; there is no record while it does. Only the leader writes it."""
+
+    reason: str
+    #: The controller that says so.
+    by: str = ""
+    at: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """As status shows it."""
+        return f"the access file of controller {self.by} is not used, and the last rules stay in force: {self.reason}"
+
+
 class LoadFailuresRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """By worker, by model: the versions that it cannot load, and why."""
 

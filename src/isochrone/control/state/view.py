@@ -16,8 +16,15 @@ import msgspec
 
 from isochrone.control.state.codec import Unreadable, decode
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord, XdsServerRecord
+from isochrone.control.state.process_records import (
+    GatewayRecord,
+    ProcessRecord,
+    RestartsRecord,
+    WorkerRecord,
+    XdsServerRecord,
+)
 from isochrone.control.state.records import (
+    AccessFaultRecord,
     AccessRecord,
     Assignment,
     EpochRecord,
@@ -112,6 +119,8 @@ class View:
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
             keys.access: AccessRecord,
+            keys.access_fault: AccessFaultRecord,
+            keys.restarts: RestartsRecord,
             keys.load_failures: LoadFailuresRecord,
             keys.signers: SignersRecord,
             keys.figures: FiguresRecord,
@@ -198,6 +207,16 @@ class View:
     def access(self) -> AccessRecord | None:
         """The access rules of the fleet."""
         return self.read(self.keys.access, AccessRecord)
+
+    @property
+    def access_fault(self) -> AccessFaultRecord | None:
+        """Why the access file is not followed; None: it is, or there is none."""
+        return self.read(self.keys.access_fault, AccessFaultRecord)
+
+    @property
+    def restarts(self) -> RestartsRecord | None:
+        """The restarts that are not over; None: no supervisor runs the processes, or one of an earlier release."""
+        return self.read(self.keys.restarts, RestartsRecord)
 
     @property
     def load_failures(self) -> Mapping[str, Mapping[str, str]]:

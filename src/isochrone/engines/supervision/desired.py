@@ -65,6 +65,8 @@ class FleetRecordReader:
         self._make = make
         self._notify = notify
         self._desired: Mapping[str, ProcessSpec] = {}
+        #: Of the fleet record that ``read`` follows; 0: none.
+        self.generation = 0
         #: Of the records that ``_desired`` was made of.
         self._revisions: tuple[int, ...] = ()
         #: Of autoscaled pools, as they could last be read.
@@ -98,7 +100,7 @@ class FleetRecordReader:
             if any(map(self._view.is_unreadable, (keys.epoch, keys.reconciled))):
                 # It is unknown which pools are still needed: no process is stopped.
                 desired = {**self._desired, **desired}
-            self._desired = desired
+            self._desired, self.generation = desired, record.generation
         except Exception as error:
             # The running processes were right before.
             self._notify(f"this release cannot read the applied fleet; all processes keep running: {error}")

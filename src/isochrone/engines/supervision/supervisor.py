@@ -22,6 +22,7 @@ from isochrone.engines.supervision.death_events import DeathEvents
 from isochrone.engines.supervision.desired import FleetRecordReader, awaited_models, desired_processes
 from isochrone.engines.supervision.membership import Membership, is_own
 from isochrone.engines.supervision.observer import Observer
+from isochrone.engines.supervision.pending_restarts import PendingRestarts
 from isochrone.engines.supervision.process_records import ProcessRecords
 from isochrone.engines.supervision.progress import Progress, Waiting
 from isochrone.engines.supervision.reconcile import (
@@ -85,6 +86,7 @@ class Supervisor:
         self._membership = Membership(store, keys)
         self._deaths = DeathEvents(store, keys)
         self._records = ProcessRecords(store, keys, last_lines)
+        self._restarts = PendingRestarts(store, keys)
         self._waiting = Waiting(monotonic())
         self._wake = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -170,6 +172,7 @@ class Supervisor:
         serving = {name for name, each in self.observed.items() if each.ready}
         self._records.settle(self._desired, serving, {name: each.waits for name, each in self.observed.items()})
         await self._records.write(self.view)
+        await self._restarts.write(self.view, self._fleet_record.generation, self._desired, self.observed)
         for line in progress.lines(self.view, self.observed):
             self._notify(line)
         if not self.up.is_set():

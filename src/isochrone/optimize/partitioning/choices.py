@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from isochrone.errors import InvalidArgument
-from isochrone.optimize.partitioning.links import Link
+from isochrone.models.divisions import Link
 
 
 @dataclass(frozen=True, slots=True)

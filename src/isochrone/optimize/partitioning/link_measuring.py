@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from isochrone.optimize.partitioning.links import Exchange, Link, link_of
+from isochrone.models.divisions import Link
+from isochrone.optimize.partitioning.links import Exchange, link_of
 from isochrone.optimize.partitioning.tiers import TierWorker
 
 #: A stage may take shapes or indices, and fail with zeros: real inputs warm it up before it is timed.

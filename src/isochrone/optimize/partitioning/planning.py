@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from isochrone.errors import InvalidArgument
-from isochrone.models.divisions import CORE, EDGE
+from isochrone.models.divisions import CORE, EDGE, Link
 from isochrone.optimize.measuring.timing import LEAST_RUNS, timing_of
 from isochrone.optimize.partitioning.choices import Option, contenders
 from isochrone.optimize.partitioning.compressing import compressing_seconds, core_coding, in_zstd, packed_bytes
@@ -19,7 +19,6 @@ from isochrone.optimize.partitioning.encodings import Encoding, Scales, is_encod
 from isochrone.optimize.partitioning.facts import Arrays, InnerTensors, TensorFacts, facts_of, known_facts
 from isochrone.optimize.partitioning.graph import Graph, graph_of
 from isochrone.optimize.partitioning.link_measuring import ONNX, measured_link
-from isochrone.optimize.partitioning.links import Link
 from isochrone.optimize.partitioning.stages import Stages, divided, opset_of
 from isochrone.optimize.partitioning.tiers import Rejected, TierWorker
 from isochrone.optimize.partitioning.work import node_work, worth_measuring

@@ -16,8 +16,8 @@ from isochrone.cli.main import app
 from isochrone.cli.rollouts import view as rollout_view
 from isochrone.cli.rollouts.view import new_lines, outcome_text
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.state.process_records import ProcessRecord, XdsServerRecord
-from isochrone.control.state.records import Fault, Split
+from isochrone.control.state.process_records import ProcessRecord, RestartsRecord, XdsServerRecord
+from isochrone.control.state.records import AccessFaultRecord, Fault, Split
 from isochrone.control.state.rollout_records import (
     ABORTED,
     CANARY,
@@ -241,6 +241,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
             ProcessRecord("cpu-3", "worker", "cpu", 1, "lost its pod on node a", waits="Unschedulable: 0/1 nodes"),
         ),
         faults=(Fault("/rollouts/r1", 4, "no JSON"),),
+        access_fault=AccessFaultRecord("access.yaml:3: not valid YAML", "c1", 90.0),
     )
     shown = " ".join(printed(status_view.picture(status, 100.0)).split())
     assert "unserved: Connection rejected" in shown
@@ -249,6 +250,23 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "cpu-2 – cpu isochrone ended with status 1 for the third time: ImportError: x" in shown
     assert "cpu-3 – cpu isochrone lost its pod on node a; waits: Unschedulable: 0/1 nodes" in shown
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
+    assert "the access file of controller c1 is not used, and the last rules stay in force: access.yaml:3:" in shown
+
+
+def test_restarts_that_are_not_over_are_shown() -> None:
+    def shown(restarts: RestartsRecord | None) -> str:
+        status = msgspec.structs.replace(a_status(), generation=4, restarts=restarts)
+        return " ".join(printed(status_view.picture(status, 100.0)).split())
+
+    assert "restart" not in shown(None)
+    assert "restart" not in shown(RestartsRecord(4, (), 90.0))
+    said = "restarts with the settings of generation 4 are pending for 10.0 s: cpu-1, gw-1"
+    assert said in shown(RestartsRecord(4, ("cpu-1", "gw-1"), 90.0))
+    many = shown(RestartsRecord(4, tuple(f"cpu-{number}" for number in range(12)), 90.0))
+    assert "cpu-9 and 2 more" in many
+    behind = shown(RestartsRecord(3, (), 90.0))
+    assert "generation 4 is applied, and its processes do not run yet" in behind
+    assert "has read generation 3" in behind
 
 
 def test_what_a_worker_cannot_load_is_shown() -> None:

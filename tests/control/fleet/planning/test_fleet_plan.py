@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.fleet.derived.processes import processes
-from isochrone.control.fleet.planning.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
+from isochrone.control.fleet.planning.plan import plan, rollout_groups
+from isochrone.control.fleet.planning.steps import Step, VersionChange, is_refused, takes_away
 from isochrone.control.fleet.reading.parsing import with_workers
 from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.state.records import KUBERNETES, Assignment, KeptPool

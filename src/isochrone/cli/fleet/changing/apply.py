@@ -37,10 +37,13 @@ _STYLES = {
     "change": "cyan",
     "restart": "yellow",
     "ignore": "yellow",
+    "warn": "red",
     "stop": "red",
     "interrupt": "red",
     "retire": "red",
 }
+#: Steps that change nothing.
+_NO_CHANGES = ("ignore", "warn")
 #: The word that confirms a plan that takes something away.
 _WORD = "retire"
 #: Most steps that an error names.
@@ -69,7 +72,7 @@ def apply(
                 print_json(plan)
             return
         taken = tuple(f"{step.kind} {step.name}" for step in plan.steps if step.action in ("retire", "interrupt"))
-        if not yes and any(step.action != "ignore" for step in plan.steps):
+        if not yes and any(step.action not in _NO_CHANGES for step in plan.steps):
             _ask(plan, taken)
         # Apply exactly the plan that was shown, or nothing.
         request = FleetRequest(request.text, request.directory, request.file, plan.generation, taken)
@@ -107,7 +110,7 @@ def _ask(plan: PlanAnswer, taken: Sequence[str]) -> None:
 def _without_terminal(plan: PlanAnswer, taken: Sequence[str]) -> str:
     if taken:
         return f"The plan takes away {', '.join(taken)}; agree to that with --yes"
-    changes = [f"{step.action} {step.kind} {step.name}" for step in plan.steps if step.action != "ignore"]
+    changes = [f"{step.action} {step.kind} {step.name}" for step in plan.steps if step.action not in _NO_CHANGES]
     more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
     return f"The plan takes nothing away; it would {', '.join(changes[:_NAMED])}{more}; apply it with --yes"
 

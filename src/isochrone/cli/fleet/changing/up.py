@@ -14,6 +14,7 @@ from isochrone.cli.fleet.changing.engine_choice import ENGINES, EngineChoice, ch
 from isochrone.cli.fleet.changing.next_steps import last_fleet_of, next_steps
 from isochrone.cli.last_fleet import LastFleet, last_fleet, remember
 from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.reading.cautions import lockout
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.keys import Keys
@@ -266,6 +267,8 @@ def _print_applied(launch: Launch, record: FleetRecord, before: FleetRecord | No
         typer.echo(f"fleet {launch.fleet.name} continues at generation {record.generation}")
         if not launch.applies and launch.text != record.text:
             typer.echo(f"  {launch.where} has changed since; apply it with: isochrone up {launch.where}")
+    if warning := lockout(fleet_of(record.spec), Path(record.directory)):
+        typer.secho(f"  security.access: {warning}", fg="yellow", err=True)
 
 
 def _names(record: FleetRecord | None) -> tuple[str, ...]:

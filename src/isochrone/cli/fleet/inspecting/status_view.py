@@ -13,6 +13,8 @@ from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
 from isochrone.control.state.process_records import ProcessRecord
 from isochrone.control.state.rollout_records import ABORTED
 
+#: Processes that a line names.
+_NAMED = 10
 _STYLES = {"serving": "green", "degraded": "yellow", "unserved": "red", "not served": "red"}
 
 
@@ -22,11 +24,15 @@ def picture(status: Status, now: float) -> RenderableType:
         Text(f"the record {fault.key} cannot be read and is skipped: {fault.reason}", style="red")
         for fault in status.faults
     ]
+    if status.access_fault is not None:
+        parts.append(Text(status.access_fault.text, style="red"))
     if not status.store.connected:
         said = f"the store is unreachable ({status.store.error or status.store.url}): this is the last known state"
         parts.append(Text(said, style="red"))
     if not status.generation:
         parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
+    if pending := _pending(status, now):
+        parts.append(Text(pending, style="yellow"))
     parts.append(_models(status))
     if status.pools:
         parts.append(_pools(status, now))
@@ -51,6 +57,24 @@ def _head(status: Status) -> Text:
         leader,
         (f"  store {status.store.url}", "dim"),
     )
+
+
+def _pending(status: Status, now: float) -> str:
+    """The restarts that are not over; "": there are none."""
+    found = status.restarts
+    if found is None:
+        return ""
+    if found.generation < status.generation:
+        return (
+            f"generation {status.generation} is applied, and its processes do not run yet: the supervisor ('isochrone "
+            f"up') has read generation {found.generation}"
+        )
+    if not found.processes:
+        return ""
+    names = ", ".join(found.processes[:_NAMED])
+    more = f" and {len(found.processes) - _NAMED} more" if len(found.processes) > _NAMED else ""
+    since = span(now - found.at)
+    return f"restarts with the settings of generation {found.generation} are pending for {since}: {names}{more}"
 
 
 def _models(status: Status) -> Table:

@@ -62,6 +62,8 @@ def fleet_status(view: View, store: StoreState) -> Status:
         faults=tuple(view.faults()),
         xds_servers=tuple(view.xds_servers.values()),
         pools=_pools(view, present),
+        access_fault=view.access_fault,
+        restarts=view.restarts,
     )
 
 

@@ -12,6 +12,8 @@ START, RESTART, STOP, ROLLOUT, CHANGE = "start", "restart", "stop", "rollout", "
 RETIRE, INTERRUPT = "retire", "interrupt"
 #: A setting that this release reads and does not act on.
 IGNORE = "ignore"
+#: Something that the user should know before. Nothing changes by it.
+WARN = "warn"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from isochrone.models.repository.encrypted.names import either
 from isochrone.models.repository.layout import model_files
 from isochrone.models.repository.listings import Listings, RepositoryListing
 from isochrone.models.repository.remote import empty_version
+from isochrone.models.repository.signed.covered import signature_name
 from isochrone.models.repository.versions import version_number
 from isochrone.models.sources.failures import PackageMissing
 from isochrone.models.sources.locations import Location, RepositoryUrl
@@ -154,6 +155,19 @@ def configuration_of(fleet: Fleet, model: str, directory: Path, listings: Listin
     except (_Wrong, IsochroneError):
         return None
     return next((found for each in holders if (found := _configuration(each, model)) is not None), None)
+
+
+def signatures_of(fleet: Fleet, model: str, version: str, directory: Path, listings: Listings) -> list[bytes | None]:
+    """By repository of its pools that has the version: its signature, None where it has none. Empty: only outside
+    servers have it, or it cannot be read from this machine."""
+    number = int(version)
+    try:
+        holders = [
+            each for each in _holders(fleet, model, directory, listings) if number in (each.versions(model) or ())
+        ]
+        return [each.read(model, signature_name(number)) for each in holders]
+    except (_Wrong, IsochroneError):
+        return []
 
 
 def _configuration(listing: RepositoryListing, model: str) -> ModelConfig | None:
