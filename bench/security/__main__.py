@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -66,12 +68,16 @@ def arguments() -> argparse.Namespace:
 
 
 def measure_requests(
-    servers: list[Server], given: argparse.Namespace, material: Material, script: Path
-) -> dict[str, Any]:
-    """By cell, and there by state: the figures of each round, with ratios to those of the plain server."""
+    found: dict[str, Any],
+    servers: list[Server],
+    given: argparse.Namespace,
+    material: Material,
+    script: Path,
+    save: Callable[[], None],
+) -> None:
+    """``found``: by cell, and there by state, the figures of each round, with ratios to those of the plain server."""
     plain, others = servers[0], servers[1:]
     protocols = ("http", "grpc") if given.protocol == "both" else (given.protocol,)
-    found: dict[str, Any] = {}
     for number in range(given.rounds):
         for protocol in protocols:
             for in_flight in given.in_flight:
@@ -84,8 +90,8 @@ def measure_requests(
                     for each, name in order
                 ]
                 _note(found.setdefault(f"{protocol}, {in_flight} in flight", {}), order, figures)
+        save()
         say(f"round {number + 1} of {given.rounds}")
-    return found
 
 
 def _note(cell: dict[str, list[Figure]], order: list[Turn], figures: list[Figure]) -> None:
@@ -141,7 +147,14 @@ def _connect(server: Server, resumes: bool, given: argparse.Namespace, material:
     return {"rate": made / given.seconds, "cpu_us": (server.cpu_seconds() - before) / max(1, made) * 1e6}
 
 
-def measure(setup: str, given: argparse.Namespace, place: Path, material: Material) -> dict[str, Any]:
+def measure(
+    found: dict[str, Any],
+    setup: str,
+    given: argparse.Namespace,
+    place: Path,
+    material: Material,
+    save: Callable[[], None],
+) -> None:
     states = [
         each
         for each in STATES
@@ -155,15 +168,14 @@ def measure(setup: str, given: argparse.Namespace, place: Path, material: Materi
             check(server, material)
             load(server, material, "http", 8, OWN, given, script, 1.0)
         say(f"{setup}: {len(servers)} servers checked")
-        found: dict[str, Any] = {"compiled": servers[0].compiled}
-        found["requests"] = measure_requests(servers, given, material, script)
+        found |= {"compiled": servers[0].compiled, "requests": {}}
+        measure_requests(found["requests"], servers, given, material, script, save)
         if not given.no_connections:
             found["connections"] = measure_connections(servers, given, material)
     for server in servers:
         if server.state.audit:
             cells = found["requests"].values()
             check_audit(server, int(sum(each["requests"] for cell in cells for each in cell[server.state.name])))
-    return found
 
 
 def _median(figures: list[Figure], key: str) -> float:
@@ -196,6 +208,14 @@ def main() -> int:
     results: dict[str, Any] = {"machine": describe(), "rounds": given.rounds, "seconds": given.seconds}
     results["generator"] = {"http": given.wrk or OWN, "grpc": OWN, "processes": given.processes}
     results["cores"] = {"front": given.front_cores, "workers": given.worker_cores, "rest": given.generator_cores}
+    given.results.mkdir(parents=True, exist_ok=True)
+    path = given.results / "security.json"
+
+    def save() -> None:
+        path.write_text(json.dumps(results, indent=1))
+
+    # A run that is ended ends its servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-security-") as name, provider() as (issuer, key):
         place = Path(name)
         files = place / "models" / MODEL
@@ -203,12 +223,14 @@ def main() -> int:
         (files / "config.pbtxt").write_text(MODEL_CONFIG)
         material = Material(place, issuer, key)
         for setup in ("worker", "gateway") if given.setup == "both" else (given.setup,):
-            results[setup] = measure(setup, given, place, material)
-            if not given.json:
-                show(setup, results[setup])
-    given.results.mkdir(parents=True, exist_ok=True)
-    path = given.results / "security.json"
-    path.write_text(json.dumps(results, indent=1))
+            results[setup] = {}
+            try:
+                measure(results[setup], setup, given, place, material, save)
+            finally:
+                # The rounds so far, too, of a run that is ended.
+                save()
+                if results[setup] and not given.json:
+                    show(setup, results[setup])
     if given.json:
         print(json.dumps(results, indent=1))
     else:
