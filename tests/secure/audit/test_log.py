@@ -322,3 +322,19 @@ def test_where_a_torn_line_goes_is_no_link_either(tmp_path: Path) -> None:
     write_log(settings_of(tmp_path), range(1))
     assert other.read_bytes() == b"precious"
     assert (log / f"torn-00000001-{size}").read_bytes() == b'{"torn'
+
+
+@pytest.mark.parametrize(("records", "pauses"), [(1, 0), (32, 0), (33, 1), (1024, 31), (20_000, 31)])
+def test_a_large_write_lets_others_run_in_between(
+    records: int, pauses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop needs the interpreter's lock; and however much waits, a write has few pauses."""
+    made: list[float] = []
+    monkeypatch.setattr("isochrone.secure.audit.log.time.sleep", made.append)
+    log = AuditLog(settings_of(tmp_path), Clock())
+    log.open()
+    log.write([request(number) for number in range(records)])
+    log.close()
+    assert len(made) == pauses
+    assert request_ids(tmp_path / "gw-1") == [f"r{number}" for number in range(records)]
+    assert verify(tmp_path / "gw-1", None).is_intact
