@@ -18,7 +18,7 @@ from isochrone.client.attempts import DEFAULT_RETRIES, Attempts
 from isochrone.client.calls import NO_HEADERS, InferCall, fields_with, make_call
 from isochrone.client.readiness import NOT_READY, POLL_SECONDS, QUESTION_SECONDS, never_ready
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError
+from isochrone.errors import IsochroneError, PermissionDenied, Unauthenticated
 from isochrone.secure.api_token import token_fields
 
 
@@ -151,8 +151,8 @@ class AsyncClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Return when the server, or one of its models, is ready; raise ``Unavailable`` after ``seconds``. ``headers``:
-        as for ``infer``."""
+        """Return when the server, or one of its models, is ready; raise ``Unavailable`` after ``seconds``, and at
+        once what says that the caller has no right to ask. ``headers``: as for ``infer``."""
         fields = fields_with(self._credential, headers)
         ends = time.monotonic() + seconds
         while True:
@@ -161,6 +161,8 @@ class AsyncClient:
                 if await self._transport.is_ready(model, version, max(0.001, min(left, QUESTION_SECONDS)), fields):
                     return
                 reason = NOT_READY
+            except (Unauthenticated, PermissionDenied):
+                raise  # waiting gives nobody a right
             except IsochroneError as error:
                 reason = str(error)
             left = ends - time.monotonic()

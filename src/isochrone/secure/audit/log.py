@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 _VERSION: Final = 1
 _DAY_NS: Final = 86_400 * 1_000_000_000
 _NO_FILE: Final = -1
-#: Records that are made without a pause, and pauses of one write. The event loop asks for the interpreter's lock after 5 ms
-#: alone: without pauses, every request that arrives beside a large write would wait that long.
+#: Records that are made without a pause, and pauses of one write. The event loop insists on the interpreter's lock only
+#: after 5 ms: without pauses, every request that arrives beside a large write would wait that long.
 _LEAST_PIECE: Final = 32
 _MOST_PIECES: Final = 32
 _PAUSE_SECONDS: Final = 50e-6
