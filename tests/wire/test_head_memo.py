@@ -1,35 +1,64 @@
-"""What a memo of heads holds is bounded, whatever sizes come in whatever order."""
+"""What a memo of heads holds is bounded, whatever comes in whatever order, and the oldest leave first."""
 
 from __future__ import annotations
-
-import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second
+from isochrone.wire.exchange import Head
+from isochrone.wire.head_memo import HeadMemo, cost_of
 
-_LIMIT, _ORDINARY = 64, 512
+_ROOM = 64 * 1024
 
 
-@given(st.lists(st.integers(1, MAX_MEMOISED_BYTES), max_size=400))
-def test_memory_is_bounded(sizes: list[int]) -> None:
-    memo: dict[bytes, int] = {}
-    seen: set[int] = set()
-    for number, size in enumerate(sizes):
-        key = b"%d" % number
-        for _ in range(2):
-            remember_second(key, size, memo, seen, _LIMIT, entries_of(size, _LIMIT, _ORDINARY))
-        assert memo[key] == size
-        assert max(len(memo), len(seen)) <= _LIMIT
-        assert sum(memo.values()) <= _LIMIT * _ORDINARY * (1 + math.log(_LIMIT))
+def head(characters: int, fields: int = 1) -> Head:
+    return Head(b"POST", b"/", tuple((b"x", b"v" * (characters // fields)) for _ in range(fields)))
+
+
+def key_of(number: int) -> bytes:
+    return b"%d" % number
+
+
+def noted_twice(memo: HeadMemo, number: int, made: Head) -> None:
+    memo.note(key_of(number), made)
+    memo.note(key_of(number), made)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8192), st.integers(1, 128)), max_size=200))
+def test_memory_is_bounded(shapes: list[tuple[int, int]]) -> None:
+    memo = HeadMemo(_ROOM)
+    for number, (characters, fields) in enumerate(shapes):
+        made = head(characters, fields)
+        noted_twice(memo, number, made)
+        assert memo.heads[key_of(number)] is made
+        assert memo.held == sum(map(cost_of, memo.heads.values()))
+        assert memo.held <= max(_ROOM, cost_of(made))
 
 
 def test_a_head_that_never_repeats_evicts_nothing() -> None:
-    memo: dict[bytes, int] = {}
-    seen: set[int] = set()
-    for _ in range(2):
-        remember_second(b"kept", 1, memo, seen, _LIMIT, _LIMIT)
-    for number in range(10 * _LIMIT):
-        remember_second(b"%d" % number, 1, memo, seen, _LIMIT, _LIMIT)
-    assert memo == {b"kept": 1}
+    memo = HeadMemo(_ROOM)
+    kept = head(10)
+    noted_twice(memo, 0, kept)
+    for number in range(1, 1000):
+        memo.note(key_of(number), head(10))
+    assert memo.heads == {key_of(0): kept}
+
+
+def test_one_large_head_makes_few_others_leave() -> None:
+    memo = HeadMemo(_ROOM)
+    small = _ROOM // cost_of(head(10))
+    for number in range(small):
+        noted_twice(memo, number, head(10))
+    noted_twice(memo, small, head(8000))
+    most = cost_of(head(8000)) // cost_of(head(10)) + 1
+    assert small + 1 - most <= len(memo.heads) < small + 1
+    assert list(memo.heads) == [key_of(number) for number in range(small + 1 - len(memo.heads), small + 1)]
+
+
+def test_a_cleared_memo_holds_nothing() -> None:
+    memo = HeadMemo(_ROOM)
+    noted_twice(memo, 0, head(10))
+    memo.clear()
+    assert (memo.heads, memo.held) == ({}, 0)
+    noted_twice(memo, 0, head(10))
+    assert memo.held == cost_of(head(10))

@@ -157,7 +157,7 @@ class UnboundListener(Listener):
         self.budget = MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = None
         self.heads = RequestHeads(self.limits)
-        self.shared_heads = SharedHeads()
+        self.shared_heads = SharedHeads(self.limits.max_memoised_head_bytes)
         self.loop: Any = ManualLoop()
         # Never stages: what is fed is answered before feed returns.
         self.turn = Turn(self.loop, burst_ns=-1)

@@ -22,6 +22,9 @@ class WireLimits:
     max_head_bytes: int = 64 * KIB
     #: Header fields in one message. More: 431.
     max_headers: int = 128
+    #: Bytes that the remembered heads of one listener take, over HTTP/1.1 and over HTTP/2 each (an estimate): those of
+    #: some 8,000 callers with tokens of their own. Beyond, the oldest are forgotten, and parsed again.
+    max_memoised_head_bytes: int = 32 * MIB
     #: Bytes of one request body, before and after decompression. Larger: 413. Large enough for video frames.
     max_body_bytes: int = 256 * MIB
     #: Connections of one listener. Further connections are answered with 503 and closed.
@@ -68,7 +71,14 @@ class WireLimits:
 
     def of_health_checks(self) -> WireLimits:
         """For a port that everybody may ask: small requests, connections that do not stay."""
-        return replace(self, max_body_bytes=1024, max_connections=256, idle_timeout=15.0, head_timeout=5.0)
+        return replace(
+            self,
+            max_body_bytes=1024,
+            max_connections=256,
+            max_memoised_head_bytes=min(MIB, self.max_memoised_head_bytes),
+            idle_timeout=15.0,
+            head_timeout=5.0,
+        )
 
     def between_processes(self) -> WireLimits:
         """For the processes of one server: files in a load request grow by a third when they are passed on."""

@@ -129,6 +129,17 @@ def test_no_server_says_how_to_start_one(scheme: str) -> None:
     assert "--url" in result.output
 
 
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_token_that_no_header_can_carry_is_not_sent(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISOCHRONE_API_TOKEN", "two words")
+    result = infer(f"{scheme}://127.0.0.1:1", "m")
+    assert result.exit_code == 1
+    assert result.output.startswith(
+        "isochrone infer: ISOCHRONE_API_TOKEN: expected ASCII characters without white space"
+    )
+    assert "two words" not in result.output
+
+
 def test_a_server_of_another_kind_is_named(server: ServerProcess) -> None:
     result = infer(f"http://127.0.0.1:{server.metrics_port}", "detector")
     assert result.exit_code == 1

@@ -11,7 +11,7 @@ from api_process import FLEET, KEYS, Api, with_api
 
 from isochrone.control.state.codec import decode
 from isochrone.control.state.process_records import GatewayRecord, RestartsRecord, WorkerRecord
-from isochrone.control.state.records import AccessFaultRecord, Assignment, EpochRecord, Split
+from isochrone.control.state.records import AccessFaultRecord, Assignment, EpochRecord, FleetRecord, Split
 from isochrone.control.state.rollout_records import ABORTED, CANARY, DONE, PREPARING, Change, RolloutRecord
 
 SERVED = EpochRecord(
@@ -66,6 +66,12 @@ def test_status_tells_everything_at_once(tmp_path: Path) -> None:
         assert (status["generation"], status["epoch"], status["leader"]) == (1, 8, "c1")
         assert status["restarts"] == {"generation": 1, "processes": ["cpu-1"], "at": 5.0}
         assert status["access_fault"] == {"reason": "no YAML", "by": "c1", "at": 5.0}
+        fleet = await api.store.get(KEYS.fleet)
+        assert fleet is not None
+        moved = msgspec.structs.replace(decode(fleet.value, FleetRecord), engine="kubernetes")
+        await api.write(KEYS.fleet, moved)
+        assert (await api.get("/v1/status"))["restarts"] is None
+        await api.write(KEYS.fleet, fleet.value)
         assert status["store"]["connected"] is True
         detector, tracker = status["models"]
         assert (detector["version"], detector["previous"], detector["state"]) == ("1", "3", "canary")

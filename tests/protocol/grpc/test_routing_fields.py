@@ -210,3 +210,18 @@ def test_a_parameter_in_a_strange_spelling_means_what_protobuf_says(entry: bytes
 def test_a_parameter_that_is_cut_off_is_malformed(entry: bytes) -> None:
     with pytest.raises(MalformedRequest, match="parameter"):
         read_opening(b"\x22" + bytes((len(entry),)) + entry, 0)
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_remembered"),
+    [
+        (b"\x3a\x00" * 64, True),
+        (b"\x3a\x00" * 65, False),
+        # Varints may be written with more bytes than they need, which then have to be the same.
+        (b"\x3a\x80\x80\x00" * 60, True),
+        (b"\x3a\x00" * 500_000, False),
+    ],
+)
+def test_of_messages_with_many_fields_nothing_is_remembered(rest: bytes, is_remembered: bool) -> None:
+    head = name_field("m")
+    assert (layout_of(head + rest, len(head)) is not None) == is_remembered

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_fakes import FakeTransport, HoldingRoute, OneRoute, UnboundListener, echo
 
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 from isochrone.wire.head_memo import MAX_MEMOISED_BYTES
 from isochrone.wire.http2 import frames
@@ -24,10 +25,10 @@ _TOKEN = (b"authorization", b"Bearer " + b"t" * 900)
 class Listening:
     """Connections of one listener, and the heads of the requests that they bring."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: WireLimits | None = None) -> None:
         self.route = HoldingRoute(echo)
         self.application = OneRoute(self.route)
-        self.listener = UnboundListener(self.application)
+        self.listener = UnboundListener(self.application, limits)
 
     def connection(self, peer: tuple[str, ...] = (), *, greets: bool = True) -> Caller:
         return Caller(self, peer, greets=greets)
@@ -115,6 +116,19 @@ def test_a_head_over_the_limit_is_not_kept() -> None:
     block = encode([*FIELDS, (b"x-long", b"v" * MAX_MEMOISED_BYTES)])
     caller = listening.connection()
     assert len({id(caller.call(block)) for _ in range(4)}) == 4
+
+
+def test_heads_of_strangers_make_the_oldest_leave_and_not_all() -> None:
+    listening = Listening(WireLimits(max_memoised_head_bytes=100_000))
+    caller, stranger = listening.connection(), listening.connection()
+    for number in range(30):
+        for _ in range(2):
+            stranger.call(encode([*FIELDS, (b"x-number", b"%d" % number)]))
+    own = encode([*FIELDS, _TOKEN])
+    known = [caller.call(own) for _ in range(3)][-1]
+    for _ in range(2):
+        stranger.call(encode([*FIELDS, (b"x-long", b"v" * 8000)]))
+    assert listening.connection().call(own) is known
 
 
 def test_thousands_of_tokens_stay_known() -> None:

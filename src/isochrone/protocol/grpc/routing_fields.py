@@ -116,6 +116,10 @@ def read_opening(message: Buffer, position: int) -> Opening:
     return Opening(model, version, sequence, timeout_ns, priority, starts_sequence, first_token, inter_token)
 
 
+#: Of a message whose layout is remembered. Strangers choose how many fields a message has.
+_MOST_FIELDS = 64
+_MOST_FIXED_BYTES = 4096
+
 #: Where a message must have which bytes: start, end, bytes.
 Layout = tuple[tuple[int, int, bytes], ...]
 
@@ -123,18 +127,21 @@ Layout = tuple[tuple[int, int, bytes], ...]
 def layout_of(message: Buffer, position: int) -> Layout | None:
     """What messages of this length must have in common to name the same model and nothing else that routing reads.
 
-    ``position``: behind the first field, which is the model's name. None: something else than id and tensors follows.
-    A message of the same length with the same tags and lengths at the same places has the same fields; their contents
-    may differ.
+    ``position``: behind the first field, which is the model's name. None: something else than id and tensors follows,
+    or more than is worth remembering. A message of the same length with the same tags and lengths at the same places
+    has the same fields; their contents may differ.
     """
-    end, same_from = len(message), 0
-    layout = []
+    end, same_from, fixed = len(message), 0, 0
+    layout: list[tuple[int, int, bytes]] = []
     try:
         while position < end:
             tag = message[position]
             if tag not in _NOT_ROUTING:
                 return None
             length, content = read_varint(message, position + 1)
+            fixed += content - same_from
+            if len(layout) == _MOST_FIELDS or fixed > _MOST_FIXED_BYTES:
+                return None
             layout.append((same_from, content, bytes(message[same_from:content])))
             same_from = position = content + length
     except (IndexError, MalformedRequest):

@@ -34,7 +34,7 @@ def response_head(status: int, headers: Headers) -> bytes:
         lines = [b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, "").encode())]
         lines += [b"%s: %s\r\n" % header for header in headers]
         head = b"".join(lines)
-        remember_second(key, head, _response_heads, _seen_heads, _MAX_MEMOISED_HEADS, _MAX_MEMOISED_HEADS)
+        remember_second(key, head, _response_heads, _seen_heads, _MAX_MEMOISED_HEADS)
     return head
 
 

@@ -10,14 +10,11 @@ import httptools
 
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Header
-from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second
+from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, HeadMemo
 from isochrone.wire.hosts import is_malformed_host
 
-#: Of one listener: callers with tokens of their own have heads of their own.
-_MAX_MEMOISED_HEADS = 8192
-_ORDINARY_BYTES = 1024
-#: Of one connection whose peer has shown a certificate.
-_MAX_HEADS_OF_PEER = 64
+#: Bytes of the memoised heads of one connection whose peer has shown a certificate.
+_PEER_BYTES = 256 * 1024
 _SPACE = 0x20
 
 
@@ -52,27 +49,21 @@ class _Collector:
 class RequestHeads:
     """The memoised heads of one listener, or of one connection whose ``peer`` has shown a certificate."""
 
-    __slots__ = ("_limits", "_memo", "_most", "_peer", "_seen", "get")
+    __slots__ = ("_limits", "_memo", "_peer", "get")
 
     def __init__(self, limits: WireLimits, peer: tuple[str, ...] = ()) -> None:
         self._limits = limits
         self._peer = peer
-        self._most = _MAX_HEADS_OF_PEER if peer else _MAX_MEMOISED_HEADS
-        self._memo: dict[bytes, Head] = {}
-        #: Hashes of heads seen once; see ``head_memo``.
-        self._seen: set[int] = set()
+        self._memo = HeadMemo(_PEER_BYTES if peer else limits.max_memoised_head_bytes)
         #: The lookup of the hot path, bound once.
-        self.get = self._memo.get
+        self.get = self._memo.heads.get
 
     def parse(self, raw: bytes) -> Head:
         """Parse a head that is not memoised; raises ``HeadRejected``."""
         head = _parse(raw, self._limits)
         head.peer = self._peer
-        size = len(raw)
-        if size <= MAX_MEMOISED_BYTES and not head.expects_continue:
-            remember_second(
-                raw, head, self._memo, self._seen, self._most, entries_of(size, self._most, _ORDINARY_BYTES)
-            )
+        if len(raw) <= MAX_MEMOISED_BYTES and not head.expects_continue:
+            self._memo.note(raw, head)
         return head
 
 

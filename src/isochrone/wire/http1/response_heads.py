@@ -62,7 +62,7 @@ class ResponseHeads:
         """Parse a head that is not memoised; raises ``ConnectionLost``, since the bytes after it cannot be parsed."""
         head = _parse(raw, self._limits)
         if len(raw) <= _MAX_MEMOISED_BYTES:
-            remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS, _MAX_MEMOISED_HEADS)
+            remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
         return head
 
 

@@ -418,7 +418,7 @@ class Http2ClientConnection(Http2Connection):
         if decoder.generation != before:
             self.heads.clear()
         elif len(block) <= _MAX_MEMOISED_BYTES:
-            remember_second(block, answer, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS, _MAX_MEMOISED_HEADS)
+            remember_second(block, answer, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS)
         return answer
 
     def goaway_received(self, last_stream: int, code: int, reason: bytes) -> None:

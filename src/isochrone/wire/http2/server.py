@@ -7,13 +7,13 @@ uses the compression table until that changes, others for all connections of the
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from isochrone.clock import now_ns
 from isochrone.wire.bodies.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Head, Headers
-from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second
+from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, HeadMemo
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.fields import malformed, request_head
 from isochrone.wire.http2.flood import RAPID_RESET_NS
@@ -24,9 +24,9 @@ from isochrone.wire.http2.shared_heads import SharedHeads
 from isochrone.wire.http2.stream import Stream
 from isochrone.wire.progress import BODY_PROGRESS
 
-#: Of one connection, and of ordinary size.
-_MAX_MEMOISED_HEADS = 512
-_ORDINARY_BYTES = 512
+#: Bytes of the heads that one connection memoises, and up to which it keeps some of the shared ones at hand.
+_MEMO_BYTES = 512 * 1024
+_NEAR_BYTES = 128 * 1024
 #: The head of streams that are rejected before their head is decoded.
 _REJECTED = Head(b"", b"", ())
 
@@ -55,9 +55,9 @@ class Http2ServerConnection(AcceptedConnection):
         self.preface_left = frames.PREFACE
         #: A call of ``_shed`` is scheduled.
         self.shed_planned = False
-        self.heads: dict[bytes, Head] = {}
-        #: Hashes of blocks seen once; see ``head_memo``.
-        self.blocks_seen: set[int] = set()
+        self.memo = HeadMemo(_MEMO_BYTES)
+        #: Of the memo.
+        self.heads: dict[Any, Head] = self.memo.heads
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -223,32 +223,27 @@ class Http2ServerConnection(AcceptedConnection):
             return None
         finally:
             if decoder.generation != before:
-                self.heads.clear()
+                self.memo.clear()
         head = request_head(headers)
         if head is None:
             self.count_control()
             self.put(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
             return None
         head.peer = self.peer_identity
-        if decoder.generation == before:
-            self._remember(block, head)
+        if decoder.generation == before and len(block) <= MAX_MEMOISED_BYTES:
+            if is_stateless(block):
+                self.shared_heads.note(block, self.peer_identity, head)
+            else:
+                self.memo.note(block, head)
         return head
-
-    def _remember(self, block: bytes, head: Head) -> None:
-        size = len(block)
-        if is_stateless(block):
-            self.shared_heads.remember(block, self.peer_identity, head)
-        elif size <= MAX_MEMOISED_BYTES:
-            most = entries_of(size, _MAX_MEMOISED_HEADS, _ORDINARY_BYTES)
-            remember_second(block, head, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS, most)
 
     def _shared_head(self, block: bytes) -> Head | None:
         """A head that some connection brought before; this one finds it at once from now on."""
         if not self.settings_seen:
             return None  # the client has not said that it speaks HTTP/2: see ``_new_head``
         head = self.shared_heads.find(block, self.peer_identity)
-        if head is not None and len(self.heads) < _MAX_MEMOISED_HEADS and len(block) <= _ORDINARY_BYTES:
-            self.heads[block] = head
+        if head is not None and self.memo.held < _NEAR_BYTES:
+            self.memo.keep(block, head)
         return head
 
     def _trailers(self, stream_id: int, block: bytes, ends: bool) -> None:
@@ -262,7 +257,7 @@ class Http2ServerConnection(AcceptedConnection):
         except HeaderListTooLarge:
             pass
         if self.decoder.generation != before:
-            self.heads.clear()
+            self.memo.clear()
         stream = self.streams.get(stream_id)
         if stream is None:
             # The stream is closed, perhaps by us (RFC 9113 §5.1).

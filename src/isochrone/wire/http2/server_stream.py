@@ -32,7 +32,7 @@ def response_block(status: int, headers: Headers) -> bytes:
     block = _response_blocks.get(key)
     if block is None:
         block = _encode([(b":status", b"%d" % status), *headers])
-        remember_second(key, block, _response_blocks, _seen_blocks, _MAX_MEMOISED_BLOCKS, _MAX_MEMOISED_BLOCKS)
+        remember_second(key, block, _response_blocks, _seen_blocks, _MAX_MEMOISED_BLOCKS)
     return block
 
 

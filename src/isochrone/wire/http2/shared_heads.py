@@ -8,33 +8,23 @@ same on every connection, and our gateways write no others.
 from __future__ import annotations
 
 from isochrone.wire.exchange import Head
-from isochrone.wire.head_memo import MAX_MEMOISED_BYTES, entries_of, remember_second
-
-_MAX_MEMOISED_HEADS = 8192
-_ORDINARY_BYTES = 512
+from isochrone.wire.head_memo import HeadMemo
 
 
 class SharedHeads:
     """Heads by their block, and by the names that the peer of a connection has proved: a head has those of its own."""
 
-    __slots__ = ("_of_peers", "_plain", "_seen", "_seen_of_peers")
+    __slots__ = ("_memo",)
 
-    def __init__(self) -> None:
-        self._plain: dict[bytes, Head] = {}
-        self._seen: set[int] = set()
-        self._of_peers: dict[tuple[tuple[str, ...], bytes], Head] = {}
-        self._seen_of_peers: set[int] = set()
+    def __init__(self, room: int) -> None:
+        self._memo = HeadMemo(room)
 
     def find(self, block: bytes, peer: tuple[str, ...]) -> Head | None:
-        return self._of_peers.get((peer, block)) if peer else self._plain.get(block)
+        return self._memo.heads.get((peer, block) if peer else block)
 
-    def remember(self, block: bytes, peer: tuple[str, ...], head: Head) -> None:
+    def note(self, block: bytes, peer: tuple[str, ...], head: Head) -> None:
         """``block``: a stateless one (``hpack.is_stateless``) that was decoded to ``head``."""
-        size = len(block)
-        if size > MAX_MEMOISED_BYTES:
-            return
-        most = entries_of(size, _MAX_MEMOISED_HEADS, _ORDINARY_BYTES)
         if peer:
-            remember_second((peer, block), head, self._of_peers, self._seen_of_peers, _MAX_MEMOISED_HEADS, most)
+            self._memo.note((peer, block), head)
         else:
-            remember_second(block, head, self._plain, self._seen, _MAX_MEMOISED_HEADS, most)
+            self._memo.note(block, head)

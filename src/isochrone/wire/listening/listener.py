@@ -59,7 +59,7 @@ class Listener:
         self.budget = budget or MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = tls
         self.heads = RequestHeads(self.limits)
-        self.shared_heads = SharedHeads()
+        self.shared_heads = SharedHeads(self.limits.max_memoised_head_bytes)
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop)
         #: Seconds since start, counted by sweeps: connections stamp their activity with it without reading a clock.

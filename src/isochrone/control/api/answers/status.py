@@ -16,7 +16,7 @@ from isochrone.control.fleet.derived.pool_sizes import empty_pools
 from isochrone.control.fleet.reading.present_fleet import present_fleet
 from isochrone.control.fleet.settings.pool_bounds import largest_size, smallest_size
 from isochrone.control.fleet.settings.spec import Fleet
-from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, WorkerRecord
+from isochrone.control.state.process_records import GatewayRecord, ProcessRecord, RestartsRecord, WorkerRecord
 from isochrone.control.state.records import KUBERNETES, Assignment, EventRecord, PoolSizeRecord
 from isochrone.control.state.rollout_records import ABORTED, RolloutRecord
 from isochrone.control.state.view import View
@@ -63,8 +63,13 @@ def fleet_status(view: View, store: StoreState) -> Status:
         xds_servers=tuple(view.xds_servers.values()),
         pools=_pools(view, present),
         access_fault=view.access_fault,
-        restarts=view.restarts,
+        restarts=_restarts(view),
     )
+
+
+def _restarts(view: View) -> RestartsRecord | None:
+    """Of a fleet that a supervisor runs: a record from before it moved into a cluster says nothing."""
+    return None if view.fleet is not None and view.fleet.engine == KUBERNETES else view.restarts
 
 
 def _pools(view: View, fleet: Fleet | None) -> tuple[PoolStatus, ...]:
