@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.front.grpc_streams import StreamAttempt, StreamRequest, StreamRoute
+from isochrone.gateway.front.known_messages import KnownMessages
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.latencies.version_durations import OUTCOMES
 from isochrone.gateway.policies.base import TokenDeadlines
@@ -121,7 +122,7 @@ class Bench:
             self.fleet.commit(1, committed(1))
         self.worker, self.caller = Worker(), Caller()
         self.fleet.members["a:1"].connections = self.worker  # type: ignore[assignment]
-        self.stream = StreamRequest(StreamRoute(self.gateway, HEAD), self.caller)  # type: ignore[arg-type]
+        self.stream = StreamRequest(StreamRoute(self.gateway, HEAD, KnownMessages()), self.caller)  # type: ignore[arg-type]
 
     def say(self, model: str, version: str = "", size: int = 0, **parameters: float | str) -> None:
         message = name_field(model) + (version_field(version) if version else b"")

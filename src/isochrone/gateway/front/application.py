@@ -26,6 +26,7 @@ from isochrone.gateway.front.generate_requests import GenerateRoute
 from isochrone.gateway.front.grpc_requests import GrpcRoute
 from isochrone.gateway.front.grpc_streams import StreamRoute
 from isochrone.gateway.front.http_requests import HttpRoute
+from isochrone.gateway.front.known_messages import KnownMessages
 from isochrone.gateway.front.openai_requests import OpenAIRoute
 from isochrone.gateway.front.paths import GENERATE, INFERENCE, MODEL_PATH, unquote
 from isochrone.gateway.resilience.retry_budget import Kind
@@ -101,6 +102,7 @@ class GatewayApplication:
         self._gateway = gateway
         self._server_name = server_name
         self._allow_file_overrides = allow_file_overrides
+        self._known_messages = KnownMessages()
 
     def route(self, head: Head) -> Route:
         is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
@@ -215,9 +217,9 @@ class GatewayApplication:
         gateway = self._gateway
         path = head.target
         if path in _TO_ONE:
-            return GrpcRoute(gateway, head)
+            return GrpcRoute(gateway, head, self._known_messages)
         if path == _SERVICE + b"ModelStreamInfer":
-            return StreamRoute(gateway, head)
+            return StreamRoute(gateway, head, self._known_messages)
         if path == _SERVICE + b"ModelStatistics":
             return control.GrpcFanOutRoute(gateway, head, control.statistics_message)
         if path == _SERVICE + b"RepositoryIndex":

@@ -25,6 +25,7 @@ from isochrone.gateway.front import request_ids
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.division_fields import division_field
 from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
+from isochrone.gateway.front.known_messages import KnownMessages
 from isochrone.gateway.front.trace_fields import trace_parent_field
 from isochrone.gateway.latencies.agents import agent_name
 from isochrone.gateway.policies.base import Demand
@@ -36,7 +37,7 @@ from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import relayed_message, report_of_message
 from isochrone.observe.tracing.trace_parent import TRACE_PARENT, sampled_trace, trace_parent_in
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
-from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
+from isochrone.protocol.grpc.routing_fields import Opening, layout_of, name_field, read_opening
 from isochrone.protocol.headers.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER, is_marked
 from isochrone.protocol.headers.request_fields import caller_ids
@@ -67,10 +68,6 @@ _JOIN_LIMIT = 65_536
 _ID_BYTES = 192
 #: Tag of field 1: model_name.
 _NAME_TAG = 0x0A
-#: Models of one head whose messages are known, and lengths of messages of each.
-_MOST_MODELS, _MOST_LENGTHS = 1024, 64
-#: No message has this.
-_NO_LAYOUT: Layout = ((0, 0, b"none"),)
 #: An opening that says nothing but the model.
 PLAIN = Opening(b"")
 _NOT_FORWARDED = frozenset(
@@ -138,7 +135,7 @@ def timeout_field(nanoseconds: int) -> bytes:
 class GrpcRoute(Route):
     """Unary calls with one head that go to one endpoint: ModelInfer, and control calls that name a model."""
 
-    def __init__(self, gateway: Gateway, head: Head) -> None:
+    def __init__(self, gateway: Gateway, head: Head, known: KnownMessages) -> None:
         self.gateway = gateway
         self.call = CallHead(head)
         self.agent = agent_name(head.get(gateway.fleet.agent_header))
@@ -153,8 +150,7 @@ class GrpcRoute(Route):
         self.returns_plainly = not (
             self.wants_load or self.call.wants_timing or self.explains or self.epoch is not None
         )
-        #: By their first field: the model that messages name, and by their length what they have in common.
-        self._known: dict[bytes, tuple[ServedModel, dict[int, Layout]]] = {}
+        self._known = known
         dropped = _NOT_FORWARDED if gateway.tracing is None else _NOT_FORWARDED | {TRACE_PARENT}
         passed = tuple(field for field in head.headers if field[0] not in dropped)
         passed += gateway.fleet.credential.for_caller(passed, head.peer)
@@ -178,13 +174,14 @@ class GrpcRoute(Route):
         body = stream.body
         length = len(body)
         if length > 8:
-            known = self._known.get(bytes(body[5 : 7 + body[6]]))
-            if known is not None and known[0].plain:
-                for begin, end, expected in known[1].get(length, _NO_LAYOUT):
+            field = bytes(body[5 : 7 + body[6]])
+            named = self._known.model_of(field)
+            if named is not None and named.plain and self.epoch is None:
+                for begin, end, expected in self._known.layout(field, length):
                     if body[begin:end] != expected:
                         break
                 else:
-                    return GrpcRequest(self, stream, known[0], PLAIN, body, 5)
+                    return GrpcRequest(self, stream, named, PLAIN, body, 5)
         body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
         opening = read_opening(body, start)
         model = opening.model.decode("utf-8", "replace")
@@ -196,7 +193,7 @@ class GrpcRoute(Route):
 
     def _remember(self, body: Buffer, opening: Opening, served: ServedModel) -> None:
         """Messages that have so much in common with this one say the same."""
-        if len(body) < 8 or body[5] != _NAME_TAG or body[6] > 0x7F or self.epoch is not None:
+        if len(body) < 8 or body[5] != _NAME_TAG or body[6] > 0x7F:
             return  # nothing named, or a name so long that its length takes two bytes
         if opening != Opening(opening.model) or served is self.gateway.fleet.unknown:
             return
@@ -204,13 +201,7 @@ class GrpcRoute(Route):
         layout = layout_of(body, behind)
         if layout is None:
             return
-        key = bytes(body[5:behind])
-        if key not in self._known and len(self._known) >= _MOST_MODELS:
-            self._known.clear()
-        layouts = self._known.setdefault(key, (served, {}))[1]
-        if len(layouts) >= _MOST_LENGTHS:
-            layouts.clear()
-        layouts[len(body)] = layout
+        self._known.remember(bytes(body[5:behind]), served, len(body), layout)
 
 
 class GrpcRequest(CallerRequest):
