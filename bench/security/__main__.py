@@ -43,7 +43,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--setup", choices=("worker", "gateway", "both"), default="both")
     parser.add_argument("--protocol", choices=("http", "grpc", "both"), default="both")
     parser.add_argument("--in-flight", type=int, action="append", metavar="N", help="(default: 1, 8 and 32)")
-    parser.add_argument("--only", action="append", metavar="NAME", help="states beside 'plain'")
+    names = [each.name for each in STATES if each.name != PLAIN]
+    parser.add_argument("--only", action="append", choices=names, help="states beside 'plain'")
     parser.add_argument("--no-connections", action="store_true", help="without the part on new connections")
     parser.add_argument("--workers", type=int, help="behind a gateway (default: one per core of --worker-cores)")
     parser.add_argument("--front-cores", type=cores_of, help="of the process that is loaded: 0, or 0-1")

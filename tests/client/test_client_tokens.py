@@ -11,7 +11,7 @@ import pytest
 
 import isochrone
 from isochrone.cli import api_client
-from isochrone.errors import InvalidArgument, PermissionDenied
+from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unauthenticated
 from isochrone.secure.access.tokens import digest_of, new_token
 from isochrone.secure.api_token import VARIABLE, token_fields
 from sample_models import write_models
@@ -72,17 +72,21 @@ def test_the_token_of_the_environment(url: str, open_client: Any, monkeypatch: p
     monkeypatch.delenv(VARIABLE)
     answers(url, client)
     monkeypatch.setenv(VARIABLE, TOKEN)
-    with pytest.raises(PermissionDenied):
+    with pytest.raises(Unauthenticated):
         open_client(url, token="").metadata("identity_fp32")
 
 
 def test_without_the_right_nothing_is_ready_and_nobody_waits_for_it(url: str, open_client: Any) -> None:
-    for options, said in (({}, "needs a credential"), ({"token": OTHER}, "has no role")):
+    cases: list[tuple[dict[str, str], type[IsochroneError], str]] = [
+        ({}, Unauthenticated, "needs a credential"),
+        ({"token": OTHER}, PermissionDenied, "has no role"),
+    ]
+    for options, kind, said in cases:
         client = open_client(url, **options)
         assert not client.is_ready()
-        with pytest.raises(PermissionDenied, match=said):
+        with pytest.raises(kind, match=said):
             client.metadata("identity_fp32")
-        with pytest.raises(PermissionDenied, match=said):
+        with pytest.raises(kind, match=said):
             client.wait_ready(3600, "identity_fp32")
 
 

@@ -48,3 +48,29 @@ def test_a_file_without_tokens_says_so(tmp_path: Path) -> None:
     assert f"expected a token of {path}, which has none, given 'token:robots'" in check(path, "token:robots")[1]
     # Others are known to their provider, or by their certificate.
     assert "denied: oidc:plant/ada has no role" in check(path, "oidc:plant/ada")[1]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ("revoked: true", "denied: token:robots is revoked"),
+        ("expires: 2025-06-01", "denied: token:robots has expired"),
+        ("expires: 2999-06-01", "allowed: role 'caller' of token:robots"),
+    ],
+)
+def test_a_token_that_servers_refuse_is_denied(tmp_path: Path, record: str, said: str) -> None:
+    file = tmp_path / "access.yaml"
+    assign = "assign: [{to: ['token:robots'], roles: [caller]}]"
+    file.write_text(f"tokens: {{robots: {{sha256: '{'0' * 64}', {record}}}}}\n{assign}\n")
+    result = CliRunner().invoke(app, ["auth", "check", str(file), "token:robots", "inference"])
+    assert result.output.startswith(said)
+    assert result.exit_code == (0 if said.startswith("allowed") else 1)
+
+
+@pytest.mark.parametrize(("who", "said"), [("robots", "did you mean 'token:robots'?"), ("tokens:robots", "token:NAME")])
+def test_a_caller_of_no_kind_is_refused(tmp_path: Path, who: str, said: str) -> None:
+    file = tmp_path / "access.yaml"
+    file.write_text(f"tokens: {{robots: {{sha256: '{'0' * 64}'}}}}\n")
+    result = CliRunner().invoke(app, ["auth", "check", str(file), who, "inference"])
+    assert result.exit_code == 1
+    assert said in result.output

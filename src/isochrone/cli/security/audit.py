@@ -28,7 +28,7 @@ SHOW_EPILOG = """
 Examples:
   isochrone audit show /var/log/isochrone/audit
   isochrone audit show /var/log/isochrone/audit --since 2h --action rollout
-  isochrone audit show /var/log/isochrone/audit/gw-1 --actor robot-17 --model detector --json
+  isochrone audit show /var/log/isochrone/audit/gw-1 --actor token:robots --model detector --json
 
 Records of several processes are merged by time.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,8 +15,12 @@ from isochrone.errors import FlagError, IsochroneError
 from isochrone.secure.access.document import load_access, moment
 from isochrone.secure.access.identity import ANONYMOUS, Identity
 from isochrone.secure.access.permissions import PERMISSIONS
+from isochrone.secure.access.policy import Decision
 from isochrone.secure.access.tokens import digest_of, new_token
 from isochrone.suggestions import choice
+
+#: Of identities, in the file.
+_KINDS = ("token:", "group:", "oidc:", "certificate:")
 
 TOKEN_EPILOG = """
 \b
@@ -111,13 +116,23 @@ def check(
         _fail(error)
     if what not in PERMISSIONS:
         _fail(FlagError("WHAT", choice(what, list(PERMISSIONS)), repr(what)))
-    groups = {record.name: record.groups for record in access.tokens.values()}
-    if who.startswith("token:") and who not in groups:
-        _fail(FlagError("WHO", _known_tokens(who, sorted(groups), file), repr(who)))
-    identity = ANONYMOUS if who == ANONYMOUS.name else Identity(who, groups.get(who, frozenset()))
+    tokens = {record.name: record for record in access.tokens.values()}
+    if who.startswith("token:") and who not in tokens:
+        _fail(FlagError("WHO", _known_tokens(who, sorted(tokens), file), repr(who)))
+    if who != ANONYMOUS.name and not who.startswith(_KINDS):
+        hint = f" (did you mean 'token:{who}'?)" if f"token:{who}" in tokens else ""
+        _fail(
+            FlagError(
+                "WHO", f"token:NAME, group:NAME, oidc:PROVIDER/NAME, certificate:NAME or anonymous{hint}", repr(who)
+            )
+        )
+    token = tokens.get(who)
+    identity = ANONYMOUS if who == ANONYMOUS.name else Identity(who, token.groups if token else frozenset())
     if who.startswith("group:"):
-        identity = Identity("a caller", frozenset((who.removeprefix("group:"),)))
+        identity = Identity(f"a caller of {who}", frozenset((who.removeprefix("group:"),)))
     decision = access.policy.decide(identity, what, model, priority)
+    if token is not None and (refusal := token.refusal(time.time())):
+        decision = Decision(False, refusal)
     if as_json:
         print_json({"allowed": decision.allowed, "reason": decision.reason})
     else:

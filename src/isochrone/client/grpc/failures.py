@@ -16,7 +16,7 @@ _BY_GRPC: dict[str, type[IsochroneError]] = {
     "NOT_FOUND": errors.NotFound,
     "ALREADY_EXISTS": errors.AlreadyExists,
     "PERMISSION_DENIED": errors.PermissionDenied,
-    "UNAUTHENTICATED": errors.PermissionDenied,
+    "UNAUTHENTICATED": errors.Unauthenticated,
     "RESOURCE_EXHAUSTED": errors.QueueFull,
     "FAILED_PRECONDITION": errors.Quarantined,
     "UNIMPLEMENTED": errors.Unsupported,

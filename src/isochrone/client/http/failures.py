@@ -13,7 +13,7 @@ from isochrone.errors import IsochroneError
 
 _BY_HTTP: dict[int, type[IsochroneError]] = {
     400: errors.InvalidArgument,
-    401: errors.PermissionDenied,
+    401: errors.Unauthenticated,
     403: errors.PermissionDenied,
     404: errors.NotFound,
     405: errors.MethodNotAllowed,

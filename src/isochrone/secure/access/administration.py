@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from isochrone.secure.access.document import Access
@@ -32,7 +31,7 @@ def has_administrator(access: Access, now: float) -> bool:
 
 def _valid_tokens(access: Access, now: float) -> Iterator[Identity]:
     for record in access.tokens.values():
-        if not record.revoked and now < (math.inf if record.expires is None else record.expires):
+        if not record.refusal(now):
             yield Identity(record.name, record.groups)
 
 

@@ -181,10 +181,8 @@ class AccessKeeper:
         record = self.access.tokens.get(digest)
         if record is None:
             return self._providers.identify(token, self._clock())
-        if record.revoked:
-            return Proof(ANONYMOUS, f"{record.name} is revoked")
-        if record.expires is not None and record.expires <= self._clock():
-            return Proof(ANONYMOUS, f"{record.name} has expired")
+        if refusal := record.refusal(self._clock()):
+            return Proof(ANONYMOUS, refusal)
         expires = float("inf") if record.expires is None else record.expires
         return Proof(Identity(record.name, record.groups, expires))
 

@@ -28,6 +28,14 @@ class TokenRecord:
     groups: frozenset[str] = frozenset()
     revoked: bool = False
 
+    def refusal(self, now: float) -> str:
+        """Why it proves nothing, ``now`` in seconds since 1970; "": it proves its name."""
+        if self.revoked:
+            return f"{self.name} is revoked"
+        if self.expires is not None and self.expires <= now:
+            return f"{self.name} has expired"
+        return ""
+
 
 def new_token() -> str:
     return PREFIX + secrets.token_urlsafe(32)

@@ -13,6 +13,7 @@ import uvloop
 from isochrone.cli.fleet.changing.engine_choice import ENGINES, EngineChoice, chosen_engine
 from isochrone.cli.fleet.changing.next_steps import last_fleet_of, next_steps
 from isochrone.cli.last_fleet import LastFleet, last_fleet, remember
+from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.reading.cautions import lockout
 from isochrone.control.fleet.reading.parsing import fleet_of
@@ -30,6 +31,7 @@ from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.engines.supervisor_lease import PATIENCE, SupervisorLease
 from isochrone.errors import AlreadyExists, InvalidArgument, IsochroneError
 from isochrone.observe import logs as observed_logs
+from isochrone.secure.access.document import load_access
 from isochrone.stop_signals import stop_signals
 from isochrone.store.opening import open_store
 
@@ -130,6 +132,7 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
             return
         # A fleet that cannot be started is not applied.
         record, before = await record_of(store, launch, agreed, choice.check, choice.name)
+        check_access(record)
         _print_applied(launch, record, before)
         last = last_fleet_of(fleet_of(record.spec), launch.state, Path(record.directory), choice.ray)
         found = last if remember(last) else None
@@ -256,6 +259,16 @@ def _stop_events() -> tuple[asyncio.Event, asyncio.Event]:
     for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop)
     return stopping, hurry
+
+
+def check_access(record: FleetRecord) -> None:
+    """Raises ``SettingsError`` for an access file with which a controller would end again and again.
+
+    An applied file was checked; a fleet that continues has perhaps another one by now.
+    """
+    name = fleet_of(record.spec).security.access
+    if name is not None and (path := absolute(name, Path(record.directory))).is_file():
+        load_access(path)
 
 
 def _print_applied(launch: Launch, record: FleetRecord, before: FleetRecord | None) -> None:
