@@ -7,8 +7,11 @@ import re
 import sys
 from pathlib import Path
 
+from typer.main import get_command
+
 import isochrone
 from documented import EXAMPLES, PAGES, ROOT, blocks
+from isochrone.cli.main import app
 from isochrone.cli.triton.flags import FLAGS
 from isochrone.doctor.checks.catalog import CHECKS
 from isochrone.gateway.policies import NAMES
@@ -71,6 +74,13 @@ def test_flags_exist() -> None:
     for page in PAGES:
         for flag in re.findall(r"`(--[a-z0-9-]+)", page.read_text()):
             assert flag in known or flag in _FOREIGN_FLAGS, f"{page.name} names {flag}"
+
+
+def test_the_page_of_commands_names_every_command() -> None:
+    rows = re.findall(r"(?m)^\| (`[^|]*`) \|", (ROOT / "docs" / "commands.md").read_text())
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    commands = {name for name, command in get_command(app).commands.items() if not command.hidden}  # type: ignore[attr-defined]
+    assert commands - {"tritonserver"} <= named
 
 
 def test_the_gateways_page_shows_valid_rules_and_true_defaults() -> None:
