@@ -12,6 +12,9 @@ from isochrone.protocol.headers.rejections import UNPROCESSED_HEADER
 _UNPROCESSED = UNPROCESSED_HEADER.decode()
 _NO_HEADERS: Mapping[str, str] = {}
 
+#: OpenSSL's words for it.
+_UNKNOWN_AUTHORITY = ("local issuer certificate", "self-signed certificate", "self signed certificate")
+
 Failure = TypeVar("Failure", bound=IsochroneError)
 
 
@@ -26,7 +29,14 @@ def received(error: Failure, status: str, request_id: str, headers: Mapping[str,
 
 def unreachable(place: str, reason: str) -> Unavailable:
     """Nothing was sent: the request can be repeated."""
-    return Unavailable(f"cannot connect to {place}: {reason}").not_begun()
+    return Unavailable(f"cannot connect to {place}: {reason}{hint_of_authority(reason)}").not_begun()
+
+
+def hint_of_authority(reason: str) -> str:
+    """For a certificate that nobody signed whom the client trusts. "": the reason is another."""
+    if "CERTIFICATE_VERIFY_FAILED" not in reason or not any(words in reason for words in _UNKNOWN_AUTHORITY):
+        return ""
+    return "; name the certificate of the server's authority with ca="
 
 
 def lost(place: str, reason: str, *, unprocessed: bool = False) -> ConnectionLost:

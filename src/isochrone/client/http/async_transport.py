@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from isochrone.client.address import Address, Certificates
 from isochrone.client.answers import ModelMetadata, Outputs
 from isochrone.client.calls import NO_HEADERS, InferCall
-from isochrone.client.failures import late
+from isochrone.client.failures import hint_of_authority, late
 from isochrone.client.http import body_compression, codec
 from isochrone.client.http.failures import http_failure
 from isochrone.client.http.requests import LIMITS, REFUSED, has_ended, request_head, stream_unsupported
@@ -170,7 +170,7 @@ class AsyncHttpTransport:
             )
             return made, True
         except Unavailable as error:
-            hint = hint_of_plain(str(self._address), str(error))
+            hint = hint_of_plain(str(self._address), str(error)) or hint_of_authority(str(error))
             raise (Unavailable(f"{error}{hint}") if hint else error).not_begun() from None
 
     def _ended_at_once(self, error: ConnectionLost) -> ConnectionLost:
