@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -182,23 +183,24 @@ def test_a_file_that_is_not_used_is_an_event_and_a_record_until_it_is_mended(tmp
     assert back.access.generation == 1, "the same rules"
 
 
-def test_a_file_whose_rights_are_mended_is_used_again(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root reads every file")
+def test_a_file_whose_rights_are_mended_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time and size stay the same. Root may read every file, so the refusal is made here."""
     path = tmp_path / "one.yaml"
+    write(path, "tokens: {}")
+    read = access_publishing.read_text
 
-    def closed_file() -> None:
-        write(path, "tokens: {}")
-        path.chmod(0)
+    def refused(*given: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     closed, opened = asyncio.run(
         _views(
             tmp_path / "store.db",
-            (path, closed_file),
-            (path, lambda: path.chmod(0o600)),
+            (path, lambda: monkeypatch.setattr(access_publishing, "read_text", refused)),
+            (path, lambda: monkeypatch.setattr(access_publishing, "read_text", read)),
         )
     )
     assert closed.access_fault is not None
+    assert "Permission denied" in closed.access_fault.reason
     assert opened.access_fault is None
     assert opened.access is not None
 
@@ -231,3 +233,22 @@ def test_a_fault_that_cannot_be_read_is_written_again(tmp_path: Path) -> None:
         return view.access_fault
 
     assert asyncio.run(run()) is not None
+
+
+def test_rules_by_which_nobody_administers_are_followed_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+    token = f"tokens: {{a: {{sha256: {DIGEST}}}}}\n"
+    with capture_logs() as logs:
+        *_, view = asyncio.run(
+            _views(
+                tmp_path / "store.db",
+                (path, lambda: write(path, token + "assign: [{to: ['token:a'], roles: [admin]}]", 1_800_000_000)),
+                (path, lambda: write(path, token, 1_800_000_001)),
+            )
+        )
+    first, second = [each.detail for _, each in view.events() if each.what == "access rules"]
+    assert first == "generation 1"
+    assert second.startswith("generation 2; by them nobody may administer the fleet")
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
+        "nobody may administer the fleet by its access rules"
+    ]

@@ -21,6 +21,7 @@ from isochrone.control.state.codec import encode
 from isochrone.control.state.records import AccessFaultRecord, AccessRecord
 from isochrone.control.state.view import View
 from isochrone.errors import ConfigError
+from isochrone.secure.access.administration import has_administrator
 from isochrone.secure.access.document import parse_access
 from isochrone.secure.access.tokens import PREFIX
 from isochrone.settings.documents import parse_document, read_text
@@ -32,6 +33,8 @@ log = structlog.get_logger(__name__)
 _INTERVAL = 0.5
 #: Errors quote the file, and a token may stand in it by mistake.
 _TOKEN = re.compile(rf"{PREFIX}[A-Za-z0-9_-]+")
+#: The file can be mended on the controller's machine; the control API takes nothing from anybody.
+_LOCKED_OUT = "; by them nobody may administer the fleet: assign a role with fleet-admin in the access file"
 #: Characters of a reason that are kept: a file may have thousands of errors.
 _LONGEST = 1000
 
@@ -45,6 +48,8 @@ class AccessPublishing:
         self._name = name
         self._stamp: tuple[float, int, int] | None = None
         self._document: dict[str, Any] | None = None
+        #: Of the document.
+        self._has_administrator = True
         self._looked_at = 0.0
         #: Of the records that this controller has read: the highest generation, and when the latest file was written. A
         #: record that was deleted, or is refused, does not let an older file in.
@@ -114,9 +119,12 @@ class AccessPublishing:
         generation = self._generation + 1
         new = AccessRecord(generation, self._document, written, self._name, time.time())
         key = self._records.keys.access
-        event = self._records.event(self._name, "access rules", "", f"generation {generation}")
+        text = f"generation {generation}{'' if self._has_administrator else _LOCKED_OUT}"
+        event = self._records.event(self._name, "access rules", "", text)
         if await self._records.write((view.unchanged(key),), (Put(key, encode(new)), event)):
             log.info("access rules written to the store", generation=generation, path=str(path))
+            if not self._has_administrator:
+                log.warning("nobody may administer the fleet by its access rules", path=str(path))
         return ""
 
     def _look(self, path: Path) -> None:
@@ -129,7 +137,7 @@ class AccessPublishing:
             # Of a file with errors there is none: rights of it, or a file that it names, may change without its time.
             self._stamp = None
             document = parse_document(read_text(path, "an access file"), str(path))
-            parse_access(document)
+            self._has_administrator = has_administrator(parse_access(document), time.time())
             # As the processes read it: dates are texts.
             self._document = msgspec.json.decode(msgspec.json.encode(document.data))
             self._unread, self._stamp = "", stamp
