@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
+from offline import make_fleet
 
 from isochrone.gateway.front import known_messages
 from isochrone.gateway.front.known_messages import KnownMessages
 from isochrone.protocol.grpc.routing_fields import Layout
 
-#: Never looked into.
-SERVED: Any = object()
+SERVED = make_fleet().unknown
 
 _layouts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.binary(max_size=64)), max_size=64).map(tuple)
 _message = st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 500), _layouts)
