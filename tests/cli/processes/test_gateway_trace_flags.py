@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isochrone.cli.processes.trace_flags import read_trace
+from isochrone.cli.processes.flags.trace import read_trace
 from isochrone.errors import InvalidArgument
 from isochrone.observe.tracing.settings import ExportSettings
 

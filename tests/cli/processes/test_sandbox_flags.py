@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isochrone.cli.processes import sandbox_flags
-from isochrone.cli.processes.sandbox_flags import read_sandbox
+from isochrone.cli.processes.flags import sandbox
+from isochrone.cli.processes.flags.sandbox import read_sandbox
 from isochrone.errors import FlagError
 from isochrone.secure.sandbox.settings import default_memory
 from isochrone.secure.sandbox.support import Support
@@ -14,8 +14,8 @@ from isochrone.secure.sandbox.trial import Trial
 
 @pytest.fixture(autouse=True)
 def _any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_flags, "present_support", lambda: Support(6, True))
-    monkeypatch.setattr(sandbox_flags, "try_out", lambda support: Trial(own_user=True, temporary_files=True))
+    monkeypatch.setattr(sandbox, "present_support", lambda: Support(6, True))
+    monkeypatch.setattr(sandbox, "try_out", lambda support: Trial(own_user=True, temporary_files=True))
 
 
 def test_nothing_is_confined_by_default() -> None:
@@ -58,7 +58,7 @@ def test_memory_that_is_none_is_an_error(text: str) -> None:
 
 
 def test_a_kernel_without_landlock_needs_best_effort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_flags, "present_support", lambda: Support(0, True))
+    monkeypatch.setattr(sandbox, "present_support", lambda: Support(0, True))
     with pytest.raises(FlagError, match="Landlock"):
         read_sandbox(True, False, (), (), ())
     settings, _ = read_sandbox(True, True, (), (), ())

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
-from isochrone.cli.processes.repository_flags import read_model_cache_bytes
+from isochrone.cli.processes.flags.repository import read_model_cache_bytes
 from isochrone.models.repository.layout import is_model
 from server_process import StartServer
 

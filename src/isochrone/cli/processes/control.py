@@ -14,7 +14,7 @@ import typer
 import uvloop
 
 from isochrone.cli.api_client import failing_as
-from isochrone.cli.processes.access_flags import (
+from isochrone.cli.processes.flags.access import (
     FLEET,
     AcceptUnsealedOption,
     AccessOption,
@@ -23,13 +23,13 @@ from isochrone.cli.processes.access_flags import (
     check_exposure,
     read_access,
 )
-from isochrone.cli.processes.audit_flags import (
+from isochrone.cli.processes.flags.audit import (
     AuditKeepOption,
     AuditKeyOption,
     AuditOption,
     AuditRedactOption,
 )
-from isochrone.cli.processes.tls_flags import ControlPermissiveOption, TlsClientCaOption, TlsKeyOption, read_tls
+from isochrone.cli.processes.flags.tls import ControlPermissiveOption, TlsClientCaOption, TlsKeyOption, read_tls
 from isochrone.cli.processes.upstream_tls import (
     UpstreamCaOption,
     UpstreamCertOption,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import (
+from isochrone.cli.processes.flags.access import (
     AcceptUnsealedOption,
     AccessOption,
     FleetKeyOption,
@@ -21,31 +21,30 @@ from isochrone.cli.processes.access_flags import (
     check_exposure,
     read_access,
 )
-from isochrone.cli.processes.access_log_flags import (
+from isochrone.cli.processes.flags.access_log import (
     AccessLogFileOption,
     AccessLogOption,
     LatencyHistogramsOption,
     MetricsOtlpOption,
     MetricsOtlpSecondsOption,
 )
-from isochrone.cli.processes.audit_flags import (
+from isochrone.cli.processes.flags.audit import (
     AuditKeepOption,
     AuditKeyOption,
     AuditOption,
     AuditRedactOption,
     AuditRequestsOption,
 )
-from isochrone.cli.processes.gateway_membership import GatewayMembership
-from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption
-from isochrone.cli.processes.tls_flags import (
+from isochrone.cli.processes.flags.recorder import DEFAULT_RECORDER, DumpOption, RecorderOption
+from isochrone.cli.processes.flags.tls import (
     TlsClientCaOption,
     TlsKeyOption,
     TlsPermissiveOption,
     read_metrics_tls,
     read_tls,
 )
-from isochrone.cli.processes.trace_flags import TraceOption, read_trace
-from isochrone.cli.processes.upstream_flags import (
+from isochrone.cli.processes.flags.trace import TraceOption, read_trace
+from isochrone.cli.processes.flags.upstream import (
     AdvertiseOption,
     DnsOption,
     FileOption,
@@ -63,6 +62,8 @@ from isochrone.cli.processes.upstream_flags import (
     UpstreamOption,
     read_listen,
 )
+from isochrone.cli.processes.flags.wire_limits import parse_limits
+from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.upstream_tls import (
     UpstreamCaOption,
     UpstreamCertOption,
@@ -70,7 +71,6 @@ from isochrone.cli.processes.upstream_tls import (
     UpstreamServerNameOption,
     read_upstream_tls,
 )
-from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import FlagError, IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.server.failures import StartFailed

@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import AcceptUnsealedOption, FleetKeyOption
-from isochrone.cli.processes.gateway_membership import GatewayMembership
-from isochrone.cli.processes.tls_flags import (
+from isochrone.cli.processes.flags.access import AcceptUnsealedOption, FleetKeyOption
+from isochrone.cli.processes.flags.tls import (
     TlsClientCaOption,
     TlsKeyOption,
     TlsPermissiveOption,
     read_metrics_tls,
     read_tls,
 )
-from isochrone.cli.processes.upstream_flags import (
+from isochrone.cli.processes.flags.upstream import (
     AdvertiseOption,
     DnsOption,
     FileOption,
@@ -35,6 +34,8 @@ from isochrone.cli.processes.upstream_flags import (
     UpstreamOption,
     read_listen,
 )
+from isochrone.cli.processes.flags.wire_limits import parse_limits
+from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.upstream_tls import (
     UpstreamCaOption,
     UpstreamCertOption,
@@ -42,7 +43,6 @@ from isochrone.cli.processes.upstream_tls import (
     UpstreamServerNameOption,
     read_upstream_tls,
 )
-from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.picker.server import MAX_CONTROL_FRAMES_PER_SECOND, PickerServer

@@ -13,7 +13,7 @@ import structlog
 import typer
 import uvloop
 
-from isochrone.cli.processes.access_flags import (
+from isochrone.cli.processes.flags.access import (
     AcceptUnsealedOption,
     AccessOption,
     FleetKeyOption,
@@ -22,28 +22,28 @@ from isochrone.cli.processes.access_flags import (
     check_exposure,
     read_access,
 )
-from isochrone.cli.processes.access_log_flags import (
+from isochrone.cli.processes.flags.access_log import (
     AccessLogFileOption,
     AccessLogOption,
     LatencyHistogramsOption,
     MetricsOtlpOption,
     MetricsOtlpSecondsOption,
 )
-from isochrone.cli.processes.audit_flags import (
+from isochrone.cli.processes.flags.audit import (
     AuditKeepOption,
     AuditKeyOption,
     AuditOption,
     AuditRedactOption,
     AuditRequestsOption,
 )
-from isochrone.cli.processes.encryption_flags import (
+from isochrone.cli.processes.flags.encryption import (
     AllowDiskOption,
     ModelKeyOption,
     RequireEncryptionOption,
     read_model_keys,
 )
-from isochrone.cli.processes.recorder_flags import DEFAULT_RECORDER, DumpOption, RecorderOption
-from isochrone.cli.processes.repository_flags import (
+from isochrone.cli.processes.flags.recorder import DEFAULT_RECORDER, DumpOption, RecorderOption
+from isochrone.cli.processes.flags.repository import (
     CacheConfigOption,
     ModelCacheBytesOption,
     ModelCacheOption,
@@ -52,7 +52,7 @@ from isochrone.cli.processes.repository_flags import (
     read_model_cache_bytes,
     read_repositories,
 )
-from isochrone.cli.processes.sandbox_flags import (
+from isochrone.cli.processes.flags.sandbox import (
     AllowOption,
     BestEffortOption,
     MemoryOption,
@@ -60,8 +60,8 @@ from isochrone.cli.processes.sandbox_flags import (
     TrustOption,
     read_sandbox,
 )
-from isochrone.cli.processes.tls_flags import TlsClientCaOption, TlsKeyOption, TlsPermissiveOption, read_tls
-from isochrone.cli.processes.wire_limits import parse_limits
+from isochrone.cli.processes.flags.tls import TlsClientCaOption, TlsKeyOption, TlsPermissiveOption, read_tls
+from isochrone.cli.processes.flags.wire_limits import parse_limits
 from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
 from isochrone.cli.triton.command_line import BadFlag
