@@ -150,6 +150,37 @@ def test_an_epoch_and_its_copy_forged_wait_for_a_user(fleet: SealedFleet, tried:
     assert fleet.status()["epoch"] < 99
 
 
+def test_an_earlier_epoch_put_back_is_not_followed(fleet: SealedFleet, tried: Counter[str]) -> None:
+    """Its seal is genuine: it was the fleet's own, with a version that has been replaced since."""
+    earlier, before = fleet.read(), fleet.version()
+    fleet.command("rollout", "start", f"{MODEL}={'2' if before == '1' else '1'}")
+    wait_until(lambda: fleet.version() != before)
+    served, epoch = fleet.version(), fleet.status()["epoch"]
+    wait_until(lambda: fleet.status()["gateways"][0]["epoch"] == epoch)
+    fleet.write({KEYS.epoch: earlier[KEYS.epoch].value})
+    tried["an earlier epoch put back into the fleet's store"] += 1
+    # The leader has restored it from the copy, under a new number.
+    wait_until(lambda: fleet.status()["epoch"] == epoch + 1)
+    assert {fleet.version() for _ in range(20)} == {served}
+    fleet.write({key: earlier[key].value for key in (KEYS.epoch, KEYS.epoch_copy)})
+    tried["an earlier epoch put back with its copy"] += 1
+    wait_until(lambda: {"epoch", "epoch-copy"} <= fleet.faults().keys())
+    assert f"was put back: gateway front has epoch {epoch + 1}" in fleet.faults()["epoch"]
+    assert {fleet.version() for _ in range(20)} == {served}
+    wait_until(lambda: KEYS.served_epoch("front") in fleet.read())
+    # A gateway that starts now follows it neither.
+    restarted = next(each for each in fleet.up.children() if "gateway" in each.cmdline())
+    restarted.kill()
+    wait_until(lambda: not restarted.is_running())
+    wait_until(lambda: any("gateway" in each.cmdline() for each in fleet.up.children()))
+    fleet.command("restore-epoch", "--yes")
+    wait_until(lambda: not fleet.faults())
+    wait_until(lambda: [each["epoch"] for each in fleet.status()["gateways"]] == [epoch + 2])
+    assert {fleet.version() for _ in range(20)} == {served}
+    fleet.command("rollout", "rollback", MODEL)
+    wait_until(lambda: fleet.version() == before)
+
+
 def test_other_forged_records_change_nothing(fleet: SealedFleet, tried: Counter[str]) -> None:
     served, generation = fleet.version(), fleet.status()["generation"]
     opened = fleet.read(fleet.key)

@@ -51,7 +51,7 @@ COMMANDS = {
     "forget": ("isochrone.cli.fleet.changing.forget", "Remove a dead gateway from the fleet's records."),
     "restore-epoch": (
         "isochrone.cli.fleet.changing.restore_epoch",
-        "Rebuild the committed versions when their records are damaged.",
+        "Rebuild the committed versions when their records are damaged or were put back.",
     ),
     "events": ("isochrone.cli.fleet.inspecting.events", "Show who changed what, when."),
     "audit": ("isochrone.cli.security.audit", "Show, verify and export audit logs."),

@@ -298,6 +298,34 @@ def test_what_is_served_is_offered_while_neither_the_epoch_nor_its_copy_can_be_r
     run(scenario, tmp_path)
 
 
+def test_an_earlier_epoch_that_is_put_back_is_not_followed(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            for number in (1, 2):
+                await led.put(KEYS.epoch, epoch(number, str(number)))
+            await until(lambda: led.registered.epoch == 2)
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: KEYS.epoch in led.registered.faults)
+            assert "epoch 1 was put back: epoch 2 is served" in led.registered.faults[KEYS.epoch]
+            assert led.gateway.fleet.committed["m"].version == "2"
+            # Neither does one that starts now: the first one has been served by a later epoch.
+            late = Led(directory, "late", "2")
+            starting = asyncio.ensure_future(late.link.start())
+            await until(lambda: KEYS.gateway("late") in led.link.mirror.entries)
+            await until(lambda: late.link.mirror.entries.get(KEYS.epoch))
+            assert not starting.done()
+            # The one that is served, as it was: nothing changes. A later one: both follow.
+            await led.put(KEYS.epoch, epoch(2, "2"))
+            await until(lambda: not led.registered.faults)
+            await starting
+            await led.put(KEYS.epoch, epoch(3, "1"))
+            await until(lambda: (led.gateway.fleet.epoch, late.gateway.fleet.epoch) == (3, 3))
+            assert {each.gateway.fleet.committed["m"].version for each in (led, late)} == {"1"}
+            await late.stop()
+
+    run(scenario, tmp_path)
+
+
 def test_rules_that_cannot_be_read_keep_nobody_from_the_epoch(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         led = Led(directory, read_rules=lambda value: decode(value, GatewayRules))  # type: ignore[type-var]

@@ -20,10 +20,11 @@ from isochrone.control.agents.discovery import discover
 from isochrone.control.agents.epoch_reading import EpochReader
 from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.recovery.offers import offer
-from isochrone.control.state.codec import decode
+from isochrone.control.state.codec import Unreadable, decode
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.state.records import EpochRecord
+from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch
@@ -110,7 +111,7 @@ class GatewayRecords:
         #: By key: the record of a worker that vanished, and until when it is kept.
         self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
         #: Epochs in the order of the store, and the place of the one that is served: discovery takes a while, and an
-        #: earlier epoch must not replace a later one. Their numbers do not show it: a restored backup goes back.
+        #: earlier epoch must not replace a later one. Of a store that lost its end, two can have the same number.
         self._epochs_received = self._epoch_served = 0
         self._served: EpochRecord | None = None
         #: The last one that was read, and its commitments.
@@ -249,6 +250,8 @@ class GatewayRecords:
         # Always in a turn of the loop of its own: with a thousand models it takes some 0.4 ms.
         yield
         record = yield from self._reader.read(entry.value)
+        if self._received is None or record != self._received[0]:
+            self._check_newer(record)
         self._epoch_revision = entry.revision
         if self._received is not None and record == self._received[0]:
             return  # it was written again as it was, with a seal
@@ -265,6 +268,16 @@ class GatewayRecords:
         else:
             self._tasks.start(self._discover_and_commit(record, committed, place))
 
+    def _check_newer(self, record: EpochRecord) -> None:
+        """Raise ``Unreadable`` for an earlier epoch that was put back: what is served stays."""
+        served = self._gateway.fleet.epoch
+        if not served:
+            reason = View(self._keys, self._mirror.entries).put_back(record)
+        else:
+            reason = f"epoch {record.epoch} was put back: epoch {served} is served" if record.epoch < served else ""
+        if reason:
+            raise Unreadable(reason)
+
     async def _discover_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         gateway = self._gateway
         await discover(gateway, {name: model.version for name, model in record.models.items()}, self._rules)
@@ -276,8 +289,8 @@ class GatewayRecords:
             return
         before, self._served = self._served, record
         self._epoch_served = place
-        if record.epoch <= self._gateway.fleet.epoch:
-            log.error("the store went back", epoch=record.epoch, served=self._gateway.fleet.epoch)
+        if record.epoch == self._gateway.fleet.epoch:
+            log.error("the store lost an epoch; another one has its number", epoch=record.epoch)
         self._gateway.fleet.commit(record.epoch, prepared.committed, prepared)
         versions = _changed_versions(prepared.changed, record, before)
         log.info("epoch", epoch=record.epoch, models=len(record.models), versions=versions)

@@ -1,10 +1,10 @@
-"""Rebuilds the epoch when neither its record nor its copy can be read. Pure.
+"""Rebuilds the epoch when neither its record nor its copy can be read, or both were put back. Pure.
 
 It starts from the newest epoch that a gateway serves and adds every rollout that was committed since. If no gateway
-offers one, it uses the rollouts alone. The number is higher than any that was reported, so that every gateway accepts
-it. Only a user may request it: it undoes a commit that no gateway saw and no rollout recorded (a model that a file
-removed, another amount of memory). It is rejected while a registered gateway has not offered the epoch that it serves:
-models of that gateway would be missing.
+offers one, it uses the one that was put back, or the rollouts alone. The number is higher than any that was reported,
+so that every gateway accepts it. Only a user may request it: it undoes a commit that no gateway saw and no rollout
+recorded (a model that a file removed, another amount of memory). It is rejected while a registered gateway serves an
+epoch newer than all that were offered: its models would be missing.
 """
 
 from __future__ import annotations
@@ -73,13 +73,9 @@ def restore_epoch(
 
 
 def _complete(view: View, without: Sequence[str]) -> None:
-    """Raise ``Conflict`` while a gateway serves an epoch that it has not offered."""
-    offers = view.served_epochs
-    missing = [
-        name
-        for name, gateway in view.gateways.items()
-        if name not in without and gateway.epoch > (offers[name].epoch if name in offers else 0)
-    ]
+    """Raise ``Conflict`` while a gateway serves a newer epoch than any that was offered."""
+    newest = max((each.epoch for each in view.served_epochs.values()), default=0)
+    missing = [name for name, gateway in view.gateways.items() if name not in without and gateway.epoch > newest]
     if missing:
         names = ", ".join(missing)
         flags = " ".join(f"--without {name}" for name in missing)
@@ -97,6 +93,8 @@ def rebuild(view: View, context: RequestContext) -> Rebuilt:
     if offers:
         gateway = max(offers, key=lambda name: offers[name].epoch)
         base, source = offers[gateway], f"epoch {offers[gateway].epoch} of gateway {gateway}"
+    elif (older := view.put_back_epoch) is not None:
+        base, source = older, f"epoch {older.epoch}, which was put back"
     later = sorted((each for each in rollouts if _is_later(each, base)), key=lambda each: each.epoch)
     models = base.models
     for rollout in later:

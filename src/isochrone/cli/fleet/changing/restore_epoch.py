@@ -1,4 +1,4 @@
-"""``isochrone restore-epoch``: rebuild the epoch's record if neither it nor its copy can be read."""
+"""``isochrone restore-epoch``: rebuild the epoch's record if neither it nor its copy can be read, or both are old."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def restore_epoch(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Rebuild the committed versions when their records are damaged."""
+    """Rebuild the committed versions when their records are damaged or were put back."""
     with failing_as("restore-epoch"), ApiClient(api) as client:
         if as_json and not (yes or dry_run):
             raise ApiFailed("nothing was restored: --json shows no preview to agree to; add --yes, or --dry-run")
