@@ -9,6 +9,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -237,7 +238,20 @@ def failing_as(command: str) -> Iterator[None]:
     try:
         yield
     except (ApiFailed, IsochroneError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            # As in "isochrone audit show … | head": Typer ends the command without a word, with status 1.
+            raise
         typer.secho(f"isochrone {command}: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _is_output_closed() -> bool:
+    """Whether it was standard output that nobody reads any more, and not a connection of the command's."""
+    try:
+        # What could not be written still waits there.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
