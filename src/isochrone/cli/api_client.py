@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import select
 import socket
 import sys
 from collections.abc import Generator, Iterator
@@ -248,10 +249,10 @@ def failing_as(command: str) -> Iterator[None]:
 
 
 def _is_output_closed() -> bool:
-    """Whether it was standard output that nobody reads any more, and not a connection of the command's."""
+    """Whether nobody reads standard output any more. If somebody does, it was a connection of the command's."""
     try:
-        # What could not be written still waits there.
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        return bool(poller.poll(0))
+    except (OSError, ValueError):
+        return False

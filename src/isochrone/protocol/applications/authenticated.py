@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from isochrone.errors import IsochroneError
 from isochrone.protocol.access.held_requests import HeldRequest, HeldStream
@@ -129,6 +129,8 @@ class _CheckedStream(Route):
     """A call whose messages come one by one: refused when it is opened. Its messages are checked as they are read."""
 
     streaming = True
+    #: Whether a call may wait until it is decided what its token proves.
+    may_wait: ClassVar[bool] = True
 
     def __init__(self, route: Route, grant: Grant, need: Need, refuse: Refuse) -> None:
         self._route = route
@@ -140,12 +142,21 @@ class _CheckedStream(Route):
         try:
             self._grant.require_for_any(self._need.permission)
         except IsochroneError as error:
-            held, stream = self._grant.held, HeldStream(exchange, self)
-            if held is not None and stream.waits(held):
-                return stream
+            held = self._grant.held
+            if held is not None and self.may_wait:
+                at_once = _CheckedNow(self._route, self._grant, self._need, self._refuse)
+                stream = HeldStream(exchange, self, at_once)
+                if stream.waits(held):
+                    return stream
             self._refuse(exchange, self._need, error)
             return _Refused()
         return self._route.open(exchange)
+
+
+class _CheckedNow(_CheckedStream):
+    """The same call, whose caller has sent too much while it waited."""
+
+    may_wait = False
 
 
 class _Refused:
