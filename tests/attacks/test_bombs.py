@@ -19,8 +19,8 @@ from hostile_models import write_repository
 from server_process import StartServer
 
 MIB = 1 << 20
-#: What all bombs together may leave behind. It is free memory: small objects that live on, between those of a bomb, keep
-#: Python's arenas. Round after round it reached 90 to 98 MiB and stayed there; a server that forgets nothing exceeds it.
+#: What all bombs together may leave behind. It is free memory: small objects that live on, between those of a bomb,
+#: keep Python's arenas. Round after round it reached 90 to 98 MiB and stayed there; a leak goes on.
 LEFT_BEHIND = 128 * MIB
 INFER = "/v2/models/echo/infer"
 

@@ -130,6 +130,16 @@ def test_nothing_is_served_without_a_session(console: ConsoleProcess, tried: Cou
                         assert content == b""
                     tried["paths of the console without a session"] += 1
 
+    def refused() -> set[tuple[str, str]]:
+        """By actor and error: what only reads has no record of its own."""
+        lines = [line for each in console.audit.rglob("*.jsonl") for line in each.read_text().splitlines()]
+        records = [record for record in map(json.loads, lines) if record["action"] == "access.refuse"]
+        assert all(record["object"] == "fleet-read" for record in records)
+        return {(record["actor"]["name"], record["details"]["error"]) for record in records}
+
+    # The role of "caller" does not let it look at the fleet.
+    wait_for(lambda: {("anonymous", "unauthenticated"), ("token:caller", "permission_denied")} <= refused(), 10)
+
 
 def test_what_is_open_says_nothing_of_the_fleet(browser: httpx.Client) -> None:
     for path in (LOGIN, LOGIN_STYLE, THEME, LOGIN_CALLBACK):

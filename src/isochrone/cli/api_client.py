@@ -8,7 +8,9 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import select
 import socket
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -237,7 +239,20 @@ def failing_as(command: str) -> Iterator[None]:
     try:
         yield
     except (ApiFailed, IsochroneError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            # As in "isochrone audit show … | head": Typer ends the command without a word, with status 1.
+            raise
         typer.secho(f"isochrone {command}: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _is_output_closed() -> bool:
+    """Whether nobody reads standard output any more. If somebody does, it was a connection of the command's."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        return bool(poller.poll(0))
+    except (OSError, ValueError):
+        return False

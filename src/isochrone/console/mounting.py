@@ -35,6 +35,7 @@ from isochrone.control.api.callers.access_rights import AccessRights
 from isochrone.control.api.callers.rights import Rights
 from isochrone.control.api.service import ControlService
 from isochrone.errors import Unsupported
+from isochrone.secure.audit.audit import Audit
 
 log = structlog.get_logger(__name__)
 
@@ -72,8 +73,9 @@ def require_installed() -> None:
 class Console:
     """The console of one controller."""
 
-    def __init__(self, rights: Rights | None = None) -> None:
-        """``rights``: those of the API. With those of an access file, browsers log in."""
+    def __init__(self, rights: Rights | None = None, audit: Audit | None = None) -> None:
+        """``rights``: those of the API. With those of an access file, browsers log in. ``audit``: the controller's."""
+        self._audit = audit
         self._aggregation: Aggregation | None = None
         self._pages: _Pages | None = None
         self.logins = Logins(rights) if isinstance(rights, AccessRights) else None
@@ -82,7 +84,7 @@ class Console:
     @property
     def middleware(self) -> list[Middleware]:
         """For ``create_app``, behind its guard: without it, nobody who logged in is known."""
-        return [Middleware(Gate, logins=self.logins)] if self.logins is not None else []
+        return [Middleware(Gate, logins=self.logins, audit=self._audit)] if self.logins is not None else []
 
     def routes(self, service: ControlService) -> list[BaseRoute]:
         """For ``create_app``, which makes the service. In the event loop that serves them."""

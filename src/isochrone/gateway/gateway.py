@@ -30,7 +30,6 @@ from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerStream
-    from isochrone.secure.audit.audit import Audit
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +65,6 @@ class Gateway(RequestShell):
         #: look at the workers again.
         self.others_ready: Callable[[], bool] | None = None
         self.refresh_others: Callable[[], Coroutine[Any, Any, None]] | None = None
-        #: Records control calls before they take effect; None: nothing does.
-        self.change_audit: Audit | None = None
         self.stopping = False
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False

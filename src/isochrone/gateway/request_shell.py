@@ -38,6 +38,8 @@ from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.protocol.audited_calls import note_refusal
+from isochrone.secure.access.permissions import INFERENCE
 from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from isochrone.gateway.audit import GatewayAudit
     from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
     from isochrone.gateway.tracing import GatewayTrace
+    from isochrone.secure.audit.audit import Audit
+    from isochrone.wire.exchange import Exchange
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +113,8 @@ class RequestShell:
         self.is_guarded = False
         #: None: requests are not recorded in an audit log.
         self.audit: GatewayAudit | None = None
+        #: Records control calls before they take effect, and what access rules refuse; None: nothing does.
+        self.change_audit: Audit | None = None
         self._tasks = BackgroundTasks()
         #: Done when a request or a stream comes while nothing is under way; None: something is.
         self.resting: asyncio.Future[None] | None = None
@@ -126,6 +132,7 @@ class RequestShell:
         if self.resting is not None:
             self.wake()
         if self.is_guarded and (denied := refusal(request)) is not None:
+            self.note_refusal(request.exchange, denied)
             self._refuse(request, denied)
             return
         if self.audit is not None and (unrecorded := self.audit.refusal()) is not None:
@@ -134,6 +141,11 @@ class RequestShell:
         if self.sampling.on:
             self._offer(request)
         self.execute(self.machine.arrive(request, request.arrived))
+
+    def note_refusal(self, exchange: Exchange, error: IsochroneError) -> None:
+        """Access rules refuse a request for inference."""
+        if self.change_audit is not None:
+            note_refusal(self.change_audit, exchange.head.grant, INFERENCE, exchange, error)
 
     def _refuse(self, request: CallerRequest, error: IsochroneError) -> None:
         """A request that must not begin."""

@@ -1,6 +1,7 @@
 """Control calls between their two records: the attempt, before anything of it takes effect, and the outcome.
 
-A call whose attempt cannot be recorded is answered with 503, and nothing of it happens.
+A call whose attempt cannot be recorded is answered with 503, and nothing of it happens. Calls that access rules refuse
+have no attempt: they are counted.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from isochrone.errors import IsochroneError, PermissionDenied, Unauthenticated
+from isochrone.protocol.access.changes import change_named_by
 from isochrone.protocol.access.control_token import HEADER, may_change
 from isochrone.secure.access.identity import ANONYMOUS
 from isochrone.secure.audit.actor import CONTROLLER, Actor, anonymous
@@ -15,6 +18,7 @@ from isochrone.wire.peers import peer_of
 
 if TYPE_CHECKING:
     from isochrone.protocol.access.changes import Change
+    from isochrone.secure.access.grants import Grant
     from isochrone.secure.audit.audit import Audit
     from isochrone.wire.exchange import Exchange, Head
 
@@ -34,11 +38,26 @@ def actor_of(head: Head, exchange: Exchange, control_token: str = "") -> Actor:
 
 def caller_of(head: Head, address: str) -> Actor:
     """The caller that the credential in a head proves."""
-    grant = head.grant
+    return _holder_of(head.grant, address)
+
+
+def _holder_of(grant: Grant | None, address: str) -> Actor:
     if grant is None or grant.identity is ANONYMOUS:
         return anonymous(address)
     name = grant.identity.name
     return Actor(name, name.partition(":")[0], address)
+
+
+def note_refusal(
+    audit: Audit, grant: Grant | None, permission: str, exchange: Exchange | None, error: IsochroneError
+) -> None:
+    """Count a request that access rules refuse. ``exchange`` None: nobody says on which connection it came.
+
+    Other errors say nothing of rights: rules that have not been read yet, a message that is malformed.
+    """
+    if isinstance(error, Unauthenticated | PermissionDenied):
+        change = "" if exchange is None else change_named_by(exchange.head)
+        audit.refused_access(_holder_of(grant, peer_of(exchange)), permission, error.code, change)
 
 
 async def audited(

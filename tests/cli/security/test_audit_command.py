@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from isochrone.cli.security.audit import app
-from isochrone.secure.audit.actor import Actor
+from isochrone.secure.audit.actor import Actor, anonymous
 from isochrone.secure.audit.log import AuditLog
 from isochrone.secure.audit.records import Entry
+from isochrone.secure.audit.refusals import Kind, Refusals
 from isochrone.secure.audit.segments import segments_in
 from isochrone.secure.audit.settings import AuditSettings
 
@@ -87,6 +90,56 @@ def test_show_selects(logs: Path, arguments: tuple[str, ...], count: int) -> Non
     records = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(records) == count
     assert all({"log", "sequence", "hash", "actor", "details"} <= {*record} for record in records)
+
+
+def test_refused_callers_are_shown_and_found_by_what_they_wanted(tmp_path: Path) -> None:
+    refusals = Refusals()
+    stranger, robot = anonymous("10.0.0.7"), Actor("token:robot", "token", "10.0.0.8")
+    refusals.add(Kind(stranger, "inference", "unauthenticated"), BEGAN)
+    refusals.add(Kind(stranger, "inference", "unauthenticated"), BEGAN + SECOND)
+    refusals.add(Kind(robot, "model-repository", "permission_denied", "model.load"), BEGAN + 2 * SECOND)
+    log = AuditLog(AuditSettings(tmp_path / "audit", "w-1"), Clock(BEGAN))
+    log.open()
+    log.write(refusals.drain(0))
+    log.close()
+    shown = run("show", tmp_path / "audit", "--action", "access").stdout.splitlines()
+    assert [line.split("  ", 1)[1] for line in shown] == [
+        "w-1  anonymous@10.0.0.7  access.refuse  inference  refused  "
+        "error=unauthenticated times=2 first=2026-11-18T00:00:00.000000Z",
+        "w-1  token:robot@10.0.0.8  access.refuse  model-repository  refused  "
+        "error=permission_denied change=model.load times=1",
+    ]
+    for action in ("model", "model.load"):
+        assert run("show", tmp_path / "audit", "--action", action).stdout.splitlines() == shown[1:]
+    assert run("show", tmp_path / "audit", "--action", "model.unload").stdout == ""
+    assert run("show", tmp_path / "audit", "--actor", "token:robot").stdout.splitlines() == shown[1:]
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("show", "--json"), ("export",), ("export", "--format", "csv")])
+def test_output_that_nobody_reads_ends_the_command_without_a_word(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    log = AuditLog(AuditSettings(tmp_path / "audit", "gw-1"), Clock(BEGAN))
+    log.open()
+    entry = Entry(BEGAN, Actor("anonymous", "anonymous"), "infer", "detector", "done", {"request_id": "r" * 150})
+    # More than a pipe holds.
+    log.write([entry] * 2000)
+    log.close()
+    command = [sys.executable, "-m", "isochrone", "audit", *arguments, str(tmp_path / "audit")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    # As other commands end then.
+    assert process.returncode == 1
+
+
+def test_a_full_disk_is_no_closed_output(logs: Path) -> None:
+    command = [sys.executable, "-m", "isochrone", "audit", "export", str(logs)]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert "No space left on device" in ended.stderr
 
 
 def test_nothing_of_a_caller_reaches_the_terminal_as_a_control_character(logs: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import httpx
 from api_process import FLEET, KEYS
 
 from isochrone.control.api.application import create_app
+from isochrone.control.api.callers.access_rights import AccessRights
 from isochrone.control.api.callers.rights import Rights
 from isochrone.control.api.routes import OPERATIONS
+from isochrone.secure.access.keeper import AccessKeeper
+from isochrone.secure.access.tokens import digest_of, new_token
 from isochrone.secure.audit.actor import anonymous
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.reading import merged
@@ -31,9 +35,13 @@ def recorded(log: Path) -> list[Record]:
 
 
 def play(
-    directory: Path, scenario: Callable[[Client], Awaitable[None]], token: str = "", redact: tuple[Any, ...] = ()
+    directory: Path,
+    scenario: Callable[[Client], Awaitable[None]],
+    token: str = "",
+    redact: tuple[Any, ...] = (),
+    access: Path | None = None,
 ) -> Path:
-    """Run a scenario against an API with an audit log; the log's directory."""
+    """Run a scenario against an API with an audit log; the log's directory. ``access``: an access file."""
     settings = AuditSettings(directory / "audit", "c1", redact=redact)
 
     async def run() -> None:
@@ -42,7 +50,8 @@ def play(
         store = open_store(f"sqlite:{directory / 'fleet.db'}")
         mirror = Mirror(store, KEYS.prefix)
         await mirror.start()
-        app = create_app(store, mirror, KEYS, rights=Rights(token), audit=audit)
+        rights = Rights(token) if access is None else AccessRights(AccessKeeper(access))
+        app = create_app(store, mirror, KEYS, rights=rights, audit=audit)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("10.9.8.7", 4321))
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8003") as client:
@@ -121,6 +130,45 @@ def test_who_has_no_right_is_refused_and_recorded(tmp_path: Path) -> None:
     }
     assert sum(each.outcome == "refused" for each in recorded(log)) == 2
     assert TOKEN not in "".join(path.read_text() for path in log.glob("*.jsonl"))
+    assert verify(log).is_intact
+
+
+def test_who_may_not_read_is_refused_and_counted(tmp_path: Path) -> None:
+    tokens = {name: new_token() for name in ("reader", "nothing")}
+    lines = (f"  {name}: {{sha256: {digest_of(token)}}}" for name, token in tokens.items())
+    assign = "assign: [{to: ['token:reader'], roles: [reader]}]"
+    (tmp_path / "access.yaml").write_text("\n".join(("tokens:", *lines, assign, "")))
+
+    def bearer(token: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {token}"}
+
+    async def scenario(client: Client) -> None:
+        for _ in range(300):
+            assert (await client.get("/v1/status")).status_code == 401
+        assert (await client.get("/v1/status", headers=bearer("iso_wrong"))).status_code == 401
+        assert (await client.get("/v1/events", headers=bearer(tokens["nothing"]))).status_code == 403
+        assert (await client.get("/v1/status", headers=bearer(tokens["reader"]))).status_code == 200
+        assert (await client.post("/v1/drains/cpu-1", headers=bearer(tokens["reader"]))).status_code == 403
+        # Neither is about a right.
+        assert (await client.get("/v1/nothing")).status_code == 404
+        assert (await client.get("/v1/status", headers={"host": "evil.example"})).status_code == 403
+
+    log = play(tmp_path, scenario, access=tmp_path / "access.yaml")
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for each in recorded(log):
+        assert each.outcome == "refused"
+        assert each.actor["address"] == "10.9.8.7"
+        key = each.action, each.object, each.actor["name"], each.details["error"]
+        counts[key] += each.details.get("times", 1)
+    assert counts == {
+        ("access.refuse", "fleet-read", "anonymous", "unauthenticated"): 301,
+        ("access.refuse", "fleet-read", "token:nothing", "permission_denied"): 1,
+        # A change keeps a record of its own.
+        ("process.drain", "cpu-1", "token:reader", "permission_denied"): 1,
+    }
+    assert len(recorded(log)) <= 4
+    text = "".join(path.read_text() for path in log.glob("*.jsonl"))
+    assert not any(token in text for token in (*tokens.values(), "iso_wrong"))
     assert verify(log).is_intact
 
 

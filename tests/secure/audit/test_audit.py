@@ -10,6 +10,7 @@ import pytest
 from audit_logs import AGENT, request, settings_of
 
 from isochrone.secure.audit import audit as module
+from isochrone.secure.audit.actor import anonymous
 from isochrone.secure.audit.audit import Audit
 from isochrone.secure.audit.failures import AuditUnavailable
 from isochrone.secure.audit.reading import merged
@@ -91,6 +92,90 @@ def test_a_failure_is_tried_again_until_it_succeeds(tmp_path: Path) -> None:
     audit.log.close()
     assert request_ids(log) == ["r0", "r1"]
     assert verify(log).is_intact
+
+
+def refused(log: Path) -> list[tuple[str, int]]:
+    """The addresses of refused callers, and how often."""
+    found = (record for _, record in merged([log]) if record.action == "access.refuse")
+    return [(record.actor["address"], record.details["times"]) for record in found]
+
+
+def test_refused_access_is_recorded_with_its_number(tmp_path: Path) -> None:
+    audit = Audit(settings_of(tmp_path))
+    audit.start()
+    for number in range(2000):
+        audit.refused_access(AGENT, "inference", "unauthenticated")
+        audit.refused_access(anonymous("10.9.9.9"), "model-repository", "permission_denied", "model.load")
+        if number % 100 == 0:
+            audit.add(request(number))
+    audit.stop()
+    log = tmp_path / "gw-1"
+    records = [record for _, record in merged([log]) if record.action == "access.refuse"]
+    assert {(each.actor["address"], each.object, each.outcome) for each in records} == {
+        ("10.2.3.4", "inference", "refused"),
+        ("10.9.9.9", "model-repository", "refused"),
+    }
+    assert len(records) <= 4
+    for address in ("10.2.3.4", "10.9.9.9"):
+        assert sum(times for who, times in refused(log) if who == address) == 2000
+    assert {each.details.get("change", "") for each in records} == {"", "model.load"}
+    assert len(request_ids(log)) == 20
+    assert verify(log).is_intact
+
+
+def test_refused_access_is_counted_while_the_log_cannot_be_written(tmp_path: Path) -> None:
+    audit = Audit(settings_of(tmp_path))
+    audit.log.open()
+    log = tmp_path / "gw-1"
+    log.rename(tmp_path / "aside")
+    audit.refused_access(AGENT, "inference", "unauthenticated")
+    audit._write_waiting()
+    assert not audit.is_writable
+    for _ in range(3):
+        for number in range(3000):
+            audit.refused_access(anonymous(f"10.0.{number // 256}.{number % 256}"), "inference", "unauthenticated")
+        audit._write_waiting()
+    # What waits does not grow with what is refused.
+    assert len(audit._taken) == 1
+    assert audit._waiting == []
+    (tmp_path / "aside").rename(log)
+    audit._write_waiting()
+    audit._write_waiting()
+    assert audit.refusal() is None
+    audit._write_waiting(is_last=True)
+    audit.log.close()
+    assert refused(log)[0] == ("10.2.3.4", 1)
+    assert sum(times for _, times in refused(log)) == 9001
+    assert verify(log).is_intact
+
+
+def test_a_flood_of_refused_access_refuses_nobody_else(tmp_path: Path) -> None:
+    """The thread does not start: as a disk that hangs."""
+    audit = Audit(settings_of(tmp_path))
+    for number in range(3 * module._MOST):
+        audit.refused_access(anonymous(f"10.0.{number // 256}.{number % 256}"), "inference", "unauthenticated")
+    assert audit.refusal() is None
+    assert audit.is_writable
+
+
+def test_counting_beside_the_thread_that_writes_loses_nothing(tmp_path: Path) -> None:
+    audit = Audit(settings_of(tmp_path))
+    audit.log.open()
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            audit._write_waiting(is_last=True)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for number in range(5000):
+        audit.refused_access(anonymous(f"10.0.0.{number % 7}"), "inference", "unauthenticated")
+    over.set()
+    writer.join()
+    audit._write_waiting(is_last=True)
+    audit.log.close()
+    assert sum(times for _, times in refused(tmp_path / "gw-1")) == 5000
 
 
 def test_a_log_that_never_started_stops(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ async def _run(store: Store, keys: Keys, name: str, settings: _ControllerSetting
         controller = Controller(
             store, keys, mirror, name, read_fleet, lease_seconds, figures.history, settings.access_file, own_fields
         )
-        console = Console(settings.rights) if settings.console else None
+        console = Console(settings.rights, audit) if settings.console else None
         api = create_app(
             store,
             mirror,

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,7 +32,10 @@ from isochrone.console.places import (
 )
 from isochrone.control.api.callers.while_allowed import while_allowed
 from isochrone.control.api.messages import ErrorAnswer
+from isochrone.control.api.recording import actor_of, note_refusal
 from isochrone.errors import IsochroneError, PermissionDenied
+from isochrone.secure.access.permissions import FLEET_READ
+from isochrone.secure.audit.audit import Audit
 
 #: What a browser without a session gets, and nothing else: none of it says anything of the fleet.
 OPEN: Final = frozenset((LOGIN, LOGIN_PROVIDER, LOGIN_CALLBACK, LOGOUT, LOGIN_STYLE, THEME))
@@ -50,9 +54,11 @@ _REPLACED: Final = frozenset((b"cookie", b"x-isochrone-user"))
 class Gate:
     """Middleware behind ``Guard``, which has checked ``Host`` and ``Origin``."""
 
-    def __init__(self, app: ASGIApp, logins: Logins) -> None:
+    def __init__(self, app: ASGIApp, logins: Logins, audit: Audit | None = None) -> None:
+        """``audit`` counts what is refused; None: nothing does."""
         self._app = app
         self._logins = logins
+        self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -93,6 +99,9 @@ class Gate:
             answer = RedirectResponse(f"{LOGIN}?next={quote(asked, safe='/')}", 303, {"cache-control": "no-store"})
             await answer(scope, receive, send)
         elif error is not None:
+            credential = headers if session is None else credential_of(session)
+            actor = actor_of(HTTPConnection(scope), logins.rights, credential)
+            note_refusal(self._audit, actor, FLEET_READ, error)
             await _refused(error, scope, receive, send)
         elif path == LIVE or kind is Kind.SOCKET:
             await while_allowed(self._app, scope, receive, send, lambda: self._may_go_on(session, headers))

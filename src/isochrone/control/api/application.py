@@ -20,7 +20,7 @@ from isochrone.control.api.callers.while_allowed import while_allowed
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
-from isochrone.control.api.recording import recorded
+from isochrone.control.api.recording import actor_of, note_refusal, recorded
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
 from isochrone.control.figures.history import History
@@ -64,8 +64,8 @@ def create_app(
     fleet; None: every client. ``further_routes``: what else is served at the same address, behind the same guard.
     ``further_middleware``: what requests pass after the guard, and before any route.
     ``history``: the figures of the fleet that this controller collects. ``simulator``: answers what-if questions.
-    ``audit``: records changes before they take effect; None: nothing does. ``own_fields``: headers that prove to the
-    fleet's processes that a controller asks.
+    ``audit``: records changes before they take effect, and what is refused; None: nothing does. ``own_fields``: headers
+    that prove to the fleet's processes that a controller asks.
     """
     service = ControlService(store, mirror, keys, write_error, history, simulator, rights, audit, own_fields)
     described = document(OPERATIONS)
@@ -95,7 +95,11 @@ def _endpoint(service: ControlService, operation: Operation) -> Callable[[Reques
         request.state.proved = "" if proved == TOKEN else proved
         if operation.changes and service.audit is not None:
             return await recorded(service.audit, service, operation, request)
-        service.rights.require(request.headers, operation.permission)
+        try:
+            service.rights.require(request.headers, operation.permission)
+        except IsochroneError as error:
+            note_refusal(service.audit, actor_of(request, service.rights), operation.permission, error)
+            raise
         response = await operation.handler(service, request)
         if not operation.streams or not service.rights.needs_token:
             return response

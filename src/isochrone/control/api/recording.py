@@ -1,20 +1,22 @@
 """Operations between their records in the audit log: who asked for which change of the fleet, and what became of it.
 
 The attempt is on the disk before a handler runs. Where it cannot be written, the operation is answered with 503. A
-caller without the right to change the fleet is refused in any case.
+caller without the right to change the fleet is refused in any case. Operations that only read leave a record where
+they are refused, one for many of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from isochrone.control.api.operation import Operation, content_of
-from isochrone.errors import PermissionDenied, Unauthenticated
+from isochrone.errors import IsochroneError, PermissionDenied, Unauthenticated
 from isochrone.secure.audit.actor import TOKEN, Actor, anonymous
 
 if TYPE_CHECKING:
@@ -30,11 +32,17 @@ _MOST_BYTES: Final = 1000
 _RENAMED: Final = {"by": "user"}
 
 
-def actor_of(request: Request, rights: Rights) -> Actor:
-    """Who asks a controller."""
+def actor_of(request: HTTPConnection, rights: Rights, credential: Mapping[str, str] | None = None) -> Actor:
+    """Who asks a controller. ``credential``: the headers that prove it; None: those of the request."""
     address = request.client.host if request.client is not None else ""
-    name = rights.name_of(request.headers)
+    name = rights.name_of(request.headers if credential is None else credential)
     return Actor(name, TOKEN if name == TOKEN else name.partition(":")[0], address) if name else anonymous(address)
+
+
+def note_refusal(audit: Audit | None, actor: Actor, permission: str, error: IsochroneError) -> None:
+    """Count a request that changes nothing, and is refused for lack of a right: see ``secure.audit.refusals``."""
+    if audit is not None and isinstance(error, PermissionDenied | Unauthenticated):
+        audit.refused_access(actor, permission, error.code)
 
 
 async def recorded(audit: Audit, service: ControlService, operation: Operation, request: Request) -> Response:

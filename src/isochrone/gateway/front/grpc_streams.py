@@ -316,7 +316,11 @@ class StreamRequest(CallerStream):
         opening = read_opening(message, 0)
         grant = self._stream.head.grant
         if grant is not None:
-            grant.require(INFERENCE, opening.model.decode("utf-8", "replace"), opening.priority)
+            try:
+                grant.require(INFERENCE, opening.model.decode("utf-8", "replace"), opening.priority)
+            except IsochroneError as error:
+                self.gateway.note_refusal(self._stream, error)
+                raise
         if self.gateway.fleet.holding and self._must_wait(opening):
             self._parked.append((0, message))
             return

@@ -252,7 +252,9 @@ class GatewayServer:
         is_known = self.make_link is None or self.settings.internal is not None
         if self.keeper is not None and name != "health" and (name == self.service or is_known):
             need = needed_by if name == self.service else needed_by_page
-            application = Authenticated(application, self.keeper, settings.limits.max_body_bytes, need)
+            application = Authenticated(
+                application, self.keeper, settings.limits.max_body_bytes, need, audit=self.gateway.change_audit
+            )
         guarded = SameOrigin(application, settings.allow_origins)
         contexts = {self.service: settings.tls, "metrics": settings.metrics_tls}
         limits = settings.limits.of_health_checks() if name == "health" else None

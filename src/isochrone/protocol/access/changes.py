@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 if TYPE_CHECKING:
-    from isochrone.wire.exchange import Buffer
+    from isochrone.wire.exchange import Buffer, Head
 
 LOAD: Final = "model.load"
 UNLOAD: Final = "model.unload"
@@ -61,6 +61,15 @@ def rest_change(method: bytes, target: bytes) -> Change | None:
         if match := pattern.match(path):
             return Change(group + match[2], unquote(match[1] or ""))
     return Change(LOG, "") if _LOGGING.match(path) else None
+
+
+def change_named_by(head: Head) -> str:
+    """The action that a head asks for, as far as it says; "": none, or its message decides whether it only reads."""
+    if not (head.get(b"content-type") or b"").startswith(b"application/grpc"):
+        change = rest_change(head.method, head.target)
+        return change.action if change is not None else ""
+    action = grpc_action(head.target)
+    return "" if action in (TRACE, LOG) else action
 
 
 def rest_details(action: str, body: Buffer) -> dict[str, Any]:

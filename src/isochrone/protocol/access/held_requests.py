@@ -45,9 +45,11 @@ class HeldRequest:
 class HeldStream:
     """The first consumer of a stream's messages; hands over to that of its route."""
 
-    def __init__(self, exchange: Exchange, route: Route) -> None:
+    def __init__(self, exchange: Exchange, route: Route, at_once: Route | None = None) -> None:
+        """``at_once``: the route of a stream that must not wait any longer, and so must not be held again."""
         self._exchange = exchange
         self._route = route
+        self._at_once = at_once or route
         self._held: HeldRequests | None = None
         self._received: list[bytes] = []
         self._size = 0
@@ -62,12 +64,13 @@ class HeldStream:
         return True
 
     def resume(self) -> None:
-        """Also where its caller has sent too much: then it is refused, as nothing is known of its token yet."""
-        if self._next is not None:
-            return
+        if self._next is None:
+            self._open(self._route)
+
+    def _open(self, route: Route) -> None:
         self._leave()
         self._exchange.owner = None
-        consumer = self._next = self._route.open(self._exchange)
+        consumer = self._next = route.open(self._exchange)
         received, self._received = self._received, []
         for data in received:
             consumer.data_received(data)
@@ -81,7 +84,8 @@ class HeldStream:
         self._received.append(bytes(data))
         self._size += len(data)
         if self._size > _MOST_BYTES:
-            self.resume()
+            # Nothing is known of its token yet.
+            self._open(self._at_once)
 
     def ended(self) -> None:
         self._has_ended = True
@@ -89,7 +93,8 @@ class HeldStream:
             self._next.ended()
 
     def shed(self) -> None:
-        self.resume()
+        if self._next is None:
+            self._open(self._at_once)
         if self._next is not None:
             self._next.shed()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,7 @@ from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access import origins
 from isochrone.protocol.access.restrictions import check_grpc, check_rest
 from isochrone.protocol.access.rules import HeaderRules
+from isochrone.protocol.audited_calls import note_refusal
 from isochrone.protocol.grpc.calls import GrpcErrorRoute
 from isochrone.protocol.grpc.router import GrpcRouter
 from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
@@ -39,7 +41,8 @@ class ProtocolApplication:
         rules: HeaderRules | None = None,
         audit: Audit | None = None,
     ) -> None:
-        """``audit`` records control calls that change the server; None: nothing does."""
+        """``audit`` records control calls that change the server, and requests that grants do not cover; None: nothing
+        does."""
         self._service = service
         self._max_body_bytes = max_body_bytes
         self._audit = audit
@@ -57,7 +60,8 @@ class ProtocolApplication:
     def _of_grant(self, grant: Grant) -> ProtocolApplication:
         found = self._granted.get(grant)
         if found is None:
-            service = cast("InferenceService", GuardedService(self._service, grant))
+            refused = None if self._audit is None else partial(note_refusal, self._audit)
+            service = cast("InferenceService", GuardedService(self._service, grant, refused))
             found = self._granted[grant] = ProtocolApplication(service, self._max_body_bytes, self._rules, self._audit)
         return found
 

@@ -73,10 +73,11 @@ class ModelsRoute(Route):
         return model_list([model_object(name) for name in names if self._is_served(name)])
 
     def _is_served(self, name: str) -> bool:
+        service = getattr(self._service, "without_notes", self._service)
         try:
-            return text_model(self._service, name, "").is_served
+            return text_model(service, name, "").is_served
         except IsochroneError:
-            return False  # unloaded in the meantime
+            return False  # unloaded in the meantime, or not for this caller
 
 
 def _respond(exchange: Exchange, answer: Any) -> None:

@@ -3,6 +3,9 @@
 ``begin`` returns when a change's record is on the disk, or raises: then the change must not take effect. Records of
 requests are put into a buffer on the event loop; a thread writes the buffer ten times a second, or when it is large.
 While the log cannot be written, the thread tries again, and ``refusal`` says why new requests must be refused.
+
+What access rules refuse is counted (``refusals``), and written by the same thread. It fills no buffer and refuses
+nothing: strangers must not decide over others' requests.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from isochrone.observe.sparing import Sparing
 from isochrone.secure.audit.actor import Actor
 from isochrone.secure.audit.failures import AuditUnavailable, cannot_write
 from isochrone.secure.audit.log import AuditLog
-from isochrone.secure.audit.records import ATTEMPT, DONE, Entry
+from isochrone.secure.audit.records import ATTEMPT, DONE, FAILED, REFUSED, Entry
+from isochrone.secure.audit.refusals import Kind, Refusals
 from isochrone.secure.audit.settings import AuditSettings
 
 log = structlog.get_logger(__name__)
@@ -34,12 +38,9 @@ _MOST: Final = 8192
 #: For the last records when a server stops.
 _STOP_SECONDS: Final = 10.0
 
-FAILED: Final = "failed"
-REFUSED: Final = "refused"
-
 
 class Audit:
-    """``add`` and ``refusal`` are the event loop's."""
+    """``add``, ``refusal`` and ``refused_access`` are the event loop's."""
 
     def __init__(self, settings: AuditSettings) -> None:
         """Raises ``FlagError``."""
@@ -49,6 +50,10 @@ class Audit:
         #: The entries of the write under way; after a failure, of the one that is tried again.
         self._taken: list[Entry] = []
         self._problem = ""
+        self._refusals = Refusals()
+        #: The loop counts while the thread makes records of what was counted. It is held for some 100 µs, and requests
+        #: that are allowed never take it.
+        self._counting = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
@@ -67,7 +72,8 @@ class Audit:
         self._stopping = True
         self._wake.set()
         self._thread.join(_STOP_SECONDS)
-        if left := len(self._taken) + len(self._waiting):
+        # A write that hangs leaves refusals in their tally.
+        if left := len(self._taken) + len(self._waiting) + self._refusals.waiting:
             log.error("records of the audit log were lost at the stop", records=left, error=self._problem)
         self.log.close()
         self._log_head("the audit log is closed")
@@ -91,6 +97,14 @@ class Audit:
         if (refusal := self.refusal()) is not None:
             raise refusal
         self.add(Entry(time.time_ns(), actor, action, subject, REFUSED, details))
+
+    def refused_access(self, actor: Actor, permission: str, error: str, change: str = "") -> None:
+        """A request was refused by access rules, whatever it asked for: never raises, and takes bounded memory.
+
+        ``permission``: what it needed; ``error``: the code of its answer; ``change``: its action, if it is a change.
+        """
+        with self._counting:
+            self._refusals.add(Kind(actor, permission, error, change), time.time_ns())
 
     # Requests.
 
@@ -118,12 +132,16 @@ class Audit:
             self._wake.wait(_PERIOD_SECONDS)
             self._wake.clear()
             self._write_waiting()
-        self._write_waiting()
+        self._write_waiting(is_last=True)
 
-    def _write_waiting(self) -> None:
+    def _write_waiting(self, *, is_last: bool = False) -> None:
         # The loop appends to whichever list it finds: the lists change places before this one is read.
         taken, self._waiting = self._waiting, []
         self._taken += taken
+        # While the log cannot be written, the tally goes on counting: it is bounded, and the list here is not.
+        if is_last or not self._problem:
+            with self._counting:
+                self._taken += self._refusals.drain(now_ns(), everything=is_last)
         if not self._taken:
             return
         try:

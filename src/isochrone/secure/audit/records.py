@@ -30,10 +30,14 @@ STOP: Final = "audit.stop"
 RETENTION: Final = "audit.retention"
 #: A request for inference.
 INFER: Final = "infer"
+#: Requests that access rules refused, counted (``refusals``).
+ACCESS_REFUSE: Final = "access.refuse"
 
 #: The outcome of a record that is written before its action.
 ATTEMPT: Final = "attempt"
 DONE: Final = "done"
+FAILED: Final = "failed"
+REFUSED: Final = "refused"
 
 
 class Entry(NamedTuple):

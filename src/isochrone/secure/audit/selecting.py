@@ -41,18 +41,21 @@ class Selection:
     #: The actor's name, or an agent's.
     actor: str = ""
     model: str = ""
-    #: An action, or the part of it before a dot.
+    #: An action, or the part of it before a dot. A change that was refused is found by the change too.
     action: str = ""
 
     def takes(self, record: Record) -> bool:
         if self.since and record.time < self.since:
             return False
-        if self.action and record.action != self.action and not record.action.startswith(f"{self.action}."):
-            return False
         details = record.details
+        if self.action and not (self._is_of_action(record.action) or self._is_of_action(details.get("change"))):
+            return False
         if self.model and self.model != record.object and self.model != details.get("model"):
             return False
         return not self.actor or self.actor in (record.actor.get("name"), details.get("agent"), details.get("user"))
+
+    def _is_of_action(self, named: Any) -> bool:
+        return isinstance(named, str) and (named == self.action or named.startswith(f"{self.action}."))
 
 
 def read_since(text: str, now_ns: int, flag: str = "--since") -> str:

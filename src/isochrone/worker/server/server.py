@@ -271,7 +271,12 @@ class Worker:
             if self.keeper is not None and name != "health":
                 need = needed_by_page if name == "metrics" else needed_by
                 behind = Authenticated(
-                    served, self.keeper, settings.limits.max_body_bytes, need, takes_attestations=True
+                    served,
+                    self.keeper,
+                    settings.limits.max_body_bytes,
+                    need,
+                    takes_attestations=True,
+                    audit=self._recording.audit,
                 )
             guarded = SameOrigin(behind, settings.allow_origins)
             listener = self._listeners.add(
