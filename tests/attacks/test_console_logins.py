@@ -77,6 +77,22 @@ def mounted_paths() -> list[str]:
     return [*own, *(f"{MOUNT}{path}" for path in framework), f"{NICEGUI}polling", f"{NICEGUI}polling&sid=x"]
 
 
+def refused(console: ConsoleProcess) -> set[tuple[str, str]]:
+    """By actor and error: what only reads has no record of its own."""
+    lines = [line for each in console.audit.rglob("*.jsonl") for line in each.read_text().splitlines()]
+    records = [record for record in map(json.loads, lines) if record["action"] == "access.refuse"]
+    assert all(record["object"] == "fleet-read" for record in records)
+    return {(record["actor"]["name"], record["details"]["error"]) for record in records}
+
+
+def test_a_token_that_is_tried_at_a_page_is_on_record(console: ConsoleProcess, tried: Counter[str]) -> None:
+    """The answer is a redirect, which says that the token is not right."""
+    with console.browser(headers={"authorization": f"Bearer {console.tokens['caller']}"}) as browser:
+        assert browser.get("/console/").status_code == 303
+    tried["a token tried at a page of the console"] += 1
+    wait_for(lambda: ("token:caller", "permission_denied") in refused(console), 10)
+
+
 def test_nothing_is_served_without_a_session(console: ConsoleProcess, tried: Counter[str]) -> None:
     paths = mounted_paths()
     assert len(paths) > 25
@@ -130,15 +146,8 @@ def test_nothing_is_served_without_a_session(console: ConsoleProcess, tried: Cou
                         assert content == b""
                     tried["paths of the console without a session"] += 1
 
-    def refused() -> set[tuple[str, str]]:
-        """By actor and error: what only reads has no record of its own."""
-        lines = [line for each in console.audit.rglob("*.jsonl") for line in each.read_text().splitlines()]
-        records = [record for record in map(json.loads, lines) if record["action"] == "access.refuse"]
-        assert all(record["object"] == "fleet-read" for record in records)
-        return {(record["actor"]["name"], record["details"]["error"]) for record in records}
-
     # The role of "caller" does not let it look at the fleet.
-    wait_for(lambda: {("anonymous", "unauthenticated"), ("token:caller", "permission_denied")} <= refused(), 10)
+    wait_for(lambda: {("anonymous", "unauthenticated"), ("token:caller", "permission_denied")} <= refused(console), 10)
 
 
 def test_what_is_open_says_nothing_of_the_fleet(browser: httpx.Client) -> None:

@@ -172,7 +172,10 @@ def test_an_earlier_epoch_put_back_is_not_followed(fleet: SealedFleet, tried: Co
     restarted = next(each for each in fleet.up.children() if "gateway" in each.cmdline())
     restarted.kill()
     wait_until(lambda: not restarted.is_running())
-    wait_until(lambda: any("gateway" in each.cmdline() for each in fleet.up.children()))
+    wait_until(lambda: [each["epoch"] for each in fleet.status()["gateways"]] == [0])
+    wait_until(lambda: "epoch" in "".join(fleet.status()["gateways"][0]["faults"]))
+    with pytest.raises(OSError, match="refused"):
+        fleet.version()
     fleet.command("restore-epoch", "--yes")
     wait_until(lambda: not fleet.faults())
     wait_until(lambda: [each["epoch"] for each in fleet.status()["gateways"]] == [epoch + 2])

@@ -272,7 +272,7 @@ def test_a_model_that_the_caller_may_not_use_is_counted() -> None:
 
 def test_a_list_that_leaves_models_out_refuses_nobody() -> None:
     audit, grant = Counted(), grant_of(ROBOTS)
-    service = guarded(audit, grant).without_notes
+    service = guarded(audit, grant).uncounted
     with pytest.raises(IsochroneError):
         service.declared_inputs("tracker", "")
     assert service.declared_inputs("detector", "") == ((), 0)

@@ -254,5 +254,5 @@ def _is_output_closed() -> bool:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)
         return bool(poller.poll(0))
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # it was closed before the command started
         return False

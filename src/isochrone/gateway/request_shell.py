@@ -38,7 +38,7 @@ from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.protocol.audited_calls import note_refusal
+from isochrone.protocol.audited_calls import count_refusal
 from isochrone.secure.access.permissions import INFERENCE
 from isochrone.settings.wire_limits import WireLimits
 
@@ -132,7 +132,7 @@ class RequestShell:
         if self.resting is not None:
             self.wake()
         if self.is_guarded and (denied := refusal(request)) is not None:
-            self.note_refusal(request.exchange, denied)
+            self.count_refusal(request.exchange, denied)
             self._refuse(request, denied)
             return
         if self.audit is not None and (unrecorded := self.audit.refusal()) is not None:
@@ -142,10 +142,10 @@ class RequestShell:
             self._offer(request)
         self.execute(self.machine.arrive(request, request.arrived))
 
-    def note_refusal(self, exchange: Exchange, error: IsochroneError) -> None:
+    def count_refusal(self, exchange: Exchange, error: IsochroneError) -> None:
         """Access rules refuse a request for inference."""
         if self.change_audit is not None:
-            note_refusal(self.change_audit, exchange.head.grant, INFERENCE, exchange, error)
+            count_refusal(self.change_audit, exchange.head.grant, INFERENCE, exchange, error)
 
     def _refuse(self, request: CallerRequest, error: IsochroneError) -> None:
         """A request that must not begin."""

@@ -48,7 +48,7 @@ def _holder_of(grant: Grant | None, address: str) -> Actor:
     return Actor(name, name.partition(":")[0], address)
 
 
-def note_refusal(
+def count_refusal(
     audit: Audit, grant: Grant | None, permission: str, exchange: Exchange | None, error: IsochroneError
 ) -> None:
     """Count a request that access rules refuse. ``exchange`` None: nobody says on which connection it came.

@@ -104,6 +104,24 @@ def test_the_last_epoch_counts_while_the_record_is_unreadable(tmp_path: Path) ->
     assert run(tmp_path / "fleet.db", scenario) == ["the committed epoch is unreadable; the last one counts"]
 
 
+def test_an_earlier_epoch_that_is_put_back_does_not_count(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.commit(2, "2")
+        await bench.until(True, HAS_TWO)
+        await bench.commit(1, "1")
+        while not bench.lines:  # noqa: ASYNC110 (it comes about elsewhere)
+            await asyncio.sleep(0.01)
+        assert bench.watch.is_satisfied(HAS_TWO)
+        assert not bench.watch.is_satisfied(HAS_ONE)
+        # A store that begins anew has other numbers.
+        await bench.outside.transact((), (Delete(KEYS.epoch),))
+        await bench.until(True, {})
+        await bench.commit(1, "1")
+        await bench.until(False, {})
+
+    assert run(tmp_path / "fleet.db", scenario) == ["the committed epoch is unreadable; the last one counts"]
+
+
 def test_a_store_that_is_away_at_first_leaves_the_question_open(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         listing = bench.store.list

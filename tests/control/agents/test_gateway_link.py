@@ -306,7 +306,7 @@ def test_an_earlier_epoch_that_is_put_back_is_not_followed(tmp_path: Path) -> No
             await until(lambda: led.registered.epoch == 2)
             await led.put(KEYS.epoch, epoch(1, "1"))
             await until(lambda: KEYS.epoch in led.registered.faults)
-            assert "epoch 1 was put back: epoch 2 is served" in led.registered.faults[KEYS.epoch]
+            assert "epoch 1 was put back: this gateway has epoch 2" in led.registered.faults[KEYS.epoch]
             assert led.gateway.fleet.committed["m"].version == "2"
             # Neither does one that starts now: the first one has been served by a later epoch.
             late = Led(directory, "late", "2")
@@ -322,6 +322,73 @@ def test_an_earlier_epoch_that_is_put_back_is_not_followed(tmp_path: Path) -> No
             await until(lambda: (led.gateway.fleet.epoch, late.gateway.fleet.epoch) == (3, 3))
             assert {each.gateway.fleet.committed["m"].version for each in (led, late)} == {"1"}
             await late.stop()
+
+    run(scenario, tmp_path)
+
+
+def test_an_epoch_put_back_while_a_later_one_is_discovered_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: led.gateway.fleet.epoch == 1)
+            begun, go_on, discover = asyncio.Event(), asyncio.Event(), gateway_records.discover
+
+            async def slowly(*arguments: Any) -> None:
+                begun.set()
+                await go_on.wait()
+                await discover(*arguments)
+
+            monkeypatch.setattr(gateway_records, "discover", slowly)
+            await led.put(KEYS.epoch, epoch(3, "3"))
+            await begun.wait()
+            await led.put(KEYS.epoch, epoch(2, "2"))
+            await until(lambda: KEYS.epoch in led.registered.faults)
+            go_on.set()
+            await until(lambda: led.registered.epoch == 3)
+            assert led.gateway.fleet.committed["m"].version == "3"
+            assert "epoch 2 was put back" in led.registered.faults[KEYS.epoch]
+
+    run(scenario, tmp_path)
+
+
+def test_the_epoch_that_is_served_put_back_over_a_later_one_releases_nothing(tmp_path: Path) -> None:
+    """The commit that ends the switch is overwritten before this gateway has read it; the copy tells of it."""
+
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            fleet = led.gateway.fleet
+            await led.put(KEYS.epoch, epoch(6, "1"))
+            await until(lambda: fleet.epoch == 6)
+            await led.put(KEYS.switch, SwitchRecord("r1.1", HOLDING, ("m",), 6))
+            await until(lambda: fleet.holding)
+            later = Put(KEYS.epoch_copy, encode(epoch(7, "2")))
+            outcome = await led.store.transact((), (Put(KEYS.epoch, encode(epoch(6, "1"))), later, Delete(KEYS.switch)))
+            await led.link.mirror.catch_up(outcome.revision)
+            await until(lambda: KEYS.epoch in led.registered.faults)
+            assert "the copy of the record has epoch 7" in led.registered.faults[KEYS.epoch]
+            assert fleet.holding == {"m"}
+            # As the leader restores it.
+            await led.put(KEYS.epoch, epoch(8, "2"))
+            await until(lambda: fleet.epoch == 8)
+            assert not fleet.holding
+
+    run(scenario, tmp_path)
+
+
+def test_what_a_gateway_serves_is_on_record_when_it_registers_again(tmp_path: Path) -> None:
+    """The record that outlives registrations may be older: a backup of the store was restored."""
+
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.epoch, epoch(2, "2"))
+            await until(lambda: led.registered.epoch == 2)
+            seen = led.link.mirror.entries[KEYS.seen_epoch("g")].value
+            await led.store.transact((), (Put(KEYS.seen_epoch("g"), b"1 1"), Delete(KEYS.gateway("g"))))
+            entries = led.link.mirror.entries
+            await until(lambda: KEYS.gateway("g") in entries and entries[KEYS.seen_epoch("g")].value == seen)
+            assert seen == b"1 2"
 
     run(scenario, tmp_path)
 

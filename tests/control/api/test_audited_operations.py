@@ -148,6 +148,9 @@ def test_who_may_not_read_is_refused_and_counted(tmp_path: Path) -> None:
         assert (await client.get("/v1/status", headers=bearer("iso_wrong"))).status_code == 401
         assert (await client.get("/v1/events", headers=bearer(tokens["nothing"]))).status_code == 403
         assert (await client.get("/v1/status", headers=bearer(tokens["reader"]))).status_code == 200
+        # It refuses nobody, and says whether a token is right.
+        for credential in ({}, bearer("iso_wrong"), bearer(tokens["nothing"])):
+            assert (await client.get("/v1/rights", headers=credential)).json()["may_change"] is False
         assert (await client.post("/v1/drains/cpu-1", headers=bearer(tokens["reader"]))).status_code == 403
         # Neither is about a right.
         assert (await client.get("/v1/nothing")).status_code == 404
@@ -163,12 +166,29 @@ def test_who_may_not_read_is_refused_and_counted(tmp_path: Path) -> None:
     assert counts == {
         ("access.refuse", "fleet-read", "anonymous", "unauthenticated"): 301,
         ("access.refuse", "fleet-read", "token:nothing", "permission_denied"): 1,
+        ("access.refuse", "fleet-change", "anonymous", "unauthenticated"): 1,
         # A change keeps a record of its own.
         ("process.drain", "cpu-1", "token:reader", "permission_denied"): 1,
     }
-    assert len(recorded(log)) <= 4
+    assert len(recorded(log)) <= 5
     text = "".join(path.read_text() for path in log.glob("*.jsonl"))
     assert not any(token in text for token in (*tokens.values(), "iso_wrong"))
+    assert verify(log).is_intact
+
+
+def test_many_refused_changes_of_strangers_are_counted(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        for _ in range(250):
+            assert (await client.post("/v1/drains/cpu-1")).status_code == 403
+
+    log = play(tmp_path, scenario, TOKEN)
+    found = recorded(log)
+    own = [each for each in found if each.action == "process.drain"]
+    counted = [each for each in found if each.action == "access.refuse"]
+    # Periods of a minute may end between two of them.
+    assert 100 <= len(own) < 250
+    assert {each.details["change"] for each in counted} == {"process.drain"}
+    assert len(own) + sum(each.details["times"] for each in counted) == 250
     assert verify(log).is_intact
 
 

@@ -15,6 +15,7 @@ from isochrone.control.state.codec import Unreadable
 from isochrone.control.state.process_records import GatewayRecord, XdsServerRecord
 from isochrone.control.state.records import EpochRecord
 from isochrone.control.state.rollout_records import DONE, Change
+from isochrone.control.state.view import View
 
 EARLIER = EpochRecord(5, served(detector="1"))
 LATER = EpochRecord(7, served(detector="2"))
@@ -35,7 +36,7 @@ def test_the_epoch_that_is_served_is_no_fault() -> None:
         records = fleet(LATER, LATER, gateway)
         assert records.view.faults() == []
         assert records.view.epoch == LATER
-        assert records.view.put_back_epoch is None
+        assert records.view.newest_put_back is None
 
 
 @pytest.mark.parametrize("witness", ["gateway", "seen", "xds", "copy"])
@@ -115,14 +116,59 @@ def test_where_no_gateway_serves_any_more_the_rollouts_since_are_added_to_it() -
     assert any("gateway g1 has served epoch 7" in note for note in rebuilt.notes)
 
 
+def test_what_is_rebuilt_follows_what_xds_clients_have() -> None:
+    records = fleet(EARLIER, EARLIER, gateway=0)
+    records.put(KEYS.xds_server("c1"), XdsServerRecord("c1", "h", 1, epoch=7))
+    records.rollout("r1", DONE, {"detector": Change("1", "", "d1", ("cpu",))}, epoch=1)
+    assert restore_epoch(records.view, CONTEXT).answer.epoch.epoch == 8
+
+
+def test_it_starts_from_the_record_that_was_put_back_where_gateways_offer_less() -> None:
+    records = fleet(EARLIER, EARLIER, gateway=0)
+    records.put(KEYS.seen_epoch("gone"), b"incarnation 7")
+    records.put(KEYS.gateway("late"), GatewayRecord("late", "h", 1, epoch=4))
+    records.put(KEYS.served_epoch("late"), EpochRecord(4, served(detector="0")))
+    rebuilt = restore_epoch(records.view, CONTEXT).answer
+    assert rebuilt.source == "epoch 5, which was put back"
+    assert (rebuilt.epoch.epoch, rebuilt.epoch.models) == (8, EARLIER.models)
+
+
+@pytest.mark.parametrize("value", [b"i \xc2\xb2", b"i " + b"9" * 5000, b"i -3", b"", b"i 9 ", b"\xff"])
+def test_a_report_that_makes_no_sense_is_named_and_counts_for_nothing(value: bytes) -> None:
+    records = fleet(LATER, LATER)
+    records.put(KEYS.seen_epoch("g1"), value)
+    view = records.view
+    assert view.epoch == LATER
+    assert [fault.key for fault in view.faults()] == [KEYS.seen_epoch("g1")]
+    assert set(view.epochs_seen.values()) <= {("", 0)}
+
+
+def test_other_records_that_cannot_be_read_count_for_nothing() -> None:
+    records = fleet(LATER, LATER)
+    for key in (KEYS.gateway("g1"), KEYS.xds_server("c1"), KEYS.epoch_copy):
+        for value in (b"", b"no JSON", b"[" * 5000, b'{"epoch": "x"}', b'{"epoch": 99999999999999999999999}', b"\xff"):
+            records.put(key, value)
+            assert records.view.epoch == LATER
+
+
+def test_a_view_that_lasts_follows_the_records() -> None:
+    records = fleet(EARLIER, EARLIER, gateway=0)
+    view = View(KEYS, records.entries, is_lasting=True)
+    assert view.epoch == EARLIER
+    records.put(KEYS.gateway("g1"), GatewayRecord("g1", "h", 1, epoch=7))
+    assert view.epoch is None
+    assert view.is_epoch_lost
+
+
 @given(
     record=st.integers(0, 9),
     copy=st.none() | st.integers(0, 9),
     gateways=st.lists(st.integers(0, 9), max_size=3),
     seen=st.lists(st.integers(0, 9), max_size=3),
+    xds=st.lists(st.integers(0, 9), max_size=2),
 )
 def test_an_epoch_is_readable_exactly_if_nothing_has_a_newer_one(
-    record: int, copy: int | None, gateways: list[int], seen: list[int]
+    record: int, copy: int | None, gateways: list[int], seen: list[int], xds: list[int]
 ) -> None:
     models = served(detector="1")
     records = fleet(EpochRecord(record, models), None if copy is None else EpochRecord(copy, models), gateway=0)
@@ -130,7 +176,9 @@ def test_an_epoch_is_readable_exactly_if_nothing_has_a_newer_one(
         records.put(KEYS.gateway(f"g{number}"), GatewayRecord(f"g{number}", "h", 1, epoch=epoch))
     for number, epoch in enumerate(seen):
         records.put(KEYS.seen_epoch(f"s{number}"), f"i {epoch}".encode())
-    newest = max([*gateways, *seen, copy or 0])
+    for number, epoch in enumerate(xds):
+        records.put(KEYS.xds_server(f"c{number}"), XdsServerRecord(f"c{number}", "h", 1, epoch=epoch))
+    newest = max([*gateways, *seen, *xds, copy or 0])
     view = records.view
     assert (view.epoch is not None) == (record >= newest)
     assert view.is_unreadable(KEYS.epoch) == (record < newest)

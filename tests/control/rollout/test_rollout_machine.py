@@ -140,6 +140,19 @@ class TestFast:
         assert decision.record.state == DRAINING
         assert decision.record.epoch == 2
 
+    def test_the_commit_follows_the_newest_epoch_that_anybody_has(self) -> None:
+        """The store was lost, and gateways serve what it had."""
+        record = with_state(rollout(changes={"m": Change("2", "1", "new", (POOL,))}), SWITCHING)
+        for witness in (
+            {"gateways": {"a": GatewayRecord("a", "h", 1, epoch=7)}},
+            {"epochs_seen": {"a-first": 7}},
+            {"xds_epochs": {"c1": 7}},
+        ):
+            seen = replace(observed(worker("w1", BOTH), epoch=EpochRecord(0)), **witness)  # type: ignore[arg-type]
+            decision = advance(record, seen)
+            assert decision.commit is not None
+            assert (decision.commit.epoch, decision.record.epoch) == (8, 8)
+
     def test_a_gateway_that_missed_the_last_change_is_waited_for(self) -> None:
         record = with_state(rollout(), SWITCHING)
         late = {"a": GatewayRecord("a", "h", 1, epoch=1)}

@@ -15,6 +15,7 @@ from isochrone.control.state.codec import decode, encode
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.process_records import XdsServerRecord
 from isochrone.control.state.records import Assignment, EpochRecord, EventRecord
+from isochrone.control.state.view import View
 from isochrone.control.xds import messages, served_versions, server
 from isochrone.control.xds.resources import EDS, ENVOY, RDS
 from isochrone.control.xds.server import XdsServer
@@ -60,6 +61,11 @@ class Published:
             if entry is not None:
                 return decode(entry.value, XdsServerRecord)
             await asyncio.sleep(0.01)
+
+    async def committed(self) -> int:
+        """The epoch that clients have to take over, once the server has seen what is in the store."""
+        await self._mirror.catch_up((await self.store.list(KEYS.prefix)).revision)
+        return self._server._committed()
 
     async def epoch_is(self, epoch: int) -> None:
         while True:
@@ -210,6 +216,26 @@ def test_a_commit_that_comes_before_the_indexes_keeps_the_route(
             assert published.routes[2] == {"solo": "2", "new": "1"}
             await until(lambda: published.ports["2"] == [{worker.port}])
             await published.epoch_is(2)
+
+    asyncio.run(scenario())
+
+
+def test_an_earlier_epoch_that_is_put_back_is_not_published(tmp_path: Path) -> None:
+    """Its clients' epoch is what tells of it, and stays."""
+
+    async def scenario() -> None:
+        w1 = IndexWorker(v1="d1")
+        async with _published(tmp_path, w1) as published:
+            await published.commit(5, "1")
+            await published.epoch_is(5)
+            await published.commit(3, "1")
+            assert await published.committed() == 5
+            assert (await published.record()).epoch == 5
+            view = View(KEYS, (await published.store.list(KEYS.prefix)).entries)
+            assert view.is_unreadable(KEYS.epoch)
+            await published.commit(6, "1")
+            assert await published.committed() == 6
+            await published.epoch_is(6)
 
     asyncio.run(scenario())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fleet_records import KEYS, Records, file_of
+from isochrone.control.state.process_records import GatewayRecord
 from isochrone.control.state.records import KUBERNETES, LOCAL, Assignment, EpochRecord, FleetRecord, PoolSizeRecord
 from isochrone.control.state.rollout_records import PREPARING, Change
+from isochrone.control.state.view import View
 from isochrone.engines.supervision.desired import FleetRecordReader, awaited_models, desired_processes
 from isochrone.engines.supervision.reconcile import Drain, Observed, Stop, Undrain, decide
 
@@ -27,7 +29,7 @@ class Supervised:
         self.engine = engine
         self.apply(text)
         self.lines: list[str] = []
-        view = self.records.view
+        view = View(KEYS, self.records.entries, is_lasting=True)
         self.reader = FleetRecordReader(engine, self.records.entries, view, desired_processes, self.lines.append)
 
     def apply(self, text: str) -> None:
@@ -76,6 +78,19 @@ def test_a_size_that_cannot_be_read_or_vanishes_stops_no_process() -> None:
     assert fleet.count == 0
     fleet.records.put(KEYS.pool_size("cpu"), b"")
     assert fleet.count == 0
+
+
+def test_an_epoch_that_turns_out_to_be_an_earlier_one_stops_no_process() -> None:
+    """A backup of the store was restored: the gateways that served later epochs register again after it was read."""
+    fleet = Supervised()
+    fleet.records.put(KEYS.epoch, EpochRecord(5, {"m": Assignment("1", pools=("cpu",))}))
+    fleet.size(4)
+    assert fleet.count == 4
+    fleet.records.put(KEYS.gateway("g"), GatewayRecord("g", "h", 1, epoch=7))
+    fleet.size(1)
+    assert fleet.count == 4
+    fleet.records.put(KEYS.epoch, EpochRecord(8, {"m": Assignment("1", pools=("cpu",))}))
+    assert fleet.count == 1
 
 
 def test_a_file_without_autoscale_counts_again_and_an_old_size_is_forgotten() -> None:

@@ -40,5 +40,14 @@ def test_a_gateway_is_ready_without_models_that_sleep_once_it_has_read_the_epoch
     assert not is_ready(6, [])
 
 
+def test_a_gateway_serves_nothing_as_long_as_nobody_knows_what_it_should() -> None:
+    """Others must not stop for it. Nothing listens on its port."""
+    records = Records(versions=served(m="1"))
+    records.put(KEYS.gateway("gw"), GatewayRecord("gw", "127.0.0.1", 1, pid=9))
+    records.put(KEYS.seen_epoch("gone"), b"incarnation 9")
+    observer = Observer(cast(Engine, _Running()), records.view, lambda epoch: [])
+    assert not asyncio.run(observer.observe({}))["gw"].ready
+
+
 def test_a_gateway_that_does_not_serve_an_awaited_model_is_not_ready() -> None:
     assert not is_ready(7, ["m"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isochrone.secure.audit.actor import Actor, anonymous
 from isochrone.secure.audit.records import Entry
-from isochrone.secure.audit.refusals import MOST, MOST_OF_STRANGERS, PERIOD_NS, Kind, Refusals
+from isochrone.secure.audit.refusals import MOST, MOST_OF_STRANGERS, PERIOD_NS, FewPerPeriod, Kind, Refusals
 
 #: 2026-11-18, in ns since 1970.
 BEGAN = 1_794_960_000 * 1_000_000_000
@@ -28,6 +28,17 @@ def kind_of(entry: Entry) -> Kind:
 
 def named(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if "beyond" not in entry.details]
+
+
+@given(most=st.integers(0, 5), pauses=st.lists(st.integers(0, 40) | st.just(PERIOD_NS), max_size=30))
+def test_a_period_lets_so_many_through_and_no_more(most: int, pauses: list[int]) -> None:
+    few, now, let_through = FewPerPeriod(most), 1_000, 0
+    for pause in pauses:
+        now += pause
+        let_through = 0 if pause == PERIOD_NS else let_through
+        is_let_through = few.lets_through(now)
+        assert is_let_through == (let_through < most)
+        let_through += is_let_through
 
 
 def test_the_first_is_recorded_at_once_and_those_that_follow_when_the_period_ends() -> None:

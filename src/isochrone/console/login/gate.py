@@ -32,7 +32,7 @@ from isochrone.console.places import (
 )
 from isochrone.control.api.callers.while_allowed import while_allowed
 from isochrone.control.api.messages import ErrorAnswer
-from isochrone.control.api.recording import actor_of, note_refusal
+from isochrone.control.api.recording import actor_of, count_refusal
 from isochrone.errors import IsochroneError, PermissionDenied
 from isochrone.secure.access.permissions import FLEET_READ
 from isochrone.secure.audit.audit import Audit
@@ -94,14 +94,17 @@ class Gate:
         await logins.rights.decided(headers if session is None else credential_of(session))
         error = logins.refusal(session, headers)
         kind = kind_of(path.removeprefix(MOUNT))
-        if error is not None and kind is Kind.PAGE and scope["type"] == "http" and scope["method"] in _READING:
+        is_page = kind is Kind.PAGE and scope["type"] == "http" and scope["method"] in _READING
+        # A browser that brings nothing, and is sent to the login page, has tried nothing.
+        if error is not None and not (is_page and session is None and "authorization" not in headers):
+            credential = headers if session is None else credential_of(session)
+            actor = actor_of(HTTPConnection(scope), logins.rights, credential)
+            count_refusal(self._audit, actor, FLEET_READ, error)
+        if error is not None and is_page:
             asked = f"{path}?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else path
             answer = RedirectResponse(f"{LOGIN}?next={quote(asked, safe='/')}", 303, {"cache-control": "no-store"})
             await answer(scope, receive, send)
         elif error is not None:
-            credential = headers if session is None else credential_of(session)
-            actor = actor_of(HTTPConnection(scope), logins.rights, credential)
-            note_refusal(self._audit, actor, FLEET_READ, error)
             await _refused(error, scope, receive, send)
         elif path == LIVE or kind is Kind.SOCKET:
             await while_allowed(self._app, scope, receive, send, lambda: self._may_go_on(session, headers))

@@ -40,6 +40,8 @@ class CommitWatch:
         self._placement_mirror = Mirror(store, self._placement_key)
         self._placements: Placements = NO_PLACEMENTS
         self._reader = EpochReader()
+        #: The newest epoch that was read. An earlier one was put back.
+        self._newest = 0
         #: None: the epoch is not known yet.
         self._assigned: Mapping[str, Assignment] | None = None
         self._changed = asyncio.Event()
@@ -106,4 +108,7 @@ class CommitWatch:
                     break
                 # An epoch of a thousand models must not hold the loop for milliseconds.
                 await asyncio.sleep(0)
+        if entry is not None and epoch.epoch < self._newest:
+            raise Unreadable(f"epoch {epoch.epoch} was put back: epoch {self._newest} was committed")
+        self._newest = epoch.epoch
         self._assigned = assigned(epoch, self._pool, self._worker, self._placements)

@@ -22,9 +22,9 @@ from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.recovery.offers import offer
 from isochrone.control.state.codec import Unreadable, decode
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.newest_epoch import NewestEpoch, newest_epoch
 from isochrone.control.state.process_records import WorkerRecord
 from isochrone.control.state.records import EpochRecord
-from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.fleet.prepared_epoch import PreparedEpoch
@@ -117,6 +117,10 @@ class GatewayRecords:
         #: The last one that was read, and its commitments.
         self._received: tuple[EpochRecord, Mapping[str, Commitment]] | None = None
         self._reader = EpochReader()
+        #: Revision and number of the epoch that was read last, followed or not.
+        self._last_read = (0, 0)
+        #: What the last look for a reason to offer an epoch depended on.
+        self._offer_looked_at: tuple[int, ...] = ()
 
     @property
     def is_epoch_readable(self) -> bool:
@@ -131,11 +135,13 @@ class GatewayRecords:
         entries, keys = self._mirror.entries, self._keys
         # As of now: the mirror may change between two steps.
         fleet, epoch = entries.get(keys.fleet), entries.get(keys.epoch)
+        is_new = epoch is not None and epoch.revision != self._epoch_revision
+        newest = newest_epoch(keys, entries) if is_new else NewestEpoch()
         with self.faults.reading(keys.fleet):
             self._apply_rules(fleet)
         yield from self._apply_workers(changed)
         with self.faults.reading(keys.epoch):
-            yield from self._apply_epoch(epoch)
+            yield from self._apply_epoch(epoch, newest)
         if not self.is_epoch_readable:
             self._offer()
 
@@ -244,14 +250,18 @@ class GatewayRecords:
 
     # The epoch.
 
-    def _apply_epoch(self, entry: Entry | None) -> Steps[None]:
+    def _apply_epoch(self, entry: Entry | None, newest: NewestEpoch) -> Steps[None]:
+        """``newest``: that anybody has served, as of the moment of the entry."""
         if entry is None or entry.revision == self._epoch_revision:
             return
         # Always in a turn of the loop of its own: with a thousand models it takes some 0.4 ms.
         yield
+        if entry.revision == self._last_read[0]:
+            # An epoch that was put back is not read again with every change of the store.
+            self._check_not_put_back(self._last_read[1], newest)
         record = yield from self._reader.read(entry.value)
-        if self._received is None or record != self._received[0]:
-            self._check_newer(record)
+        self._last_read = entry.revision, record.epoch
+        self._check_not_put_back(record.epoch, newest)
         self._epoch_revision = entry.revision
         if self._received is not None and record == self._received[0]:
             return  # it was written again as it was, with a seal
@@ -268,14 +278,12 @@ class GatewayRecords:
         else:
             self._tasks.start(self._discover_and_commit(record, committed, place))
 
-    def _check_newer(self, record: EpochRecord) -> None:
-        """Raise ``Unreadable`` for an earlier epoch that was put back: what is served stays."""
-        served = self._gateway.fleet.epoch
-        if not served:
-            reason = View(self._keys, self._mirror.entries).put_back(record)
-        else:
-            reason = f"epoch {record.epoch} was put back: epoch {served} is served" if record.epoch < served else ""
-        if reason:
+    def _check_not_put_back(self, number: int, newest: NewestEpoch) -> None:
+        """Raise ``Unreadable`` for an earlier epoch than one that was served, or is about to be: that one stays."""
+        received = self._received[0].epoch if self._received is not None else 0
+        own = max(self._gateway.fleet.epoch, received)
+        reason = f"epoch {number} was put back: this gateway has epoch {own}" if number < own else ""
+        if reason := reason or newest.why_put_back(number):
             raise Unreadable(reason)
 
     async def _discover_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
@@ -300,6 +308,14 @@ class GatewayRecords:
 
     def _offer(self) -> None:
         """Offer the epoch that is served here while the record cannot be read, so that it can be restored."""
+        entries, keys = self._mirror.entries, self._keys
+        served = self._served.epoch if self._served is not None else 0
+        records = (entries.get(key) for key in (keys.epoch, keys.epoch_copy, keys.served_epoch(self._name)))
+        revisions = [entry.revision if entry is not None else 0 for entry in records]
+        looked_at = (*revisions, newest_epoch(keys, entries).number, served)
+        if looked_at == self._offer_looked_at:
+            return
+        self._offer_looked_at = looked_at
         offered = offer(self._keys, self._mirror.entries, self._name, self._served)
         if offered is not None:
             compare, put = offered

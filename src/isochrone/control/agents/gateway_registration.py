@@ -148,6 +148,7 @@ class GatewayRegistration:
                 Put(self._key, encode(record), self.lease.id),
                 Put(self._known_key, self._incarnation.encode()),
                 Put(self._keys.gateway_set, f"{self._name} {self._incarnation}".encode()),
+                *self._seen(record),
             ),
             # A durable commit after it makes it durable.
             durable=False,
@@ -185,11 +186,15 @@ class GatewayRegistration:
             return
         operations = [Put(self._key, encode(record), self.lease.id)]
         if epoch_changed:
-            seen = f"{self._incarnation} {record.epoch}".encode()
-            operations.append(Put(self._keys.seen_epoch(self._name), seen))
+            operations += self._seen(record)
         outcome = await self._store.transact((Compare(self._key, entry.revision),), operations, durable=False)
         if outcome.succeeded:
             self._written, self._written_at = record, time.monotonic()
+
+    def _seen(self, record: GatewayRecord) -> list[Put]:
+        """The epoch that a record reports, where it outlives the registration: nothing if it serves none yet."""
+        value = f"{self._incarnation} {record.epoch}".encode()
+        return [Put(self._keys.seen_epoch(self._name), value)] if record.epoch else []
 
 
 def _holder(entry: Entry) -> str:

@@ -20,7 +20,7 @@ from isochrone.control.api.callers.while_allowed import while_allowed
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
-from isochrone.control.api.recording import actor_of, note_refusal, recorded
+from isochrone.control.api.recording import actor_of, count_refusal, recorded
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
 from isochrone.control.figures.history import History
@@ -98,7 +98,7 @@ def _endpoint(service: ControlService, operation: Operation) -> Callable[[Reques
         try:
             service.rights.require(request.headers, operation.permission)
         except IsochroneError as error:
-            note_refusal(service.audit, actor_of(request, service.rights), operation.permission, error)
+            count_refusal(service.audit, actor_of(request, service.rights), operation.permission, error)
             raise
         response = await operation.handler(service, request)
         if not operation.streams or not service.rights.needs_token:

@@ -39,7 +39,7 @@ def actor_of(request: HTTPConnection, rights: Rights, credential: Mapping[str, s
     return Actor(name, TOKEN if name == TOKEN else name.partition(":")[0], address) if name else anonymous(address)
 
 
-def note_refusal(audit: Audit | None, actor: Actor, permission: str, error: IsochroneError) -> None:
+def count_refusal(audit: Audit | None, actor: Actor, permission: str, error: IsochroneError) -> None:
     """Count a request that changes nothing, and is refused for lack of a right: see ``secure.audit.refusals``."""
     if audit is not None and isinstance(error, PermissionDenied | Unauthenticated):
         audit.refused_access(actor, permission, error.code)

@@ -52,6 +52,7 @@ from isochrone.control.api.operation import (
     while_asked,
     who_asks,
 )
+from isochrone.control.api.recording import actor_of, count_refusal
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
 from isochrone.control.figures.objectives import LARGEST_OBJECTIVE, OBJECTIVE
@@ -74,8 +75,8 @@ from isochrone.control.state.rollout_records import RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.control.what_if.answers import WhatIfAnswer
 from isochrone.control.what_if.situation import Situation
-from isochrone.errors import InvalidArgument, NotFound
-from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_READ, HEALTH, METRICS, RECORDS
+from isochrone.errors import InvalidArgument, NotFound, Unauthenticated
+from isochrone.secure.access.permissions import FLEET_ADMIN, FLEET_CHANGE, FLEET_READ, HEALTH, METRICS, RECORDS
 from isochrone.secure.oidc.login.resource_metadata import PATH as METADATA_PATH
 from isochrone.secure.oidc.login.resource_metadata import write_metadata
 
@@ -91,6 +92,10 @@ async def _health(service: ControlService, request: Request) -> Response:
 
 async def _rights(service: ControlService, request: Request) -> Response:
     rights = service.rights
+    if rights.needs_token and "authorization" in request.headers and not rights.name_of(request.headers):
+        # Nothing is refused, but the answer says whether a token is right.
+        guessed = Unauthenticated("the token is not known")
+        count_refusal(service.audit, actor_of(request, rights), FLEET_CHANGE, guessed)
     return answer(RightsAnswer(rights.needs_token, rights.may_change(request.headers)))
 
 

@@ -1,10 +1,10 @@
 """Rebuilds the epoch when neither its record nor its copy can be read, or both were put back. Pure.
 
-It starts from the newest epoch that a gateway serves and adds every rollout that was committed since. If no gateway
-offers one, it uses the one that was put back, or the rollouts alone. The number is higher than any that was reported,
-so that every gateway accepts it. Only a user may request it: it undoes a commit that no gateway saw and no rollout
-recorded (a model that a file removed, another amount of memory). It is rejected while a registered gateway serves an
-epoch newer than all that were offered: its models would be missing.
+It starts from the newest epoch that a gateway serves, or from the one that was put back if that is newer, and adds
+every rollout that was committed since. If there is neither, it uses the rollouts alone. The number is higher than any
+that was reported, so that every gateway accepts it. Only a user may request it: it undoes a commit that no gateway saw
+and no rollout recorded (a model that a file removed, another amount of memory). It is rejected while a registered
+gateway serves an epoch newer than all that were offered: its models would be missing.
 """
 
 from __future__ import annotations
@@ -93,13 +93,14 @@ def rebuild(view: View, context: RequestContext) -> Rebuilt:
     if offers:
         gateway = max(offers, key=lambda name: offers[name].epoch)
         base, source = offers[gateway], f"epoch {offers[gateway].epoch} of gateway {gateway}"
-    elif (older := view.put_back_epoch) is not None:
+    older = view.newest_put_back
+    if older is not None and older.epoch > base.epoch:
         base, source = older, f"epoch {older.epoch}, which was put back"
     later = sorted((each for each in rollouts if _is_later(each, base)), key=lambda each: each.epoch)
     models = base.models
     for rollout in later:
         models = with_changes(models, rollout.changes, rollout.epoch)
-    if not offers:
+    if base not in offers.values():
         removed = _removed(view, later)
         models = {name: model for name, model in models.items() if name not in removed}
     if later:
@@ -113,7 +114,7 @@ def rebuild(view: View, context: RequestContext) -> Rebuilt:
     seen = _epochs_seen(view)
     known = max([base.epoch, *(each.epoch for each in rollouts)])
     switched = view.switch.epoch if view.switch is not None else 0
-    number = max([known, switched, *seen.values()]) + 1
+    number = max([known, switched, view.newest_epoch.number, *seen.values()]) + 1
     notes = [
         f"gateway {name} has served epoch {epoch}, and the known records end with epoch {known}"
         for name, epoch in sorted(seen.items())

@@ -319,7 +319,7 @@ def _split(record: RolloutRecord, observed: ObservedState, weight: float) -> Epo
     """An epoch in which a share of the traffic gets the new versions."""
     rule = record.canary
     assert rule is not None
-    number = observed.epoch.epoch + 1
+    number = observed.next_epoch
     models = dict(observed.epoch.models)
     for name, change in record.changes.items():
         split = Split(change.version, change.digest, weight, rule.sticky, rule.header)
@@ -389,7 +389,7 @@ def _abort(record: RolloutRecord, observed: ObservedState, reason: str) -> Decis
     if any(_canary_of(record, name, observed.epoch.models.get(name)) for name in record.changes):
         if observed.switch is not None and not ends_switch:
             return Decision(record)
-        number = observed.epoch.epoch + 1
+        number = observed.next_epoch
         models = {
             name: msgspec.structs.replace(assignment, canary=None, epoch=number)
             if _canary_of(record, name, assignment)

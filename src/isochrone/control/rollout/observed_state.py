@@ -120,6 +120,12 @@ class ObservedState:
         expected = self.repositories.get(worker.name)
         return expected is not None and bool(worker.repositories) and worker.repositories != expected
 
+    @property
+    def next_epoch(self) -> int:
+        """The number of the next commit. After a store was lost, gateways serve later epochs than it has."""
+        seen = [gateway.epoch for gateway in self.gateways.values()]
+        return max(self.epoch.epoch, *seen, *self.epochs_seen.values(), *self.xds_epochs.values(), 0) + 1
+
     def lagging(self, epoch: int) -> list[str]:
         """Gateways that may still serve an earlier epoch, and xDS servers with clients that may."""
         # Their clients are waited for no longer than ``xds.clients.PATIENCE``.

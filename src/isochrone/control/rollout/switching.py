@@ -157,7 +157,7 @@ def _again(record: RolloutRecord, observed: ObservedState, reason: str) -> Decis
 
 def committed(record: RolloutRecord, observed: ObservedState, *, ends_switch: bool = False) -> Decision:
     """The decision that commits the new epoch."""
-    number = observed.epoch.epoch + 1
+    number = observed.next_epoch
     models = with_changes(observed.epoch.models, record.changes, number)
     epoch = EpochRecord(number, models, record.identity, record.by, observed.now)
     after = enter(record, DRAINING, observed.now, epoch=number, note="")

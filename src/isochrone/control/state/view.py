@@ -4,8 +4,8 @@ A view is made over a mirror's entries for reading, and over a fresh listing of 
 never writes. A record that cannot be read is left out and listed by ``faults``: one bad record must never stop
 anything. A decision that depends on a single record (the epoch, the switch) calls ``require`` first, since an
 unreadable record is not an absent one. A record that was refused by its seal is one that cannot be read; where its
-presence alone would mean something (a drain, a known gateway), it means nothing. So is an epoch that is older than one
-that was served already: it was put back, or the store was.
+presence alone would mean something (a drain, a known gateway), it means nothing. An epoch that is older than one that
+was served (``newest_epoch``) cannot be read either.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from isochrone.control.state.codec import Unreadable, decode
 from isochrone.control.state.keys import Keys
+from isochrone.control.state.newest_epoch import NewestEpoch, newest_epoch, reported_epoch
 from isochrone.control.state.process_records import (
     GatewayRecord,
     ProcessRecord,
@@ -57,17 +58,21 @@ Known = dict[str, tuple[int, msgspec.Struct | str]]
 class View:
     """The records of one fleet."""
 
-    def __init__(self, keys: Keys, entries: Mapping[str, Entry], known: Known | None = None) -> None:
+    def __init__(
+        self, keys: Keys, entries: Mapping[str, Entry], known: Known | None = None, *, is_lasting: bool = False
+    ) -> None:
+        """``is_lasting``: it is kept while its entries change, and shows the records of each moment."""
         self.keys = keys
         self.entries = entries
         self._known = known if known is not None else {}
-        self._newest_seen: tuple[int, str] | None = None
+        self._is_lasting = is_lasting
+        self._newest_epoch: NewestEpoch | None = None
 
     def read(self, key: str, kind: type[_Record]) -> _Record | None:
         """None: the record is absent or cannot be read."""
         entry = self.entries.get(key)
         found = None if entry is None else self._decode(entry, kind)
-        if isinstance(found, EpochRecord) and self.put_back(found):
+        if isinstance(found, EpochRecord) and self.newest_epoch.why_put_back(found.epoch):
             return None
         return None if isinstance(found, str) else found
 
@@ -108,45 +113,31 @@ class View:
         if kind is not None:
             found = self._decode(entry, kind)
             if isinstance(found, EpochRecord) and entry.key in (self.keys.epoch, self.keys.epoch_copy):
-                return self.put_back(found)
+                return self.newest_epoch.why_put_back(found.epoch)
             return found if isinstance(found, str) else ""
         if entry.key == self.keys.rollout_number and not entry.value.isdigit():
             return f"expected a number, given {entry.value[:40]!r}"
         if entry.key.startswith(self.keys.known_gateways) and not entry.value.isascii():
             return f"expected an incarnation, given {entry.value[:40]!r}"
+        if entry.key.startswith(self.keys.seen_epochs) and reported_epoch(entry.value) is None:
+            return f"expected an incarnation and the number of an epoch, given {entry.value[:40]!r}"
         return ""
 
-    def put_back(self, epoch: EpochRecord) -> str:
-        """Why this is not what was committed last, although its seal is genuine; "": it may be.
-
-        A commit writes its record before anything can serve it, so that nothing has ever served a later epoch than
-        that of the record.
-        """
-        if self._newest_seen is None:
-            self._newest_seen = max(self._seen(), default=(0, ""))
-        newest, by = self._newest_seen
-        return f"epoch {epoch.epoch} was put back: {by} has epoch {newest}" if epoch.epoch < newest else ""
+    @property
+    def newest_epoch(self) -> NewestEpoch:
+        """The newest that anybody has served."""
+        if self._newest_epoch is None or self._is_lasting:
+            self._newest_epoch = newest_epoch(self.keys, self.entries)
+        return self._newest_epoch
 
     @property
-    def put_back_epoch(self) -> EpochRecord | None:
+    def newest_put_back(self) -> EpochRecord | None:
         """The newer of the record and its copy, if both were put back; the other one may be absent or damaged."""
         entries = (self.entries.get(key) for key in (self.keys.epoch, self.keys.epoch_copy))
         decoded = (self._decode(entry, EpochRecord) for entry in entries if entry is not None)
         found = [each for each in decoded if isinstance(each, EpochRecord)]
         newest = max(found, key=lambda each: each.epoch, default=None)
-        return newest if newest is not None and self.put_back(newest) else None
-
-    def _seen(self) -> Iterator[tuple[int, str]]:
-        """The epochs that the other records name, and which those are."""
-        copy = self.entries.get(self.keys.epoch_copy)
-        if copy is not None and isinstance(found := self._decode(copy, EpochRecord), EpochRecord):
-            yield found.epoch, "the copy of the record"
-        for name, gateway in self.gateways.items():
-            yield gateway.epoch, f"gateway {name}"
-        for name, (_, epoch) in self.epochs_seen.items():
-            yield epoch, f"gateway {name}"
-        for name, server in self.xds_servers.items():
-            yield server.epoch, f"the xDS server of {name}"
+        return newest if newest is not None and self.newest_epoch.why_put_back(newest.epoch) else None
 
     def _kind(self, key: str) -> type[msgspec.Struct] | None:
         keys = self.keys
@@ -301,8 +292,7 @@ class View:
         found = {}
         for key, entry in self.entries.items():
             if key.startswith(self.keys.seen_epochs) and not refusal(entry.value):
-                incarnation, _, epoch = entry.value.decode("utf-8", "replace").rpartition(" ")
-                found[key.removeprefix(self.keys.seen_epochs)] = (incarnation, int(epoch) if epoch.isdigit() else 0)
+                found[key.removeprefix(self.keys.seen_epochs)] = reported_epoch(entry.value) or ("", 0)
         return found
 
     @property

@@ -239,8 +239,9 @@ class XdsServer:
         """The number of the committed epoch; of the last one that could be read."""
         entry = self._mirror.entries.get(self._keys.epoch)
         if entry is not None and entry.revision != self._seen_commit[0]:
-            record = View(self._keys, {entry.key: entry}).epoch
-            self._seen_commit = (entry.revision, record.epoch if record is not None else self._seen_commit[1])
+            record = View(self._keys, self._mirror.entries).epoch
+            if record is not None and record.epoch >= self._seen_commit[1]:
+                self._seen_commit = (entry.revision, record.epoch)
         return self._seen_commit[1]
 
     # The clients.

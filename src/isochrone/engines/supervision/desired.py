@@ -85,8 +85,9 @@ class FleetRecordReader:
         revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.reconciled) if key in entries)
         rollouts = [entries[key].revision for key in entries if key.startswith(keys.rollouts)]
         sizes = [entries[key].revision for key in entries if key.startswith(keys.pool_sizes)]
-        # With their number: a size that vanishes matters, too.
-        revisions += (max(rollouts, default=0), len(sizes), max(sizes, default=0))
+        # With their number: a size that vanishes matters, too. An epoch is unreadable also for what gateways report.
+        unreadable = any(map(self._view.is_unreadable, (keys.epoch, keys.reconciled)))
+        revisions += (max(rollouts, default=0), len(sizes), max(sizes, default=0), unreadable)
         if entry is None or revisions == self._revisions:
             return
         self._revisions = revisions
@@ -97,7 +98,7 @@ class FleetRecordReader:
             # A size that vanished or cannot be read stops no process.
             self._sizes = last_sizes(record, self._view, self._sizes)
             desired = self._make(record, self._view, self._sizes)
-            if any(map(self._view.is_unreadable, (keys.epoch, keys.reconciled))):
+            if unreadable:
                 # It is unknown which pools are still needed: no process is stopped.
                 desired = {**self._desired, **desired}
             self._desired, self.generation = desired, record.generation

@@ -126,8 +126,8 @@ class Observer:
     async def _probe_serving(self, name: str, each: Running) -> None:
         """Probe whether a registered process serves the committed versions: only then may others stop."""
         record = self._view.gateways.get(name) if each.spec.role == "gateway" else self._view.workers.get(name)
-        if record is None:
-            return
+        if record is None or self._view.is_unreadable(self._view.keys.epoch):
+            return  # what it should serve is not known
         epoch = self._view.epoch or EpochRecord(0)
         if each.spec.role == "gateway":
             models = dict(epoch.models)

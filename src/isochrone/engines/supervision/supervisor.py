@@ -80,7 +80,7 @@ class Supervisor:
         self._on_exit = on_exit
         self._before = frozenset(before)
         self.mirror = Mirror(store, keys.prefix)
-        self.view = View(keys, self.mirror.entries)
+        self.view = View(keys, self.mirror.entries, is_lasting=True)
         self._fleet_record = FleetRecordReader(engine.name, self.mirror.entries, self.view, desired, notify)
         self._observer = Observer(engine, self.view, self._awaited)
         self._membership = Membership(store, keys)

@@ -319,7 +319,7 @@ class StreamRequest(CallerStream):
             try:
                 grant.require(INFERENCE, opening.model.decode("utf-8", "replace"), opening.priority)
             except IsochroneError as error:
-                self.gateway.note_refusal(self._stream, error)
+                self.gateway.count_refusal(self._stream, error)
                 raise
         if self.gateway.fleet.holding and self._must_wait(opening):
             self._parked.append((0, message))

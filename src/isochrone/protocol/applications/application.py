@@ -13,7 +13,7 @@ from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access import origins
 from isochrone.protocol.access.restrictions import check_grpc, check_rest
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.audited_calls import note_refusal
+from isochrone.protocol.audited_calls import count_refusal
 from isochrone.protocol.grpc.calls import GrpcErrorRoute
 from isochrone.protocol.grpc.router import GrpcRouter
 from isochrone.protocol.openai.answers import OpenAIErrorRoute, is_openai
@@ -60,7 +60,7 @@ class ProtocolApplication:
     def _of_grant(self, grant: Grant) -> ProtocolApplication:
         found = self._granted.get(grant)
         if found is None:
-            refused = None if self._audit is None else partial(note_refusal, self._audit)
+            refused = None if self._audit is None else partial(count_refusal, self._audit)
             service = cast("InferenceService", GuardedService(self._service, grant, refused))
             found = self._granted[grant] = ProtocolApplication(service, self._max_body_bytes, self._rules, self._audit)
         return found

@@ -17,7 +17,7 @@ from isochrone.errors import IsochroneError
 from isochrone.protocol.access.held_requests import HeldRequest, HeldStream
 from isochrone.protocol.access.needs import Need, needed_by
 from isochrone.protocol.applications.application import error_route
-from isochrone.protocol.audited_calls import note_refusal
+from isochrone.protocol.audited_calls import count_refusal
 from isochrone.protocol.grpc.calls import GrpcErrorRoute, fail, message_of, parse
 from isochrone.protocol.grpc.control import METHODS
 from isochrone.protocol.openai.answers import OpenAIErrorRoute
@@ -144,7 +144,7 @@ class _CheckedStream(Route):
         except IsochroneError as error:
             held = self._grant.held
             if held is not None and self.may_wait:
-                at_once = _CheckedNow(self._route, self._grant, self._need, self._refuse)
+                at_once = _CheckedWithoutWaiting(self._route, self._grant, self._need, self._refuse)
                 stream = HeldStream(exchange, self, at_once)
                 if stream.waits(held):
                     return stream
@@ -153,7 +153,7 @@ class _CheckedStream(Route):
         return self._route.open(exchange)
 
 
-class _CheckedNow(_CheckedStream):
+class _CheckedWithoutWaiting(_CheckedStream):
     """The same call, whose caller has sent too much while it waited."""
 
     may_wait = False
@@ -178,7 +178,7 @@ class _Refused:
 def _refuse(audit: Audit | None, exchange: Exchange, need: Need, error: IsochroneError) -> None:
     """The end of a request that may not pass."""
     if audit is not None:
-        note_refusal(audit, exchange.head.grant, need.permission, exchange, error)
+        count_refusal(audit, exchange.head.grant, need.permission, exchange, error)
     exchange.owner = None
     if exchange.head.is_grpc:
         fail(exchange, error)

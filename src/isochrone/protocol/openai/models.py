@@ -73,7 +73,7 @@ class ModelsRoute(Route):
         return model_list([model_object(name) for name in names if self._is_served(name)])
 
     def _is_served(self, name: str) -> bool:
-        service = getattr(self._service, "without_notes", self._service)
+        service = getattr(self._service, "uncounted", self._service)
         try:
             return text_model(service, name, "").is_served
         except IsochroneError:

@@ -38,7 +38,7 @@ class GuardedService:
         try:
             self._require(model_name, 0)
         except IsochroneError as error:
-            self._note(None, error)
+            self._count(None, error)
             raise
         return self._service.declared_inputs(model_name, model_version)
 
@@ -47,17 +47,17 @@ class GuardedService:
         try:
             self._require(plan.model_name, plan.priority)
         except IsochroneError as error:
-            self._note(request.exchange_of(), error)
+            self._count(request.exchange_of(), error)
             raise
         self._service.infer(request)
 
     @property
-    def without_notes(self) -> GuardedService:
+    def uncounted(self) -> GuardedService:
         """The same for lists, which leave out what their caller may not use: nobody asked for that."""
         grant = self._grant()
         return self if grant is None else GuardedService(self._service, grant)
 
-    def _note(self, exchange: Exchange | None, error: IsochroneError) -> None:
+    def _count(self, exchange: Exchange | None, error: IsochroneError) -> None:
         if self._refused is not None:
             self._refused(self._grant(), INFERENCE, exchange, error)
 

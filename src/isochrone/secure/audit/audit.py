@@ -20,11 +20,11 @@ import structlog
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.observe.sparing import Sparing
-from isochrone.secure.audit.actor import Actor
+from isochrone.secure.audit.actor import ANONYMOUS, Actor
 from isochrone.secure.audit.failures import AuditUnavailable, cannot_write
 from isochrone.secure.audit.log import AuditLog
 from isochrone.secure.audit.records import ATTEMPT, DONE, FAILED, REFUSED, Entry
-from isochrone.secure.audit.refusals import Kind, Refusals
+from isochrone.secure.audit.refusals import FewPerPeriod, Kind, Refusals
 from isochrone.secure.audit.settings import AuditSettings
 
 log = structlog.get_logger(__name__)
@@ -35,6 +35,8 @@ _PERIOD_SECONDS: Final = 0.1
 #: come on top.
 _BATCH: Final = 1024
 _MOST: Final = 8192
+#: Refused changes of strangers a minute that have a record each; the others are counted.
+_OF_STRANGERS: Final = 100
 #: For the last records when a server stops.
 _STOP_SECONDS: Final = 10.0
 
@@ -51,6 +53,7 @@ class Audit:
         self._taken: list[Entry] = []
         self._problem = ""
         self._refusals = Refusals()
+        self._of_strangers = FewPerPeriod(_OF_STRANGERS)
         #: The loop counts while the thread makes records of what was counted. It is held for some 100 µs, and requests
         #: that are allowed never take it.
         self._counting = threading.Lock()
@@ -93,7 +96,11 @@ class Audit:
 
     def refused(self, actor: Actor, action: str, subject: str, details: dict[str, Any]) -> None:
         """A change whose caller may not make it: nothing happens, so that the record may come in a batch. A stranger
-        must not make the disk work for each attempt, nor fill the memory. Raises ``AuditUnavailable``."""
+        must not make the disk work for each attempt, nor fill it or the memory: many are counted. Raises
+        ``AuditUnavailable``."""
+        if actor.kind == ANONYMOUS and not self._of_strangers.lets_through(now_ns()):
+            self.refused_access(actor, "", str(details.get("error", "")), action)
+            return
         if (refusal := self.refusal()) is not None:
             raise refusal
         self.add(Entry(time.time_ns(), actor, action, subject, REFUSED, details))

@@ -2,7 +2,8 @@
 
 A stranger can send any number of such requests, so none has a record of its own. The first of a kind is recorded at
 once, and those that follow within a minute are one record with their number. Kinds of one minute are bounded; what is
-beyond them is counted in one record without a name.
+beyond them is counted in one record without a name. Refused changes have records of their own, as long as strangers
+ask for few.
 """
 
 from __future__ import annotations
@@ -28,6 +29,22 @@ class Kind(NamedTuple):
     permission: str
     error: str
     change: str = ""
+
+
+class FewPerPeriod:
+    """Lets a number of events through in each period."""
+
+    __slots__ = ("_ends_ns", "_left", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._ends_ns = 0
+
+    def lets_through(self, now_ns: int) -> bool:
+        if now_ns >= self._ends_ns:
+            self._ends_ns, self._left = now_ns + PERIOD_NS, self._most
+        self._left -= 1
+        return self._left >= 0
 
 
 class _Count:

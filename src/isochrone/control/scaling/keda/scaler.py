@@ -92,7 +92,7 @@ class KedaScaler:
     ) -> None:
         """``own_fields``: headers that prove to processes of the fleet that a controller asks."""
         self._mirror = mirror
-        self._view = View(keys, mirror.entries)
+        self._view = View(keys, mirror.entries, is_lasting=True)
         self._reading_seconds = reading_seconds
         self._reader = LoadReader(own_fields)
         self._activities: dict[str, Activity] = {}
