@@ -162,6 +162,7 @@ def test_an_earlier_epoch_put_back_is_not_followed(fleet: SealedFleet, tried: Co
     # The leader has restored it from the copy, under a new number.
     wait_until(lambda: fleet.status()["epoch"] == epoch + 1)
     assert {fleet.version() for _ in range(20)} == {served}
+    wait_until(lambda: fleet.status()["gateways"][0]["epoch"] == epoch + 1)
     fleet.write({key: earlier[key].value for key in (KEYS.epoch, KEYS.epoch_copy)})
     tried["an earlier epoch put back with its copy"] += 1
     wait_until(lambda: {"epoch", "epoch-copy"} <= fleet.faults().keys())
