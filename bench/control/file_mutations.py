@@ -183,7 +183,7 @@ class Mutations:
         return _file("moved gateway", file, refused="gateway gw")
 
     def _no_certificate(self, file: Document) -> Mutated:
-        file["security"] = {"tls": {"cert": "no.pem", "key": "no.key"}}
+        file["security"] = {"tls": {"cert": "no.pem", "key": "no.key", "ca": "no.pem"}}
         return _file("no certificate", file, refused="security.tls.cert")
 
     def _stage_canary(self, file: Document) -> Mutated:
