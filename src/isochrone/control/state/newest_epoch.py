@@ -20,7 +20,7 @@ _MOST_DIGITS = 18
 
 
 class NewestEpoch(NamedTuple):
-    """``by``: who has it; "": nobody has served anything."""
+    """``by``: who has it. Number 0: nobody has served anything."""
 
     number: int = 0
     by: str = ""
@@ -38,20 +38,21 @@ class _Numbered(msgspec.Struct, frozen=True):
 
 def newest_epoch(keys: Keys, entries: Mapping[str, Entry]) -> NewestEpoch:
     """Of all records but that of the epoch."""
-    found = NewestEpoch()
-    groups = {keys.gateways: "gateway", keys.seen_epochs: "gateway", keys.xds_servers: "the xDS server of"}
-    prefixes = tuple(groups)
+    sources = {
+        keys.gateways: ("gateway", _number),
+        keys.seen_epochs: ("gateway", _reported),
+        keys.xds_servers: ("the xDS server of", _number),
+    }
+    prefixes = tuple(sources)
+    copy = entries.get(keys.epoch_copy)
+    found = NewestEpoch() if copy is None else NewestEpoch(_number(copy), "the copy of the record")
     for key, entry in entries.items():
-        if key == keys.epoch_copy:
-            number, by = _number(entry), "the copy of the record"
-        elif key.startswith(prefixes):
-            number = _reported(entry) if key.startswith(keys.seen_epochs) else _number(entry)
-            by = ""
-        else:
-            continue
-        if number > found.number:
-            prefix = next((each for each in prefixes if key.startswith(each)), "")
-            found = NewestEpoch(number, by or f"{groups[prefix]} {key.removeprefix(prefix)}")
+        if key.startswith(prefixes):
+            prefix = next(each for each in prefixes if key.startswith(each))
+            who, number_of = sources[prefix]
+            number = number_of(entry)
+            if number > found.number:
+                found = NewestEpoch(number, f"{who} {key.removeprefix(prefix)}")
     return found
 
 
