@@ -24,6 +24,9 @@ SERVING = [(page, text) for page, text in _OURS if "isochrone.serve(" in text an
 COMPLETE = [text for _, text in _OURS if "block=False" in text]
 CLIENTS = [text for _, text in _OURS if "isochrone.serve(" not in text]
 
+#: A control loop logs it where the machine is too slow for its deadlines, which no test may depend on.
+_MISSED = re.compile(r"^a control loop's request failed: model=\S+ code=deadline_exceeded .*\n", re.MULTILINE)
+
 Ports = tuple[int, int, int]
 
 
@@ -67,7 +70,7 @@ def check(text: str, chosen: Ports) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == expected(text)
     assert expected(text)
-    assert result.stderr == ""
+    assert _MISSED.sub("", result.stderr) == ""
 
 
 def test_readme_and_the_page_show_the_same_three_lines() -> None:
