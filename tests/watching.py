@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -43,14 +44,20 @@ def gauge(server: ServerProcess, name: str, model: str) -> float:
     )
 
 
-def total(server: ServerProcess, name: str, context: ssl.SSLContext | None = None) -> float:
+def total(server: ServerProcess, name: str) -> float:
     """All samples of a name, summed."""
-    return float(sum(each.value for family in metrics(server, context) for each in family.samples if each.name == name))
+    return float(sum(each.value for family in metrics(server) for each in family.samples if each.name == name))
 
 
-def connections(server: ServerProcess, context: ssl.SSLContext | None = None) -> float:
+def connections(server: ServerProcess) -> float:
     """Those that the server has; one that it has closed has been read to its end."""
-    return total(server, "isochrone_connections", context)
+    return total(server, "isochrone_connections")
+
+
+def holds_from(server: ServerProcess, address: str) -> bool:
+    """Whether the server's process has a socket to this address, also in the middle of a handshake."""
+    sockets = psutil.Process(server.pid).net_connections("tcp")
+    return any(each.raddr and each.raddr[0] == address for each in sockets)
 
 
 def load_now(server: ServerProcess) -> dict[str, Any]:
