@@ -90,7 +90,7 @@ def test_a_token_that_is_tried_at_a_page_is_on_record(console: ConsoleProcess, t
     with console.browser(headers={"authorization": f"Bearer {console.tokens['caller']}"}) as browser:
         assert browser.get("/console/").status_code == 303
     tried["a token tried at a page of the console"] += 1
-    wait_for(lambda: ("token:caller", "permission_denied") in refused(console), 10)
+    wait_for(lambda: ("token:caller", "permission_denied") in refused(console))
 
 
 def test_nothing_is_served_without_a_session(console: ConsoleProcess, tried: Counter[str]) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_served_without_a_session(console: ConsoleProcess, tried: Cou
                     tried["paths of the console without a session"] += 1
 
     # The role of "caller" does not let it look at the fleet.
-    wait_for(lambda: {("anonymous", "unauthenticated"), ("token:caller", "permission_denied")} <= refused(console), 10)
+    wait_for(lambda: {("anonymous", "unauthenticated"), ("token:caller", "permission_denied")} <= refused(console))
 
 
 def test_what_is_open_says_nothing_of_the_fleet(browser: httpx.Client) -> None:

@@ -211,20 +211,20 @@ def test_a_revoked_token_ends_on_open_connections(fleet: GuardedFleet, tried: Co
         sockets = [each.sock for each in open_ones]
         line = next(line for line in before.splitlines() if line.startswith("  caller: "))
         fleet.change(line, line.replace("}", ", revoked: true}"))
-        wait_for(lambda: statuses() == {401}, 30)
+        wait_for(lambda: statuses() == {401})
         assert [each.sock for each in open_ones] == sockets, "the same connections"
         tried["a revoked token on open connections of a fleet"] += 2
         fleet.change("assign:", "assign: [")
-        wait_for(lambda: "the access file cannot be read" in fleet.logs(), 30)
+        wait_for(lambda: "the access file cannot be read" in fleet.logs())
         assert statuses() == {401}, "a file with an error changes nothing"
-        wait_for(lambda: "the access file of controller" in fleet.command("reader", "status")[1], 30)
+        wait_for(lambda: "the access file of controller" in fleet.command("reader", "status")[1])
         shown = json.loads(fleet.command("reader", "status", "--json")[1])["access_fault"]
         assert f"{fleet.access}:" in shown["reason"]
         assert "access file is not used" in fleet.command("reader", "events")[1]
         fleet.access.with_suffix(".new").write_text(before)
         fleet.access.with_suffix(".new").replace(fleet.access)
-        wait_for(lambda: statuses() == {200}, 30)
-        wait_for(lambda: "the access file of controller" not in fleet.command("reader", "status")[1], 30)
+        wait_for(lambda: statuses() == {200})
+        wait_for(lambda: "the access file of controller" not in fleet.command("reader", "status")[1])
         assert "access file is used again" in fleet.command("reader", "events")[1]
 
 
@@ -252,10 +252,10 @@ def test_a_policy_written_while_no_controller_runs_counts_with_the_next(
     old.write_text(before)
     os.utime(old, (1_700_000_000, 1_700_000_000))
     old.replace(fleet.access)
-    wait_for(lambda: "older than the rules in force" in fleet.logs(), 30)
+    wait_for(lambda: "older than the rules in force" in fleet.logs())
     assert ask(fleet.gateway, "POST", INFER, headers, inference())[0] == 401
     fleet.access.touch()
-    wait_for(lambda: ask(fleet.gateway, "POST", INFER, headers, inference())[0] == 200, 30)
+    wait_for(lambda: ask(fleet.gateway, "POST", INFER, headers, inference())[0] == 200)
 
 
 def test_callers_with_certificates_are_themselves_at_the_worker(

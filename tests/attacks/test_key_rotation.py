@@ -74,7 +74,7 @@ def test_a_key_that_is_used_at_once_after_strangers_is_accepted_with_the_next_fe
     site.provider.keys = (FIRST, SECOND)
     token = site.token(SECOND)
     assert site.status(token) == 401
-    wait_for(lambda: site.status(token) == 200, 20)
+    wait_for(lambda: site.status(token) == 200)
     assert site.status(site.token(FIRST)) == 200
 
 

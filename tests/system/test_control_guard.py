@@ -44,7 +44,7 @@ def member(server_factory: StartServer, repository: Path) -> Iterator[tuple[Serv
     store = f"sqlite:{repository.parent / 'fleet.db'}"
     arguments = ("--model-control-mode", "explicit", "--load-model", "identity_int32", "--store", store)
     with server_factory(repository, *arguments, "--fleet", "farm", "--name", "w") as server:
-        wait_for(lambda: _record(store) is not None, 30)
+        wait_for(lambda: _record(store) is not None)
         record = _record(store)
         assert record is not None
         yield server, record

@@ -266,7 +266,7 @@ def test_a_fleet_tells_it_in_its_events(repository: Path, tmp_path: Path) -> Non
             events = [json.loads(line) for line in ended.stdout.splitlines() if line.strip()]
             return [event for event in events if event["what"] == "request quarantined"]
 
-        wait_for(lambda: bool(told()), 30)
+        wait_for(lambda: bool(told()))
         (event,) = told()
         assert (event["who"], event["about"]) == ("gw", MODEL)
         assert "isolation" in event["detail"]

@@ -118,7 +118,7 @@ def try_everything(server: ServerProcess, access: Access, log: Path) -> None:
         ("token:robot", "inference", "permission_denied", ""): 1,
     }
     # The first of each kind at once, while the process runs.
-    wait_for(lambda: {*counts(log)} == {*expected}, 10)
+    wait_for(lambda: {*counts(log)} == {*expected})
     flood(server, fields["wrong"])
     expected["anonymous", "inference", "unauthenticated", ""] += FLOOD
     assert ask(server.http_port, "POST", INFER, fields["robot"], BODY) == 200
