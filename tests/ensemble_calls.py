@@ -71,6 +71,7 @@ def answer(given):
 """
 _CONTROLS = """
 sequence_batching {
+  max_sequence_idle_microseconds: 30000000
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
   control_input { name: "END" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } }
 }

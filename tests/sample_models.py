@@ -274,7 +274,7 @@ def _accumulate(strategy: str) -> Writer:
             input {{ name: "IN" data_type: TYPE_INT32 dims: [1] }}
             output {{ name: "SUM" data_type: TYPE_INT32 dims: [1] }}
             sequence_batching {{
-              max_sequence_idle_microseconds: 5000000
+              max_sequence_idle_microseconds: {_IDLE_MICROSECONDS}
               {strategy}
               control_input {{ name: "START" control {{ kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] }} }}
               control_input {{ name: "END" control {{ kind: CONTROL_SEQUENCE_END int32_false_true: [0, 1] }} }}
@@ -328,18 +328,19 @@ def _accumulate_state(directory: Path) -> None:
     )
     write_config(
         directory,
-        """
+        f"""
         backend: "onnxruntime"
         max_batch_size: 4
-        input { name: "IN" data_type: TYPE_FP32 dims: [1] }
-        output { name: "SUM" data_type: TYPE_FP32 dims: [1] }
-        sequence_batching {
-          oldest { max_candidate_sequences: 16 }
-          state {
+        input {{ name: "IN" data_type: TYPE_FP32 dims: [1] }}
+        output {{ name: "SUM" data_type: TYPE_FP32 dims: [1] }}
+        sequence_batching {{
+          max_sequence_idle_microseconds: {_IDLE_MICROSECONDS}
+          oldest {{ max_candidate_sequences: 16 }}
+          state {{
             input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_FP32 dims: [1]
-            initial_state { name: "zero" data_type: TYPE_FP32 dims: [1] zero_data: true }
-          }
-        }
+            initial_state {{ name: "zero" data_type: TYPE_FP32 dims: [1] zero_data: true }}
+          }}
+        }}
         """,
     )
 
@@ -425,6 +426,8 @@ def _cached(directory: Path) -> None:
     write_config(directory, 'backend: "onnxruntime"\nresponse_cache { enable: true }\n' + textwrap.dedent(_FOUR_FLOATS))
 
 
+#: Of a sequence between two requests: longer than a busy machine stalls; its slot is taken for so long.
+_IDLE_MICROSECONDS = 10_000_000
 #: Milliseconds: a run of a slow model that shall last until a test releases it.
 HELD = 100_000
 

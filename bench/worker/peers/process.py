@@ -111,13 +111,29 @@ def running(
     log: Path,
     environment: Mapping[str, str] | None = None,
     timeout_seconds: float = 60.0,
+    starts: int = 1,
 ) -> Iterator[int]:
-    """Runs a server while the block runs; yields its pid once `ready` returns true."""
+    """Runs a server while the block runs; yields its pid once `ready` returns true.
+
+    `starts`: how often a server may be started that a signal ends before it is ready.
+    """
+    log.unlink(missing_ok=True)
+    for left in reversed(range(starts)):
+        process = _start(command, log, environment)
+        try:
+            if _wait_until_ready(name, process, ready, log, timeout_seconds, may_crash=left > 0):
+                yield process.pid
+                return
+        finally:
+            _stop(process)
+
+
+def _start(command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     # A bench that is itself killed cannot clean up; the kernel then ends the server for it.
     setpriv = shutil.which("setpriv")
     guard = [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
+    with log.open("ab") as sink:
+        return subprocess.Popen(
             [*guard, *map(str, command)],
             stdin=subprocess.DEVNULL,
             stdout=sink,
@@ -126,23 +142,28 @@ def running(
             cwd=log.parent,
             start_new_session=True,
         )
-    try:
-        _wait_until_ready(name, process, ready, log, timeout_seconds)
-        yield process.pid
-    finally:
-        _stop(process)
 
 
 def _wait_until_ready(
-    name: str, process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path, timeout_seconds: float
-) -> None:
+    name: str,
+    process: subprocess.Popen[bytes],
+    ready: Callable[[], bool],
+    log: Path,
+    timeout_seconds: float,
+    *,
+    may_crash: bool,
+) -> bool:
+    """Whether it became ready; false where a signal ended it, and it `may_crash`."""
     give_up = time.monotonic() + timeout_seconds
     while not ready():
         if process.poll() is not None:
+            if may_crash and process.returncode < 0:
+                return False
             raise PeerUnavailable(f"{name} exited with {process.returncode} before it was ready:\n{_tail(log)}")
         if time.monotonic() > give_up:
             raise PeerUnavailable(f"{name} was not ready within {timeout_seconds:.0f} s:\n{_tail(log)}")
         time.sleep(0.05)
+    return True
 
 
 def _tail(log: Path) -> str:

@@ -94,6 +94,9 @@ def serve_repository(
             lambda: answers(f"{url}/v2/health/ready"),
             log=log,
             environment=environment,
+            # On a busy machine it may abort while its python models start (triton-inference-server/server#8882).
+            starts=3,
+            timeout_seconds=180.0,
         ) as pid:
             yield Peer(
                 name="triton",

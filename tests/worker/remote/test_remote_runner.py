@@ -31,6 +31,7 @@ from isochrone.errors import (
 from isochrone.models.signature import signature_of
 from isochrone.protocol.compression import zstd
 from isochrone.protocol.headers.stages import parse_stages
+from isochrone.worker.remote import endpoints
 from isochrone.worker.remote.link import Crossing
 from isochrone.worker.remote.link_reports import LinkReports
 from isochrone.worker.remote.runner import RemoteRunner
@@ -108,6 +109,13 @@ def run(scenario: Callable[[Bench], Awaitable[None]], **parameters: str) -> None
         await scenario(Bench(**parameters))
 
     asyncio.run(main())
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out stays so, however slow the machine is."""
+    for name in ("_FIRST_PAUSE", "_LONGEST_PAUSE"):
+        monkeypatch.setattr(endpoints, name, 3600 * SECOND)
 
 
 def test_a_request_travels_with_its_version_deadline_priority_and_id() -> None:
@@ -315,6 +323,7 @@ def test_a_caller_who_has_gone_gives_its_place_back() -> None:
     run(scenario, max_in_flight="2")
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_an_endpoint_that_hangs_is_left_out() -> None:
     async def scenario(bench: Bench) -> None:
         bench.endpoints[0].reply = lambda call: DeadlineExceeded("no answer within the deadline")
@@ -564,6 +573,7 @@ def test_lost_connections_are_counted_in_the_error() -> None:
     run(scenario)
 
 
+@pytest.mark.usefixtures("long_pauses")
 @pytest.mark.parametrize(
     ("code", "text", "trailers", "is_left_out"),
     [
