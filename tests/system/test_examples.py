@@ -138,7 +138,7 @@ def without_ports(words: list[str]) -> list[str]:
 def shell(command: str, **places: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **places}
     return subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -298,7 +298,7 @@ def check_curl(words: list[str]) -> None:
 @pytest.mark.parametrize(("page", "script"), scripts())
 def test_a_script_of_the_docs(page: str, script: str, server: ServerProcess) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", at(server, script)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", at(server, script)], capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, f"{page}: {result.stderr}"
     assert result.stdout.startswith("[[")

@@ -84,7 +84,7 @@ class PageFleet:
 
     def run_script(self, script: str) -> str:
         text = script.replace("localhost:8000", self.gateway)
-        ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 

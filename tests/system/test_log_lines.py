@@ -99,7 +99,7 @@ def test_a_model_that_does_not_load_is_explained_once(tmp_path: Path, broken: st
     command += ["--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     if broken == "nobody":
         command += ["--model-control-mode", "explicit", "--load-model", "nobody"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1
     why = {"model.py": "RuntimeError: broken", "config.pbtxt": "expected a '}'", "nobody": "nobody"}[broken]
     told = ended.stdout + ended.stderr

@@ -328,7 +328,7 @@ def test_an_ended_command_unloads_its_models(
             if " on the edge, " in line:
                 running.send_signal(number)
                 break
-        running.communicate(timeout=60)
+        running.communicate(timeout=300)
     assert running.returncode == 128 + number
     assert not served(workers[0])
     assert not served(workers[1])

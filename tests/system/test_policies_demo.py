@@ -81,7 +81,7 @@ def test_on_a_terminal_the_demo_serves_until_ctrl_c(samples: Path) -> None:
         url = re.search(r"--url (http://127\.0\.0\.1:\d+)", shown)
         assert url is not None
         command = [sys.executable, "-m", "isochrone", "infer", "detector", "--json", "--url", url[1]]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         assert json.loads(result.stdout)["model"] == "detector"
         os.write(terminal, b"\x03")
         _read_until(terminal, "stopping", 60)

@@ -97,7 +97,7 @@ def _models(client: StockClient) -> list[dict[str, Any]]:
 def s_client(port: int, *words: str) -> str:
     """What openssl says of a connection; it writes nothing over it."""
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", *words]
-    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=300)
     return ended.stdout + ended.stderr
 
 
