@@ -20,6 +20,7 @@ from hostile_http2 import (
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
+    FLOOD,
     HEADERS,
     PADDED,
     PING,
@@ -67,13 +68,9 @@ def honest(victim: Victim) -> None:
     assert answer.status == 200
 
 
-#: Many times the 2,000 that a connection may send in a second: on a slow machine they take several.
-_MANY = 64_000
-
-
 def _requests(after: Callable[[int], bytes]) -> bytes:
     """Requests, each with a frame behind it."""
-    return b"".join(frame(HEADERS, END_HEADERS, stream, POST) + after(stream) for stream in range(1, _MANY, 2))
+    return b"".join(frame(HEADERS, END_HEADERS, stream, POST) + after(stream) for stream in range(1, FLOOD, 2))
 
 
 #: Names and values that are new to every table: they cost most to decode.
@@ -81,19 +78,19 @@ _LITERALS = b"\x40\x01a\x7f\x80\x7f" + b"x" * 255
 FLOODS = {
     "rapid reset (CVE-2023-44487)": _requests(lambda stream: frame(RST_STREAM, 0, stream, b"\0\0\0\x08")),
     "resets by the server (CVE-2025-8671)": _requests(lambda stream: frame(WINDOW_UPDATE, 0, stream, b"\0\0\0\0")),
-    "PING (CVE-2019-9512)": frame(PING, 0, 0, b"8 bytes!") * _MANY,
-    "SETTINGS (CVE-2019-9515)": settings({3: 100}) * _MANY,
-    "SETTINGS of 20 values": settings(dict.fromkeys(range(20, 40), 1 << 14)) * _MANY,
-    "PRIORITY (CVE-2019-9513)": b"".join(frame(PRIORITY, 0, each, b"\0\0\0\0\1") for each in range(3, 2 * _MANY, 2)),
-    "empty DATA (CVE-2019-9518)": OPEN + frame(DATA, 0, 1) * _MANY,
+    "PING (CVE-2019-9512)": frame(PING, 0, 0, b"8 bytes!") * FLOOD,
+    "SETTINGS (CVE-2019-9515)": settings({3: 100}) * FLOOD,
+    "SETTINGS of 20 values": settings(dict.fromkeys(range(20, 40), 1 << 14)) * FLOOD,
+    "PRIORITY (CVE-2019-9513)": b"".join(frame(PRIORITY, 0, each, b"\0\0\0\0\1") for each in range(3, 2 * FLOOD, 2)),
+    "empty DATA (CVE-2019-9518)": OPEN + frame(DATA, 0, 1) * FLOOD,
     "padding alone": OPEN + frame(DATA, PADDED, 1, b"\xff" + b"\0" * 255) * 8000,
-    "empty HEADERS and CONTINUATION": frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1) * _MANY,
+    "empty HEADERS and CONTINUATION": frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1) * FLOOD,
     "CONTINUATION (CVE-2024-27316)": frame(HEADERS, 0, 1, LIVE) + frame(CONTINUATION, 0, 1, _LITERALS) * 1000,
-    "WINDOW_UPDATE of the connection": window_update(0, 1) * _MANY,
-    "WINDOW_UPDATE of a stream": OPEN + window_update(1, 1) * _MANY,
-    "unknown frames": frame(0xFA, 0, 0, b"x") * _MANY,
-    "answers to PINGs that were not sent": frame(PING, ACK, 0, b"8 bytes!") * _MANY,
-    "answers to SETTINGS that were not sent": frame(4, ACK, 0) * _MANY,
+    "WINDOW_UPDATE of the connection": window_update(0, 1) * FLOOD,
+    "WINDOW_UPDATE of a stream": OPEN + window_update(1, 1) * FLOOD,
+    "unknown frames": frame(0xFA, 0, 0, b"x") * FLOOD,
+    "answers to PINGs that were not sent": frame(PING, ACK, 0, b"8 bytes!") * FLOOD,
+    "answers to SETTINGS that were not sent": frame(4, ACK, 0) * FLOOD,
     "PUSH_PROMISE": frame(PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2" + LIVE) * 100,
 }
 

@@ -17,6 +17,7 @@ from hostile_http2 import (
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
+    FLOOD,
     FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,
     GOAWAY,
@@ -244,7 +245,7 @@ def test_tiny_data_frames_cost_their_size_and_no_more(victim: Victim) -> None:
 )
 def test_floods_of_cheap_frames_are_sent_away(victim: Victim, flood: bytes) -> None:
     with http2(victim.http) as end:
-        for _ in range(20):
+        for _ in range(FLOOD // 500):
             end.send(flood * 500)
         end.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, LIVE))
         gone = end.until_gone()
@@ -253,14 +254,14 @@ def test_floods_of_cheap_frames_are_sent_away(victim: Victim, flood: bytes) -> N
 
 def test_empty_data_frames_are_sent_away(victim: Victim) -> None:
     with http2(victim.http) as end:
-        end.send(OPEN, frame(DATA, 0, 1) * 5000)
+        end.send(OPEN, frame(DATA, 0, 1) * FLOOD)
         assert end.until_gone().code in (ENHANCE_YOUR_CALM, -1)
 
 
 def test_rapid_reset_is_sent_away(victim: Victim) -> None:
     """CVE-2023-44487: streams opened and cancelled at once."""
     with http2(victim.http) as end:
-        for start in range(1, 20_001, 1000):
+        for start in range(1, FLOOD, 1000):
             end.send(
                 *(
                     frame(HEADERS, END_HEADERS, stream, POST) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
