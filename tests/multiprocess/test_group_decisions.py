@@ -14,7 +14,7 @@ from isochrone.clock import SECOND
 from isochrone.errors import AlreadyExists, InvalidArgument, ModelFailed, Unavailable
 from isochrone.multiprocess.coordination.control_outcome import failure
 from isochrone.multiprocess.coordination.indexes import common_index
-from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED, Board
+from isochrone.multiprocess.group.board import COORDINATOR, JOINED, LISTENING, READY, STARTED, Board
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness
 from isochrone.multiprocess.group.sharing import memory
@@ -104,6 +104,8 @@ class TestBoard:
             board.claim(number, 100 + number, 0)
             board.mark(number, LISTENING, JOINED, STARTED)
         board.mark(1, READY)
+        assert not board.all_started(), "the coordinator does not listen yet"
+        board.mark(COORDINATOR, STARTED)
         assert board.all_started()
         assert not board.all_ready(0)
         board.mark(2, READY)

@@ -102,6 +102,33 @@ def test_one_that_is_not_ready_from_the_start_is_logged_once_with_its_reason() -
     offline(run)
 
 
+def test_another_reason_is_logged_too_and_each_once_until_it_is_ready() -> None:
+    async def run(loop: OfflineLoop) -> None:
+        loop.stop_clock()
+
+        async def says(health: bytes) -> None:
+            await turns()
+            while not endpoint.questions(HEALTH):
+                loop.pass_time(1.0)
+                await turns()
+            await endpoint.answers(HEALTH, health)
+
+        with capture_logs() as logs:
+            endpoint = Endpoint(loop, MonitorRules(interval=0.01, timeout=60, index_interval=3600))
+            for code in (503, 500, 503, 500):
+                await says(answer(b"", b"%d Error" % code))
+            await says(READY)
+            await endpoint.answers(INDEX, index("1"))
+            for code in (503, *range(600, 700)):
+                await says(answer(b"", b"%d Error" % code))
+        said = [each.get("reason", each["event"]) for each in logs]
+        reasons = [f"it says not ready (HTTP {code})" for code in (503, 500, 503, *range(600, 607))]
+        assert said == [*reasons[:2], "a worker is ready", *reasons[2:]]
+        await endpoint.monitor.stop()
+
+    offline(run)
+
+
 def test_a_server_of_openais_api_alone() -> None:
     async def run(loop: OfflineLoop) -> None:
         endpoint = Endpoint(loop, api="openai")

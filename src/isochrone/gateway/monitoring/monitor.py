@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN_NS = 50 * MILLISECOND
 #: A look at an index costs as much as so many questions.
 _INDEX_COST = 5
+#: That are logged while a worker is not ready: some have figures that differ each time.
+_MOST_REASONS = 8
 #: Pauses differ by up to this share: monitors that started together must not all ask in the same turn of the loop.
 _SPREAD = 0.1
 #: Seconds between questions to a member that is down for long, unless the size of the fleet makes them longer.
@@ -115,6 +117,8 @@ class Monitor:
         self._checked_at = 0
         #: The last health check succeeded; the index was read since that began.
         self._is_ready = self._is_index_known = False
+        #: Why it is not ready, as far as logged.
+        self._reasons: set[str] = set()
         self._index_at = self._index_failures = 0
         self._is_index_due = True
         #: Reads of the index are numbered: two may be under way, and the older one's answer may come last.
@@ -232,9 +236,11 @@ class Monitor:
 
     def _not_ready(self, reason: str, *, lost: bool = True) -> None:
         was_healthy = self.member.endpoint.healthy
-        if not was_healthy and not self.member.fault:
-            # It has not been ready yet: nothing changes, so ``_settle`` logs nothing.
-            log.warning("a worker is not ready", worker=self.member.upstream.address, reason=reason)
+        if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
+            self._reasons.add(reason)
+            if not was_healthy:
+                # Not ready before, perhaps for another reason: nothing changes, so ``_settle`` logs nothing.
+                log.warning("a worker is not ready", worker=self.member.upstream.address, reason=reason)
         self._is_ready = self._is_index_known = False
         self._settle(reason)
         if lost and was_healthy:
@@ -250,6 +256,7 @@ class Monitor:
         endpoint.healthy = healthy
         if healthy:
             endpoint.joined_at = now_ns()
+            self._reasons.clear()
             log.info("a worker is ready", worker=endpoint.address)
         else:
             member.connections.drop_idle()

@@ -19,7 +19,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
 from isochrone.multiprocess.coordination.control_calls import ControlCalls
 from isochrone.multiprocess.coordination.control_record import change_of
-from isochrone.multiprocess.group.board import COORDINATOR
+from isochrone.multiprocess.group.board import COORDINATOR, STARTED
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.metrics.flight_pages import GroupFlights
 from isochrone.multiprocess.metrics.metrics_page import GroupMetricsApplication, GroupPages
@@ -75,6 +75,7 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
     await calls.recover()
     private = Listeners(settings.limits.between_processes())
     await private.add(CoordinatorApplication(calls), None).start_unix(group.coordinator_socket)
+    group.board.mark(COORDINATOR, STARTED)
     try:
         await stop.wait()
     finally:

@@ -81,7 +81,8 @@ class Board:
         return [number for number in self.those(READY) if self.silence(number, now) < STALE_NS]
 
     def all_started(self) -> bool:
-        return len(self.those(STARTED)) == self.count
+        """The serving processes, and the coordinator, which has the common metrics port."""
+        return bool(self._get(COORDINATOR, STARTED)) and len(self.those(STARTED)) == self.count
 
     def all_ready(self, now: int) -> bool:
         return len(self.ready(now)) == self.count
