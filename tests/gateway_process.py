@@ -76,8 +76,8 @@ def start_gateway(
         *prefix,
         str(Path(sys.executable).with_name("isochrone")),
         *("gateway", "--listen", "127.0.0.1:0", "--metrics-port", "0", "--log-json", "--seed", "1"),
-        # A check that is late on a busy machine takes no worker away; tests of silent workers choose a shorter time.
-        *("--probe-timeout", "30"),
+        # What is late on a busy machine takes no worker away; tests of silent workers choose a shorter time.
+        *("--probe-timeout", "30", "--limit", "connect_timeout=10"),
         *(word for upstream in upstreams for word in ("--upstream", upstream_of(upstream))),
         *arguments,
     ]

@@ -41,6 +41,9 @@ class WireLimits:
     body_timeout: float = 120.0
     #: Seconds after which a peer that reads nothing is disconnected. A slow reader is not disconnected.
     write_timeout: float = 60.0
+    #: Seconds in which a worker accepts a gateway's connection, its TLS handshake included. A request then tries
+    #: another worker: short, so that it still can within its deadline.
+    connect_timeout: float = 1.0
     #: HTTP/2 receive window of one stream; bodies up to this size arrive without a round trip.
     stream_window: int = 4 * MIB
     #: HTTP/2 receive window of one connection.

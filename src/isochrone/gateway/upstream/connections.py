@@ -86,7 +86,6 @@ class Connections:
         limits: WireLimits,
         turn: Turn | None = None,
         max_connections: int = 1024,
-        timeout: float = 1.0,
         tls: ClientTls | None = None,
         credential: Credential | None = None,
         refusal: str = "",
@@ -105,8 +104,6 @@ class Connections:
         #: Shared with the listener: callers' and workers' connections take turns together.
         self._turn = turn
         self._max_connections = max_connections
-        #: Seconds to wait for the endpoint to accept.
-        self._timeout = timeout
         self._heads = ResponseHeads(limits)
         self._idle: list[Http1ClientConnection] = []
         self._http1: set[Http1ClientConnection] = set()
@@ -225,7 +222,7 @@ class Connections:
             turn=self._turn,
             tls=self._http1_tls,
             server_name=self._server_name,
-            timeout=self._timeout,
+            timeout=self._limits.connect_timeout,
         )
 
     def _keep_http1(self, connection: Http1ClientConnection) -> bool:
@@ -326,7 +323,7 @@ class Connections:
                 turn=self._turn,
                 tls=self._http2_tls,
                 server_name=self._server_name,
-                timeout=self._timeout,
+                timeout=self._limits.connect_timeout,
             )
         except IsochroneError as error:
             self._connecting_http2 = False
